@@ -45,6 +45,9 @@ def compare(
     """
     names = _Names(stored, allow)
     changes = [*names.changes(asked)]
+    if stored.get("join") != asked.get("join"):
+        changes.append(refused("join", stored.get("join"), asked.get("join"), ANEW))
+        return changes
     if stored["steps"] != asked["steps"]:
         what = f"map and filter: {_steps(stored)} in the state, {_steps(asked)} in the program"
         changes.append(

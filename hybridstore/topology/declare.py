@@ -520,6 +520,9 @@ class Topology(Plan):
     ) -> Any:
         """Run on Spark: a streaming DataFrame in, a streaming DataFrame out. See docs/spark.md.
 
+        A join takes its inputs by name: `apply({"orders": orders, "payments": payments}, ...)`; with `time="watermark"`
+        each has a `withWatermark` of its own.
+
         name        names the operator's state under the checkpoint; one per operator of the query
         checkpoint  the query's checkpointLocation: a path that every worker can write as files, or a URL of an object
                     store (`s3a://bucket/path`; needs `pip install 'hybridstore[cloud]'` on driver and workers)
@@ -560,10 +563,17 @@ class Topology(Plan):
         plan: Plan = self.complete()
         if plan.passes:
             return passed_through(df, plan)
-        df, plan = stepped(df, plan)
+        program = TopologyProgram
+        if plan.joined is not None:
+            from ..spark.joined import JoinProgram, union
+
+            program = JoinProgram
+            df, plan = union(plan, df)
+        else:
+            df, plan = stepped(df, plan)
         return apply_program(
             df,
-            TopologyProgram(
+            program(
                 plan,
                 {name: arrow_type(kind) for name, kind in (types or {}).items()},
                 clocked=time == "watermark",

@@ -1,0 +1,166 @@
+"""Joined: a join on Spark: its inputs as one DataFrame, and the program that workers run.
+
+    orders.withWatermark(...)   ─┐  key columns, time, side, the row of its input as a struct
+                                 ├─ union ──────────────────────────────────────────────────▶ one operator, one shuffle
+    payments.withWatermark(...) ─┘
+
+The watermark of a union is that of Spark's own policy for several (`spark.sql.streaming.multipleWatermarkPolicy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ..clock import Watermark
+from ..collector import collector_held
+from ..state.group import StoreGroup
+from ..topology.batch import TimeForm, arrow_rows
+from ..topology.joins.columns import all_names, chosen_columns
+from ..topology.joins.joining import Joining
+from ..topology.joins.rows import from_tagged
+from ..topology.joins.spec import LEFT, RIGHT, Join, by_name, checked_inputs
+from ..topology.joins.stores import declared_stores, unused
+from ..topology.plan import Custom, Plan
+from .program import Runner, TopologyProgram
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+SIDE: Final = "__side"
+TIME: Final = "__time"
+KEYS: Final = ("__key", "__row")
+
+
+def union(plan: Plan, inputs: Any) -> tuple[DataFrame, Plan]:
+    """Return the inputs of a join as one streaming DataFrame, and the plan with the columns of both.
+
+    Raises TypeError or ValueError for inputs that cannot be joined.
+    """
+    from pyspark.sql import functions as f
+
+    join = plan.joined
+    assert join is not None
+    frames = checked_inputs(join, inputs)
+    known: dict[int, DataFrame] = {by_name(join, name): frame for name, frame in frames.items()}
+    if len(known) < 2:
+        names = " and ".join(repr(source.name) for source in join.inputs)
+        raise ValueError(f"apply: found {', '.join(map(repr, frames)) or 'no input'}, expected {names}")
+    _check(join)
+    sources = []
+    for side, source in enumerate(join.inputs):
+        columns = known[side].columns
+        for column in (*source.key, source.timestamp, *(source.columns or ())):
+            if column not in columns:
+                raise ValueError(
+                    f"apply: input {source.name!r}: column {column!r} is missing: found {', '.join(columns)}"
+                )
+        wanted = source.columns if source.columns is not None else tuple(columns)
+        sources.append(replace(source, columns=tuple(c for c in wanted if c not in (*source.key, source.timestamp))))
+    join = replace(join, left_side=sources[LEFT], right_side=sources[RIGHT])
+    rows = [_row(known[side], join, side) for side in (LEFT, RIGHT)]
+    parts = []
+    for side in (LEFT, RIGHT):
+        source = join.inputs[side]
+        keys = [f.col(f"`{name}`").alias(f"{KEYS[0]}{place}") for place, name in enumerate(source.key)]
+        # the event time is the first column that is taken, so that its mark stays on it
+        structs = [
+            f.struct(*map(f.col, _quoted(join, at))) if at == side else f.lit(None).cast(rows[at])
+            for at in (LEFT, RIGHT)
+        ]
+        named = [struct.alias(f"{KEYS[1]}{at}") for at, struct in enumerate(structs)]
+        moment = f.col(f"`{source.timestamp}`").alias(TIME)
+        parts.append(known[side].select(*keys, moment, f.lit(side).alias(SIDE), *named))
+    key = tuple(f"{KEYS[0]}{place}" for place in range(len(join.left_side.key)))
+    united = replace(plan, joined=join, key=key, timestamp=TIME, custom=Custom(unused, None, declared_stores(join)))
+    return parts[LEFT].union(parts[RIGHT]), united
+
+
+def _quoted(join: Join, side: int) -> list[str]:
+    source = join.inputs[side]
+    return [f"`{name}`" for name in (*source.key, source.timestamp, *(source.columns or ()))]
+
+
+def _row(frame: DataFrame, join: Join, side: int) -> Any:
+    """Return the type of the struct with the row of an input."""
+    from pyspark.sql import types as t
+
+    source = join.inputs[side]
+    names = (*source.key, source.timestamp, *(source.columns or ()))
+    return t.StructType([t.StructField(name, frame.schema[name].dataType) for name in names])
+
+
+def _check(join: Join) -> None:
+    """Raise ValueError for a part of a join that Spark's workers cannot run."""
+    if join.on is not None:
+        raise ValueError(
+            "apply: found a broadcast table, expected it in plain Python only (join the DataFrame with Spark's own "
+            "broadcast join, whose table does not change while the query runs)"
+        )
+    if join.late is not None:
+        raise ValueError("apply: found late(), expected it in plain Python only (late rows are counted in the metrics)")
+    for source in join.inputs:
+        if source.steps:
+            raise ValueError(
+                f"apply: input {source.name!r}: found {source.steps[0].kind}, expected none (use select and where of "
+                "the DataFrame)"
+            )
+
+
+class JoinProgram(TopologyProgram):
+    """A join that can be sent to workers."""
+
+    def columns(self) -> tuple[str, ...]:
+        """Return (): all columns of the union are needed."""
+        return ()
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of results, with the types of the inputs."""
+        import pyarrow as pa
+
+        join = self.plan.joined
+        assert join is not None
+        structs = [schema.field(f"{KEYS[1]}{side}").type for side in (LEFT, RIGHT)]
+        names = all_names(join, [source.columns or () for source in join.inputs])
+        places, result = chosen_columns(join, names)
+        width = len(join.left_side.key)
+        kinds = [structs[LEFT].field(name).type for name in join.left_side.key]
+        kinds += [structs[side].field(name).type for side, name in names[width:-1]]
+        kinds.append(schema.field(TIME).type)
+        if places is not None:
+            kinds = [kinds[place] for place in places]
+        return pa.schema([pa.field(name, kind) for name, kind in zip(result, kinds, strict=True)])
+
+    def open(self, group: StoreGroup) -> JoinRunner:
+        """Open the join on the stores of a shard."""
+        return JoinRunner(self.plan, group, clocked=self.clocked, allow=self.allow)
+
+
+class JoinRunner(Runner):
+    """A join that runs on one shard, a batch at a time: Arrow tables in and out."""
+
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False, allow: Collection[str] = ()) -> None:
+        super().__init__(plan, group, clocked=clocked, allow=allow)
+        self._plan = plan
+
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
+        """Join one shard's rows of one batch as a commit, and return the results. O(n log n)."""
+        import pyarrow as pa
+
+        run = self._run
+        rows = [(row[SIDE], row[f"{KEYS[1]}{row[SIDE]}"]) for row in arrow_rows(table)]
+        records = from_tagged(self._plan, rows)
+        run.left_out = run.left_out.and_also(records.left_out)
+        results = run.commit(records, watermark)
+        with collector_held():
+            assert isinstance(run.logic, Joining)
+            form: TimeForm = "ms" if pa.types.is_integer(table.schema.field(TIME).type) else "aware"
+            known: Mapping[str, list[Any]] = {}
+            if results:
+                columns = run.logic.table(results, form)
+                assert columns.names is not None
+                known = dict(zip(columns.names, columns.columns, strict=True))
+            arrays = [pa.array(known.get(field.name, []), field.type) for field in output]
+            return pa.Table.from_arrays(arrays, schema=output)

@@ -1,0 +1,167 @@
+"""Joins on Spark against Spark's own stream-stream joins, by the watermark: rows, batch by batch, on random streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import hybridstore as hs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+HOWS = {"inner": "inner", "left": "left_outer", "right": "right_outer", "full": "full_outer", "semi": "left_semi"}
+Rows = list[tuple[str, str, int]]  # key, name of the row, second
+BEFORE, AFTER, DELAY = 5, 8, 6
+
+
+def random_batches(rng: random.Random, count: int) -> list[dict[str, Rows]]:
+    """Return batches of both sides, in disorder within the delay and beyond it; some are empty; the last moves time."""
+    batches: list[dict[str, Rows]] = []
+    now = 20
+    for number in range(count):
+        batch: dict[str, Rows] = {"left": [], "right": []}
+        for side in batch:
+            for place in range(rng.choice((0, 1, 4, 8))):
+                now += rng.choice((0, 0, 1, 3))
+                second = max(0, now - rng.choice((0, 0, rng.randint(0, DELAY), rng.randint(0, 3 * DELAY))))
+                batch[side].append((f"k{rng.randrange(3)}", f"{side}{number}.{place}", second))
+        batches.append(batch)
+    ends = [{side: [("end", f"{side}{step}", now + step)] for side in ("left", "right")} for step in (200, 400, 600)]
+    return batches + ends
+
+
+def write(folder: Path, batches: list[dict[str, Rows]], first: int) -> None:
+    """Write a file of each side for each batch, which Spark takes one after the other."""
+    for side in ("left", "right"):
+        place = folder / side
+        place.mkdir(parents=True, exist_ok=True)
+        for number, batch in enumerate(batches, first):
+            rows = [
+                {"k": key, "v": name, "t": (BEGIN + timedelta(seconds=second)).isoformat()}
+                for key, name, second in batch[side]
+            ]
+            hidden = place / f".{number:05d}.json"
+            hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            os.utime(hidden, (1_760_000_000 + number, 1_760_000_000 + number))
+            hidden.rename(place / f"{number:05d}.json")
+
+
+def read(spark: SparkSession, folder: Path, side: str) -> DataFrame:
+    files = spark.readStream.schema("k string, v string, t timestamp").option("maxFilesPerTrigger", 1)
+    short = side[0]
+    rows = files.json(str(folder / side)).selectExpr("k", f"v {short}v", f"t {short}t")
+    return rows.withWatermark(f"{short}t", f"{DELAY} seconds")
+
+
+def answers(results: DataFrame, checkpoint: Path, into: dict[int, Counter[Any]]) -> None:
+    """Run a query over all files, and count its rows of each batch."""
+
+    def note(batch: DataFrame, number: int) -> None:
+        rows = [tuple(row[name] for name in ("k", "lv", "rv") if name in batch.columns) for row in batch.collect()]
+        into[number] = Counter(rows)
+
+    query = results.writeStream.option("checkpointLocation", str(checkpoint)).outputMode("append")
+    query.trigger(availableNow=True).foreachBatch(note).start().awaitTermination()
+
+
+@pytest.mark.stress
+def test_random_streams_give_what_sparks_own_joins_give(
+    tmp_path: Path, spark: SparkSession, seed: int, rounds: int
+) -> None:
+    """Each round: every kind of join, in two runs with a restart between them."""
+    from pyspark.sql import functions as f
+
+    for round_number in range(rounds):
+        rng = random.Random(f"{seed} {round_number}")
+        batches = random_batches(rng, 8)
+        cut = rng.randint(2, 6)
+        folder = tmp_path / f"{round_number}"
+        hows = list(HOWS) if rounds > 1 else rng.sample(list(HOWS), 3)
+        theirs: dict[str, dict[int, Counter[Any]]] = {how: {} for how in hows}
+        ours: dict[str, dict[int, Counter[Any]]] = {how: {} for how in hows}
+        for first, part in ((0, batches[:cut]), (cut, batches[cut:])):
+            write(folder / "in", part, first)
+            for how in hows:
+                lefts, rights = read(spark, folder / "in", "left"), read(spark, folder / "in", "right")
+                near = (
+                    f.expr("l.k = r.k")
+                    & (f.col("rt") >= f.expr(f"lt - interval {BEFORE} seconds"))
+                    & (f.col("rt") <= f.expr(f"lt + interval {AFTER} seconds"))
+                )
+                joined = lefts.alias("l").join(rights.alias("r"), near, HOWS[how])
+                key = f.expr("l.k") if how == "semi" else f.expr("coalesce(l.k, r.k) k")
+                columns = ["lv"] if how == "semi" else ["lv", "rv"]
+                answers(joined.select(key, *columns), folder / f"theirs-{how}", theirs[how])
+                stream = hs.stream(name="l", key="k", timestamp="lt", columns=["lv"])
+                other = hs.stream(name="r", key="k", timestamp="rt", columns=["rv"])
+                join = stream.join(other, within=(f"{BEFORE} s", f"{AFTER} s"), how=how)  # type: ignore[arg-type]
+                checkpoint = str(folder / f"ours-{how}")
+                results = join.apply(
+                    {"l": lefts, "r": rights}, "join", checkpoint=checkpoint, shards=2, time="watermark"
+                )
+                answers(results, Path(checkpoint), ours[how])
+        for how in hows:
+            total = sum(theirs[how].values(), Counter())
+            assert sum(ours[how].values(), Counter()) == total, (how, seed, round_number)
+            assert total, how
+            for number, rows in theirs[how].items():
+                assert ours[how].get(number, Counter()) == rows, (how, number, seed, round_number)
+
+
+def test_a_join_by_stream_time_gives_the_rows_of_the_plain_engine(tmp_path: Path, spark: SparkSession) -> None:
+    rng = random.Random(5)
+    batches = random_batches(rng, 5)
+    write(tmp_path / "in", batches, 0)
+    stream = hs.stream(name="l", key="k", timestamp="lt")
+    other = hs.stream(name="r", key="k", timestamp="rt")
+    join = stream.join(other, within="8 s", grace="1 hour", prefixes={"r": "r_"})
+    inputs = {"l": read(spark, tmp_path / "in", "left"), "r": read(spark, tmp_path / "in", "right")}
+    results = join.apply(inputs, "join", checkpoint=str(tmp_path / "ck"), shards=2)
+    rows: list[Any] = []
+    query = results.writeStream.option("checkpointLocation", str(tmp_path / "ck"))
+    query = query.trigger(availableNow=True).foreachBatch(lambda df, _: rows.extend(df.collect()))
+    query.start().awaitTermination()
+    plain = {
+        side[0]: [
+            {"k": key, f"{side[0]}v": name, f"{side[0]}t": BEGIN + timedelta(seconds=second)}
+            for batch in batches
+            for key, name, second in batch[side]
+        ]
+        for side in ("left", "right")
+    }
+    expected = Counter((row["k"], row["lv"], row["r_rv"]) for row in join.run(plain))
+    assert Counter((row["k"], row["lv"], row["r_rv"]) for row in rows) == expected
+    assert results.columns == ["k", "lt", "lv", "r_rt", "r_rv", "result_time"]
+
+
+def test_what_spark_cannot_run_is_refused_when_it_is_applied(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "left").mkdir()
+    (tmp_path / "right").mkdir()
+    lefts, rights = read(spark, tmp_path, "left"), read(spark, tmp_path, "right")
+    stream = hs.stream(name="l", key="k", timestamp="lt")
+    other = hs.stream(name="r", key="k", timestamp="rt")
+    join = stream.join(other, within="8 s")
+    with pytest.raises(TypeError, match="expected a dict of the inputs of the join"):
+        join.apply(lefts, "join", checkpoint=str(tmp_path / "ck"))
+    with pytest.raises(ValueError, match="found 'l', expected 'l' and 'r'"):
+        join.apply({"l": lefts}, "join", checkpoint=str(tmp_path / "ck"))
+    with pytest.raises(ValueError, match="column 'rt' is missing"):
+        join.apply({"l": lefts, "r": rights.drop("rt")}, "join", checkpoint=str(tmp_path / "ck"))
+    with pytest.raises(ValueError, match="found map, expected none"):
+        stream.map(dict).join(other, within="8 s").apply(
+            {"l": lefts, "r": rights}, "j", checkpoint=str(tmp_path / "ck")
+        )
