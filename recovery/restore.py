@@ -1,10 +1,9 @@
-"""Restore: newest sound checkpoint, then the changelog behind it, through the same `apply` as the live path.
+"""Restore: a plain state, opened by the ladder, with a report of everything that was done, skipped or cut.
 
-    ladder     newest checkpoint + tail; if that is damaged, the previous one + a longer tail; then the changelog alone
     tail       versions after the checkpoint, each checked against the digest chain before any of it is applied
     end        a torn end of the newest segment is cut and reported; damage before committed data is an error
 
-The report says everything that was done, skipped or cut. Nothing on disk is changed here.
+Nothing on disk is changed here.
 """
 
 from __future__ import annotations
@@ -16,20 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from changelog.errors import CorruptFrameError, HybridStoreError, UnsupportedVersionError
-from changelog.files import REAL_FILES, Files
+from changelog.errors import CorruptFrameError
+from changelog.files import Files
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import Tail, Version
 from changelog.segment import Position
-from changelog.storage import LocalStorage, Storage
 
-from .apply import Host, Table, apply_version
-from .attach import attach
+from .apply import Host, apply_version
 from .checkpoint import CheckpointReader
-from .errors import ChangelogGapError, CheckpointError, RestoreError
-from .layout import CHANGELOG, CheckpointName, list_checkpoints
-from .line import NEXT, Fault, Step, Walk, foreign, log_walk
+from .errors import ChangelogGapError, RestoreError
+from .ladder import Apply, Climbed, DirectoryLine, PlainLine, climb
+from .line import NEXT, Walk
 
 Progress = Callable[[str, int, int], None]
 
@@ -118,108 +115,60 @@ class Reached(NamedTuple):
     checkpoint: CheckpointReader | None
 
 
-Apply = Callable[[Version, Host, Table], None]
-# A walk along the changelog behind a step: the step, its place if a checkpoint names one, the state's identity if it is
-# known, and the last version to read (None: the newest).
-Changelog = Callable[[Step, Position | None, Identity | None, int | None], Walk]
+class _Recorder:
+    """Writes the report of a climb, which begins again with each checkpoint, and shows how many bytes were replayed."""
 
-
-class _Rung:
-    """One rung of the ladder: a checkpoint, or none, and the tail behind it."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        changelog: Changelog,
-        marks: bool,
-        host: Host,
-        report: RestoreReport,
-        at: int | None,
-        apply: Apply,
-        identity: Identity | None,
-    ) -> None:
-        self._storage = storage
-        self._changelog = changelog
-        self._marks = marks
-        self._host = host
-        self._report = report
-        self._at = at
-        self._apply = apply
-        self._identity = identity
-
-    def attach(self, name: CheckpointName) -> CheckpointReader:
-        report = self._report
-        reader = CheckpointReader(self._storage, name, marks=self._marks)
-        meta = reader.meta
-        if meta.version != name.version:
-            raise CheckpointError(f"{reader.where}: holds version {meta.version}, its name says {name.version}")
-        if self._identity is not None and not self._identity.fits(meta.identity):
-            raise foreign(reader.where, meta.identity, self._identity)
-        attach(reader, self._host)
-        report.version, report.digest, report.identity = meta.version, meta.digest, meta.identity
-        report.checkpoint_version = meta.version
-        report.checkpoint_records = meta.records
-        report.checkpoint_bytes = reader.size
-        return reader
-
-    def replay(self, start: Position | None, progress: Progress | None) -> Resume:
-        """Apply the versions behind the checkpoint, up to the requested one, and return where a writer continues."""
-        report, at = self._report, self._at
-        if start is not None and report.version == at:
-            return Resume(None, b"", [], start)
-        identity = report.identity or self._identity
-        walk = self._changelog(Step(report.version, report.digest), start, identity, at)
-        if at is None or report.version < at:
-            self._fold(walk, progress)
-        report.identity = walk.identity or report.identity
-        report.cut = walk.cut
-        if walk.reader is None or walk.position is None:
-            return Resume(None, b"", walk.stale, None)
-        ended = walk.ended is not None
-        report.clean = ended and not walk.stale
-        # The segment has only an end mark: a new segment would get the same name, so the writer continues in this
-        # segment.
-        if ended and walk.position.offset > len(walk.reader.raw_header):
-            return Resume(None, b"", walk.stale, walk.position)
-        return Resume(walk.position, walk.reader.raw_header, walk.stale, walk.position)
-
-    def _fold(self, walk: Walk, progress: Progress | None) -> None:
-        report, apply, host, table = self._report, self._apply, self._host, Table()
-        counts = report.tail_counts
-        shown = None if progress is None else _Shown(walk, progress)
-        for item in walk:
-            if isinstance(item, Fault):
-                raise item.raised()
-            apply(item, host, table)
-            commit = item.commit
-            for code, number in commit.records.items():
-                counts[code] += number
-            report.tail_bytes += item.size
-            report.tail_versions += 1
-            report.version, report.digest = commit.version, commit.digest
-            if shown is not None:
-                shown.at(item.position)
-            if commit.version == self._at:
-                return
-
-
-class _Shown:
-    """Reports how many bytes of the log were replayed."""
-
-    def __init__(self, walk: Walk, progress: Progress) -> None:
-        self._walk = walk
+    def __init__(self, line: PlainLine, progress: Progress | None) -> None:
+        self.report = RestoreReport(line.storage.url)
+        self._line = line
         self._progress = progress
+        self._begun = self._attached = time.perf_counter()
         self._before: dict[int, int] = {}
         self._total = 0
 
-    def at(self, position: Position) -> None:
+    def began(self, reader: CheckpointReader | None) -> None:
+        """The stores are those of a checkpoint, or empty."""
+        self.report = report = RestoreReport(self.report.path)
+        self._before = {}
+        if reader is not None:
+            meta = reader.meta
+            report.version, report.digest, report.identity = meta.version, meta.digest, meta.identity
+            report.checkpoint_version = meta.version
+            report.checkpoint_records = meta.records
+            report.checkpoint_bytes = reader.size
+        self._attached = time.perf_counter()
+        report.attach_seconds = self._attached - self._begun
+
+    def applied(self, version: Version) -> None:
+        """A version was applied."""
+        report, commit = self.report, version.commit
+        for code, number in commit.records.items():
+            report.tail_counts[code] += number
+        report.tail_bytes += version.size
+        report.tail_versions += 1
+        report.version, report.digest = commit.version, commit.digest
+        if self._progress is not None and self._line.walk is not None:
+            self._show(self._progress, self._line.walk, version.position)
+
+    def _show(self, progress: Progress, walk: Walk, position: Position) -> None:
         if not self._before:
-            segments, start = self._walk.segments, self._walk.start
+            segments, start = walk.segments, walk.start
             self._total = -start.offset if start is not None and start.segment == segments[0].first else 0
             for segment in segments:
                 self._before[segment.first] = self._total
                 self._total += len(segment.content() or b"") if segment.data else segment.path.stat().st_size
-        self._progress("changelog", self._before[position.segment] + position.offset, self._total)
+        progress("changelog", self._before[position.segment] + position.offset, self._total)
+
+    def ended(self, climbed: Climbed) -> RestoreReport:
+        """Return the report."""
+        report, walk, now = self.report, self._line.walk, time.perf_counter()
+        report.tail_seconds, report.seconds = now - self._attached, now - self._begun
+        report.skipped = [str(error) for _, error in climbed.skipped]
+        if walk is not None:
+            report.identity = walk.identity or report.identity
+            report.cut = walk.cut
+            report.clean = walk.ended is not None and not walk.stale
+        return report
 
 
 def restore(
@@ -234,79 +183,49 @@ def restore(
 ) -> Reached:
     """Fill `host` with the newest version of the state directory `path`, or with version `at`.
 
-    With `files`, a block that proves damaged when it is touched later marks its checkpoint, so that the next restore
-    falls back to the checkpoint before; without `files` (for readers that may not write) the block only raises. `apply`
-    applies each version. `identity` is what is known of the state at this place; files of another one are refused.
+    `files` as in `DirectoryLine`. `apply` applies each version. `identity` is what is known of the state at this place;
+    files of another one are refused.
 
     Raises RestoreError and its kin (ChangelogGapError, DigestMismatchError), CorruptFrameError, ForeignFileError or
     UnsupportedVersionError when committed data would be lost or the files are not this state's; nothing on disk is
     changed. O(pages + tail).
     """
-
-    def changelog(at: Step, start: Position | None, identity: Identity | None, _: int | None) -> Walk:
-        return log_walk(path / CHANGELOG, at, start=start, identity=identity)
-
-    storage = LocalStorage(path, files=files or REAL_FILES)
-    marks = files is not None
-    return restore_from(storage, changelog, host, at=at, progress=progress, marks=marks, apply=apply, identity=identity)
+    line = DirectoryLine(path, at=at, identity=identity, files=files)
+    return restore_line(line, host, progress=progress, apply=apply)
 
 
-def restore_from(
-    storage: Storage,
-    changelog: Changelog,
-    host: Host,
-    *,
-    at: int | None = None,
-    progress: Progress | None = None,
-    marks: bool = False,
-    apply: Apply = apply_version,
-    identity: Identity | None = None,
+def restore_line(
+    line: PlainLine, host: Host, *, progress: Progress | None = None, apply: Apply = apply_version
 ) -> Reached:
-    """Do what `restore` does, with checkpoints of any storage and any changelog. `marks`: damage leaves a marker."""
-    path = storage.url
-    started = time.perf_counter()
-    checkpoints = [name for name in list_checkpoints(storage) if at is None or name.version <= at]
-    skipped: list[str] = []
-    failures: list[HybridStoreError] = []
-    passed_over = 0  # the newest version among the checkpoints that cannot be used
-    for name in [*reversed(checkpoints), None]:
-        report = RestoreReport(path, skipped=skipped)
-        rung = _Rung(storage, changelog, marks, host, report, at, apply, identity)
-        reader: CheckpointReader | None = None
-        start: Position | None = None
-        try:
-            if name is not None:
-                reader = rung.attach(name)
-                start = reader.meta.position
-            else:
-                host.reset()
-            report.attach_seconds = time.perf_counter() - started
-            replaying = time.perf_counter()
-            resume = rung.replay(start, progress)
-            report.tail_seconds = time.perf_counter() - replaying
-        except UnsupportedVersionError:
-            raise
-        except CheckpointError as error:
-            if reader is not None:
-                reader.close()
-            # A damaged checkpoint is not needed: the checkpoint before it and a longer tail hold the same state.
-            skipped.append(str(error))
-            failures.append(error)
-            passed_over = max(passed_over, 0 if name is None else name.version)
-            continue
-        except (ChangelogGapError, CorruptFrameError) as error:
-            # Behind an older checkpoint, or none, a gap only means that the log was pruned: the cause is the newer
-            # checkpoint.
-            if failures:
-                raise RestoreError(f"{path}: no way to restore: {'; '.join(map(str, [*failures, error]))}") from error
-            raise
-        if failures and report.version < passed_over:
-            raise RestoreError(
-                f"{path}: no way to restore: {'; '.join(map(str, failures))}; without it only version "
-                f"{report.version} is reached ({NEXT})"
-            )
-        if at is not None and report.version != at:
-            raise RestoreError(f"{path}: version {at} is not retained: the nearest below it is {report.version}")
-        report.seconds = time.perf_counter() - started
-        return Reached(report, resume, reader)
-    raise AssertionError("unreachable")  # pragma: no cover
+    """Do what `restore` does, for any line of a plain state."""
+    recorder = _Recorder(line, progress)
+    climbed = climb(line, host, apply=apply, began=recorder.began, applied=recorder.applied)
+    report, path = recorder.ended(climbed), line.storage.url
+    failures = "; ".join(report.skipped)
+    if climbed.fault is not None:
+        error = climbed.fault.raised()
+        # Behind an older checkpoint, or none, a gap only means that the log was pruned: the cause is the newer
+        # checkpoint.
+        if failures and isinstance(error, (ChangelogGapError, CorruptFrameError)):
+            raise RestoreError(f"{path}: no way to restore: {failures}; {error}") from error
+        raise error
+    if report.version < max((name.version for name, _ in climbed.skipped), default=0):
+        raise RestoreError(
+            f"{path}: no way to restore: {failures}; without it only version {report.version} is reached ({NEXT})"
+        )
+    if line.at is not None and report.version != line.at:
+        raise RestoreError(f"{path}: version {line.at} is not retained: the nearest below it is {report.version}")
+    return Reached(report, _resume(line), climbed.reader)
+
+
+def _resume(line: PlainLine) -> Resume:
+    """Return where a writer continues behind the last version of a line."""
+    walk = line.walk
+    if walk is None:
+        return Resume(None, b"", [], line.start)
+    if walk.reader is None or walk.position is None:
+        return Resume(None, b"", walk.stale, None)
+    # A segment that has only an end mark is continued: a new segment would get the same name.
+    if walk.ended is not None and walk.position.offset > len(walk.reader.raw_header):
+        return Resume(None, b"", walk.stale, walk.position)
+    return Resume(walk.position, walk.reader.raw_header, walk.stale, walk.position)

@@ -19,15 +19,15 @@ from typing import Any, Final, Protocol
 from changelog.cached_storage import Cache, CachedStorage
 from changelog.identity import Identity
 from changelog.outlook import Outlook
-from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.apply import Table, apply_version
 from recovery.block import BLOCK_RECORDS
+from recovery.ladder import ObjectLine
 from recovery.layout import CHANGELOG, CHECKPOINTS, DAMAGE_SUFFIX, FENCES, PACKS, list_checkpoints
-from recovery.line import Fault, Step, Walk
+from recovery.line import Fault, Step
 from recovery.object_log import object_name, object_walk, prune_objects, versions_after
 from recovery.prune import prune, prune_checkpoints
-from recovery.restore import Progress, Reached, RestoreReport, restore, restore_from
+from recovery.restore import Progress, Reached, RestoreReport, restore, restore_line
 from recovery.steady import Signature, signature
 
 from ..errors import ForeignFileError, HybridStoreError
@@ -216,15 +216,10 @@ class BucketHome:
     def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
         """See `Home`. One round of requests: the newest index and the tail; two, where nothing was listed before."""
 
-        def changelog(at: Step, start: Position | None, identity: Identity | None, through: int | None) -> Walk:
-            return object_walk(self._outlook, at, identity=identity, through=through)
-
-        marks = not self._asked.read_only
+        line = ObjectLine(self._outlook, at=at, identity=self.identity, marks=not self._asked.read_only)
         try:
             self._look_out(at)
-            return restore_from(
-                self._outlook, changelog, group, at=at, progress=progress, marks=marks, identity=self.identity
-            )
+            return restore_line(line, group, progress=progress)
         finally:
             self._outlook.end()
 
