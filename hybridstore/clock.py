@@ -7,10 +7,12 @@ Inside the library all times are integer milliseconds. A boundary is the largest
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 INT64_MAX: Final = 2**63 - 1
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
 NO_TIME: Final = -1
 _UNITS: Final = {
     "millisecond": 1,
@@ -99,6 +101,27 @@ def check_time(ts: object, name: str) -> int:
     if not 0 <= ts <= INT64_MAX:
         raise ValueError(f"{name}: found {ts}, expected 0 to {INT64_MAX} (milliseconds since the epoch)")
     return ts
+
+
+def time_ms(value: Any, column: str) -> int:
+    """Return a row's timestamp in ms: an int unchanged, a datetime rounded down (without a zone: UTC), also as numpy
+    types.
+
+    Raises TypeError for anything else and ValueError for a time before 1970.
+    """
+    if type(value) is int:
+        if value < 0:
+            raise ValueError(f"column {column!r}: found {value}, expected a time of 0 or later (ms since the epoch)")
+        return value
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        if moment < EPOCH:
+            raise ValueError(f"column {column!r}: found {value}, expected a time of 1970 or later")
+        return (moment - EPOCH) // MILLISECOND
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "iuM":
+        # only a datetime64 of microseconds or coarser becomes a datetime
+        return time_ms((value.astype("datetime64[us]") if value.dtype.kind == "M" else value).item(), column)
+    raise TypeError(f"column {column!r}: found {type(value).__name__}, expected int (ms since the epoch) or datetime")
 
 
 def expired_through(stream_time: int, retention_ms: int) -> int:

@@ -20,8 +20,11 @@ Nothing here knows stores or files.
 
 from .aggregator import Aggregator, independent_copy
 from .combined import Combined
+from .distinct import CountDistinct
 from .kip450 import bucket_count, bucket_size
 from .laws import check_laws, nearly_equal
+from .projection import Projection, Where, renamed_column
+from .rows import FirstBy, LastBy, MaxBy, MinBy, OfRows
 from .standard import Collect, CollectSet, Count, First, Last, Max, Mean, Min, Reduce, Sum, TopK, Variance
 from .strategy import STRATEGIES, best_strategy, choose
 from .value_log import TimeLog
@@ -36,13 +39,20 @@ __all__ = [
     "CollectSet",
     "Combined",
     "Count",
+    "CountDistinct",
     "First",
+    "FirstBy",
     "Forever",
     "HoppingWindows",
     "Last",
+    "LastBy",
     "Max",
+    "MaxBy",
     "Mean",
     "Min",
+    "MinBy",
+    "OfRows",
+    "Projection",
     "Reduce",
     "SessionWindows",
     "SlidingWindows",
@@ -52,6 +62,7 @@ __all__ = [
     "TopK",
     "TumblingWindows",
     "Variance",
+    "Where",
     "WindowState",
     "Windows",
     "best_strategy",
@@ -61,4 +72,5 @@ __all__ = [
     "choose",
     "independent_copy",
     "nearly_equal",
+    "renamed_column",
 ]

@@ -15,11 +15,13 @@ list, keeping the last value, joining text, moving averages and state machines w
 from __future__ import annotations
 
 import copy as copying
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import date
 from decimal import Decimal
 from functools import reduce
 from typing import Any, Literal, Self
+
+from .projection import Projection, Where, cell, name_of
 
 Add = Callable[[Any, Any], Any]
 
@@ -88,7 +90,8 @@ class Aggregator:
     the types of values for which this holds (`(int, bool)`). Without `exact_subtract`, `subtract` is only used if its
     strategy is named.
 
-    `name` is part of `describe()`, by which stored state is compared with the code; by default the names of the
+    `where(row)` says which rows of a topology are added: a function of the row, a dict. The function's name is part of
+    `describe()`, and so is `name`, by which stored state is compared with the code; by default the names of the
     functions.
 
     Raises TypeError if a function is not callable.
@@ -119,6 +122,7 @@ class Aggregator:
         "parameters",
         "result",
         "subtract",
+        "where",
     )
 
     def __init__(
@@ -134,6 +138,7 @@ class Aggregator:
         exact_subtract: bool | tuple[type, ...] = False,
         add_many: Callable[[Any, Any], Any] | None = None,
         name: str | None = None,
+        where: Where = None,
     ) -> None:
         _function("init", init)
         _function("add", add)
@@ -159,8 +164,11 @@ class Aggregator:
         """For an aggregate that is one of the values: whether the first, a newer value, replaces the second."""
         self.linear = False
         """Whether an aggregate is as large as what went in, so that holding several at once does not pay."""
+        self.where: Where = None
+        """The function of a row (a dict) that says whether the row is added; None: all rows are."""
         self.name = name or "aggregator"
         self.parameters: list[Any] = [] if name else [_label(f) for f in (init, add, merge, subtract, result)]
+        self.only(where)
 
     def on(self, column: str) -> Self:
         """Return this aggregator bound to a column of its input rows.
@@ -179,9 +187,28 @@ class Aggregator:
         """Return the value that is added for a row: that of the bound column (None if the row has none), or the row
         itself.
         """
-        if self.column is None:
-            return row
-        return row.get(self.column) if isinstance(row, Mapping) else getattr(row, self.column)
+        projection = self.projection
+        if isinstance(projection, Projection):
+            return projection.of(row)
+        return row if projection is None else cell(row, projection)
+
+    def only(self, where: Where) -> None:
+        """Set `where`, the function that says which rows are added. Raises TypeError for anything but a function or
+        None.
+        """
+        _function("where", where, optional=True)
+        self.where = where
+
+    def with_time(self, column: str) -> Aggregator:
+        """Return this aggregator for rows whose event time is in a column; itself if time decides nothing."""
+        return self
+
+    @property
+    def projection(self) -> Projection | str | None:
+        """What the aggregator is given of a row: the value of a column, the row (None), or a projection."""
+        if self.where is None:
+            return self.column
+        return Projection(self.column, self.where, counts=self.column is None and self.name == "count")
 
     def fold(self, aggregate: Any, values: Iterable[Any]) -> Any:
         """Return `aggregate` with all of `values` added, in their order."""
@@ -215,7 +242,9 @@ class Aggregator:
         >>> hs.Sum("bytes").describe()
         ['sum', 'bytes']
         """
-        return [self.name, self.column, *self.parameters]
+        projection = self.projection
+        given = projection.describe() if isinstance(projection, Projection) else projection
+        return [self.name, given, *self.parameters]
 
     def powers(self) -> list[str]:
         """Return the names of the declared powers, such as ["commutative", "merge", "subtract"].
@@ -238,4 +267,5 @@ class Aggregator:
         named = type(self) is Aggregator and not self.parameters
         arguments = [repr(self.column)] if self.column is not None else []
         arguments += [f"name={self.name!r}"] if named else map(repr, self.parameters)
+        arguments += [] if self.where is None else [f"where={name_of(self.where)}"]
         return f"{type(self).__name__}({', '.join(arguments)})"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .aggregator import Aggregator, check_aggregator
+from .projection import Projection, cell
 
 
 class Combined(Aggregator):
@@ -35,14 +36,15 @@ class Combined(Aggregator):
             check_aggregator(part, f"aggregate: {name}", "Count()")
         self.names = tuple(aggregators)
         self.parts = tuple(aggregators.values())
-        columns: list[str | None] = []
-        for part in self.parts:
+        columns: list[Projection | str | None] = []
+        given = [part.projection for part in self.parts]
+        for part, projection in zip(self.parts, given, strict=True):
             # a count of rows needs no value
-            if part.column not in columns and not (part.column is None and part.name == "count"):
-                columns.append(part.column)
+            if projection not in columns and not (projection is None and part.name == "count"):
+                columns.append(projection)
         self.columns = tuple(columns)
-        """The distinct columns that a projected row holds, in order; None stands for the row itself."""
-        self.places = tuple(columns.index(p.column) if p.column in columns else -1 for p in self.parts)
+        """The distinct columns and projections that a projected row holds, in order; None stands for the row itself."""
+        self.places = tuple(columns.index(projection) if projection in columns else -1 for projection in given)
         parts = self.parts
         exact = all(p.exact_subtract for p in parts)
         super().__init__(
@@ -73,9 +75,7 @@ class Combined(Aggregator):
         """Return the projected value of a row: the list of its values in the distinct columns, with one column the
         value, without columns 0.
         """
-        values = [
-            row if c is None else row.get(c) if isinstance(row, Mapping) else getattr(row, c) for c in self.columns
-        ]
+        values = [row if c is None else c.of(row) if isinstance(c, Projection) else cell(row, c) for c in self.columns]
         return values if len(values) > 1 else values[0] if values else 0
 
     def exact_for(self, value: Any) -> bool:

@@ -27,6 +27,8 @@ from typing import Any, Final, Literal
 
 from . import exact
 from .aggregator import Add, Aggregator, independent_copy
+from .projection import Where
+from .rows import TopRows
 
 
 class _Builtin(Aggregator):
@@ -98,7 +100,7 @@ class Count(_Builtin):
 
     __slots__ = ()
 
-    def __init__(self, column: str | None = None) -> None:
+    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
         super().__init__(
             "count",
             column,
@@ -109,6 +111,7 @@ class Count(_Builtin):
             exact_subtract=True,
             add_many=_count_many,
         )
+        self.only(where)
 
 
 _MEAN_PLACES: Final = 4  # a mean of decimals has this many decimal places more than their sum
@@ -128,7 +131,7 @@ class Sum(_Builtin):
 
     __slots__ = ()
 
-    def __init__(self, column: str | None = None) -> None:
+    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
         super().__init__(
             "sum",
             column,
@@ -140,6 +143,7 @@ class Sum(_Builtin):
             add_many=exact.add_many,
             result=exact.result,
         )
+        self.only(where)
 
 
 def _no_mean() -> tuple[int, int]:
@@ -195,7 +199,7 @@ class Mean(_Builtin):
 
     __slots__ = ()
 
-    def __init__(self, column: str | None = None) -> None:
+    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
         super().__init__(
             "mean",
             column,
@@ -207,6 +211,7 @@ class Mean(_Builtin):
             add_many=_mean_many,
             result=_mean_result,
         )
+        self.only(where)
 
 
 def _min_add(least: Any, value: Any) -> Any:
@@ -239,8 +244,9 @@ class Min(_Builtin):
 
     __slots__ = ()
 
-    def __init__(self, column: str | None = None) -> None:
+    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
         super().__init__("min", column, _none, _min_add, merge=_min_merge)
+        self.only(where)
         self.better = operator.le
 
 
@@ -254,8 +260,9 @@ class Max(_Builtin):
 
     __slots__ = ()
 
-    def __init__(self, column: str | None = None) -> None:
+    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
         super().__init__("max", column, _none, _max_add, merge=_max_merge)
+        self.only(where)
         self.better = operator.ge
 
 
@@ -288,7 +295,7 @@ class First(_Builtin):
 
     __slots__ = ()
 
-    def __init__(self, column: str | None = None) -> None:
+    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
         super().__init__(
             "first",
             column,
@@ -298,6 +305,7 @@ class First(_Builtin):
             commutative=False,
             add_many=_first_many,
         )
+        self.only(where)
 
 
 class Last(_Builtin):
@@ -309,8 +317,9 @@ class Last(_Builtin):
 
     __slots__ = ()
 
-    def __init__(self, column: str | None = None) -> None:
+    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
         super().__init__("last", column, _none, _last_add, merge=_last_merge, commutative=False, add_many=_last_many)
+        self.only(where)
 
 
 def _append(items: list[Any], value: Any) -> list[Any]:
@@ -332,7 +341,7 @@ class Collect(_Builtin):
 
     __slots__ = ()
 
-    def __init__(self, column: str | None = None) -> None:
+    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
         super().__init__(
             "collect",
             column,
@@ -343,6 +352,7 @@ class Collect(_Builtin):
             commutative=False,
             add_many=_extend,
         )
+        self.only(where)
         self.linear = True
 
 
@@ -375,7 +385,7 @@ class CollectSet(_Builtin):
 
     __slots__ = ()
 
-    def __init__(self, column: str | None = None) -> None:
+    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
         super().__init__(
             "collect_set",
             column,
@@ -387,22 +397,57 @@ class CollectSet(_Builtin):
             copy=dict.copy,
             result=set,
         )
+        self.only(where)
+
+
+def _check_k(k: object) -> None:
+    if type(k) is not int or k < 1:
+        raise ValueError(f"topk: k: found {k!r}, expected an int of at least 1")
 
 
 class TopK(_Builtin):
     """The k greatest values, greatest first. NaN is ignored; of equal values any may be kept.
 
-    Raises ValueError if `k` is not a positive int.
+    With `by` the k rows with the greatest values in that column, and `columns` chooses what a result has of each row,
+    as in `MaxBy`; of equal values the earlier row is kept. Raises ValueError if `k` is not a positive int.
 
     >>> hs.TopK(2).of([3, 1, 4, 1, 5])
     [5, 4]
+    >>> hs.TopK(1, by="bytes", columns=["page"]).of([{"page": "/", "bytes": 10}, {"page": "/help", "bytes": 32}])
+    [{'page': '/help'}]
     """
 
     __slots__ = ()
 
-    def __init__(self, k: int, column: str | None = None) -> None:
-        if type(k) is not int or k < 1:
-            raise ValueError(f"topk: k: found {k!r}, expected an int of at least 1")
+    def __new__(
+        cls,
+        k: int = 1,
+        column: str | None = None,
+        *,
+        by: str | None = None,
+        columns: Sequence[str] | str | None = None,
+        where: Where = None,
+    ) -> Any:
+        """Return an aggregator of values, or with `by` one of rows. A copy is made without arguments."""
+        if by is None:
+            if columns is not None:
+                raise ValueError(f"topk: columns: found {columns!r} without by, expected the column that decides: by=")
+            return super().__new__(cls)
+        _check_k(k)
+        if column is not None:
+            raise ValueError(f"topk: column: found {column!r} beside by={by!r}, expected columns={column!r}")
+        return TopRows(k, by, columns, where)
+
+    def __init__(
+        self,
+        k: int,
+        column: str | None = None,
+        *,
+        by: str | None = None,
+        columns: Sequence[str] | str | None = None,
+        where: Where = None,
+    ) -> None:
+        _check_k(k)
 
         def add(best: list[Any], value: Any) -> list[Any]:
             # ascending, so that a new value must beat the first one
@@ -437,6 +482,7 @@ class TopK(_Builtin):
             add_many=add_many,
             parameters=[k],
         )
+        self.only(where)
 
 
 _Moments = tuple[int, Any, Any]  # count, sum, sum of squares
@@ -492,7 +538,7 @@ class Variance(_Builtin):
 
     __slots__ = ()
 
-    def __init__(self, column: str | None = None, *, ddof: int = 0) -> None:
+    def __init__(self, column: str | None = None, *, ddof: int = 0, where: Where = None) -> None:
         if type(ddof) is not int or ddof < 0:
             raise ValueError(f"variance: ddof: found {ddof!r}, expected an int of at least 0")
         super().__init__(
@@ -506,6 +552,7 @@ class Variance(_Builtin):
             result=lambda state: _variance(state, ddof),
             parameters=[ddof],
         )
+        self.only(where)
 
 
 class Reduce(_Builtin):
@@ -531,6 +578,7 @@ class Reduce(_Builtin):
         commutative: bool = False,
         associative: bool = False,
         name: str | None = None,
+        where: Where = None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"reduce: function: found {type(function).__name__}, expected a function of two values")
@@ -551,3 +599,4 @@ class Reduce(_Builtin):
             commutative=commutative,
             parameters=[name or getattr(function, "__qualname__", type(function).__qualname__)],
         )
+        self.only(where)

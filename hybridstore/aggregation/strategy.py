@@ -20,6 +20,7 @@ from .kip450 import Buckets, Simple
 from .ladder import Ladder
 from .merge_ladder import MergeLadder
 from .monotone import Monotone
+from .projection import Projection
 from .recompute import Recompute
 from .subtract import Subtract
 from .window_state import Strategy
@@ -60,6 +61,11 @@ def choose(aggregator: Aggregator, strategy: str | None = None, span: int | None
     with the name of another strategy than "ladder"; TypeError for anything but an Aggregator.
     """
     check_aggregator(aggregator, "aggregator", "Sum()")
+    if isinstance(aggregator.projection, Projection):
+        raise ValueError(
+            f"aggregator: found {aggregator!r}, which looks at rows, expected an aggregator of values (where= and by= "
+            "are for aggregate(...) of a topology)"
+        )
     if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(f"strategy: found {strategy!r}, expected one of {', '.join(STRATEGIES)}")
     if span is not None and strategy not in (None, "ladder"):

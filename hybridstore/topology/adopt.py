@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from ..aggregation import choose
+from ..aggregation import choose, renamed_column
 from ..clock import BY_ADVANCE, NO_TIME, closed_through
 from ..state.changes import Change, judge
 from ..state.group import StoreGroup
@@ -203,7 +203,8 @@ class _Adoption:
 
     def _unlike(self, old: Sequence[Any], new: Sequence[Any]) -> bool:
         """Whether an aggregate of this name was replaced by another one while the shard had no rows."""
-        return [old[0], self._renamed.get(old[1], old[1]), *old[2:]] != list(new)
+        stored = [old[0], renamed_column(old[1], self._renamed), *old[2:]]
+        return stored != [new[0], renamed_column(new[1], {}), *new[2:]]
 
     def _still_needed(self) -> int:
         """Return how long (ms) windows that the change of grace closes must be kept for one more read."""

@@ -18,13 +18,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 from changelog.codec import pack
 
+from ..aggregation import Projection
+from ..clock import EPOCH, MILLISECOND, time_ms
 from ..stores.keys import SCALARS, shown
 from .null_keys import stored_column, stored_key
 from .plan import ALL, Plan, Step
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NAIVE_EPOCH = _EPOCH.replace(tzinfo=None)
-_MILLISECOND = timedelta(milliseconds=1)
+_NAIVE_EPOCH = EPOCH.replace(tzinfo=None)
 _PLAIN_KEYS: Final = ({str}, {int})
 _NOTHING = object()
 # The column in which a row that the steps have changed carries the row as it arrived, where late rows are handed out.
@@ -80,18 +80,18 @@ class Records(NamedTuple):
 
 
 def _aware(ts: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=ts)
+    return EPOCH + timedelta(milliseconds=ts)
 
 
 def _naive(ts: int) -> datetime:
-    return (_EPOCH + timedelta(milliseconds=ts)).replace(tzinfo=None)
+    return (EPOCH + timedelta(milliseconds=ts)).replace(tzinfo=None)
 
 
 TimeForm = Literal["ms", "naive", "aware"]
 # Up to this number (the year 2106) seconds in a double, and results of `fromtimestamp`, are exact to the microsecond.
 _EXACT_MS: Final = 2**32 * 1000
 # The largest time that a datetime can have.
-_LAST_MS: Final = (datetime.max - _NAIVE_EPOCH) // _MILLISECOND
+_LAST_MS: Final = (datetime.max - _NAIVE_EPOCH) // MILLISECOND
 # From this number of times on, numpy or pyarrow is faster.
 _MANY: Final = 32
 
@@ -103,7 +103,7 @@ def times_as(form: TimeForm, times: Any) -> list[Any]:
     """
     if form == "ms":
         return listed(times)
-    epoch = _EPOCH if form == "aware" else _NAIVE_EPOCH
+    epoch = EPOCH if form == "aware" else _NAIVE_EPOCH
     numpy: Any = sys.modules.get("numpy") if len(times) >= _MANY else None
     if numpy is not None:
         # 0.1 us a time, where the two ways below take 0.2 and 0.26
@@ -113,7 +113,7 @@ def times_as(form: TimeForm, times: Any) -> list[Any]:
     times = listed(times)
     if form == "aware" and times and min(times) >= 0 and max(times) < _EXACT_MS:
         return list(map(datetime.fromtimestamp, map(truediv, times, repeat(1000)), repeat(UTC)))
-    return list(map(add, repeat(epoch), map(mul, times, repeat(_MILLISECOND))))
+    return list(map(add, repeat(epoch), map(mul, times, repeat(MILLISECOND))))
 
 
 # By the names that a state keeps.
@@ -124,27 +124,6 @@ _FORMS: Final = {to_time: form for form, to_time in TO_TIME.items()}
 def form_of(to_time: ToTime) -> TimeForm:
     """Return the name of a form of times."""
     return _FORMS[to_time]
-
-
-def time_ms(value: Any, column: str) -> int:
-    """Return a row's timestamp in ms: an int unchanged, a datetime rounded down (without a zone: UTC), also as numpy
-    types.
-
-    Raises TypeError for anything else and ValueError for a time before 1970.
-    """
-    if type(value) is int:
-        if value < 0:
-            raise ValueError(f"column {column!r}: found {value}, expected a time of 0 or later (ms since the epoch)")
-        return value
-    if isinstance(value, datetime):
-        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        if moment < _EPOCH:
-            raise ValueError(f"column {column!r}: found {value}, expected a time of 1970 or later")
-        return (moment - _EPOCH) // _MILLISECOND
-    if type(value).__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "iuM":
-        # only a datetime64 of microseconds or coarser becomes a datetime
-        return time_ms((value.astype("datetime64[us]") if value.dtype.kind == "M" else value).item(), column)
-    raise TypeError(f"column {column!r}: found {type(value).__name__}, expected int (ms since the epoch) or datetime")
 
 
 def _to_time(value: Any) -> ToTime:
@@ -375,7 +354,14 @@ def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
     times = _plain_times(moments)
     if times is None or min(times) < 0:
         return None
-    columns = [rows if name is None else [row.get(name) for row in rows] for name in plan.aggregates.columns]
+    columns = [
+        list(map(name.of, rows))
+        if isinstance(name, Projection)
+        else rows
+        if name is None
+        else [row.get(name) for row in rows]
+        for name in plan.aggregates.columns
+    ]
     values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
     keys = joined_keys(parts, len(rows))
     if plan.null_keys == "group":
@@ -408,14 +394,14 @@ def _plain_times(moments: list[Any]) -> list[int] | None:
         return moments
     if kinds != {datetime}:
         return None
-    epoch = _EPOCH if moments[0].tzinfo is not None else _NAIVE_EPOCH
+    epoch = EPOCH if moments[0].tzinfo is not None else _NAIVE_EPOCH
     try:
         durations = list(map(sub, moments, repeat(epoch)))
     except TypeError:  # some datetimes have a zone and some have no zone
         return None
     pyarrow: Any = sys.modules.get("pyarrow") if len(durations) >= _MANY else None
     if pyarrow is None:
-        return list(map(floordiv, durations, repeat(_MILLISECOND)))
+        return list(map(floordiv, durations, repeat(MILLISECOND)))
     # 0.04 us a time, where the division above takes 0.17
     times: list[int] = (pyarrow.array(durations, pyarrow.duration("us")).to_numpy().view("i8") // 1000).tolist()
     return times
@@ -534,11 +520,22 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     keys = joined_keys(parts, batch.num_rows)
     timestamps = batch.column(plan.timestamp)
     times = arrow_times(timestamps, plan.timestamp)
-    columns = [arrow_list(batch.column(name)) for name in plan.aggregates.columns if name is not None]
+    columns = [
+        _projected(name, batch) if isinstance(name, Projection) else arrow_list(batch.column(name))
+        for name in plan.aggregates.columns
+        if name is not None
+    ]
     values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
     if not columns:
         values = [0] * len(keys)
     return Records(keys, values, times, arrow_to_time(timestamps.type), left_out, batch if traced else None)
+
+
+def _projected(projection: Projection, batch: Any) -> list[Any]:
+    """Return the values of a projection that needs some columns of an Arrow batch only. O(rows)."""
+    needed = tuple(dict.fromkeys(projection.needs or ()))
+    columns = [arrow_list(batch.column(name)) for name in needed]
+    return [projection.of(dict(zip(needed, cells, strict=True))) for cells in zip(*columns, strict=True)]
 
 
 def size_of(part: Any) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ..aggregation import FOREVER
+from ..aggregation import FOREVER, renamed_column
 from ..state.changes import Change, refused
 from ..stores.kinds import SESSION, SLIDING, SUPPRESSION, WINDOW
 
@@ -84,7 +84,7 @@ class _Names:
 
     def now(self, name: Any) -> Any:
         """Return the name in the program of a column or store of the state."""
-        return self.renamed.get(name, name)
+        return renamed_column(name, self.renamed)
 
     def changes(self, asked: Mapping[str, Any]) -> Iterator[Change]:
         """Yield the changes of the names of the key and of the timestamp."""
@@ -185,12 +185,11 @@ def columns_of(aggregates: Sequence[Sequence[Any]], names: Mapping[str, str] | N
     """Return the columns of a projected row (`aggregation.Combined`) by the description of aggregates, under their new
     names.
     """
-    renamed = names or {}
     columns: list[Any] = []
     for _, kind, column, *_ in aggregates:
         if column not in columns and not (column is None and kind == "count"):
             columns.append(column)
-    return [renamed.get(column, column) for column in columns]
+    return [renamed_column(column, names or {}) for column in columns]
 
 
 def parts_of(description: Mapping[str, Any]) -> list[list[Any]]:
@@ -210,13 +209,15 @@ def exact(stored: Mapping[str, Any], part: Sequence[Any], names: Mapping[str, st
 
 def follows(columns: Sequence[Any], part: Sequence[Any]) -> bool:
     """Whether an aggregate can be computed from projected rows with these columns; None is the whole row."""
+    if isinstance(part[2], list | tuple):
+        return renamed_column(part[2], {}) in columns
     return part[2] in columns or None in columns or (part[1], part[2]) == ("count", None)
 
 
 def _of_aggregates(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Names, kind: str) -> Iterator[Change]:
     old = {part[0]: [part[1], names.now(part[2]), *part[3:]] for part in parts_of(stored)}
-    before = {part[0]: part[1:] for part in parts_of(stored)}
-    new = {part[0]: part[1:] for part in parts_of(asked)}
+    before = {part[0]: [part[1], renamed_column(part[2], {}), *part[3:]] for part in parts_of(stored)}
+    new = {part[0]: [part[1], renamed_column(part[2], {}), *part[3:]] for part in parts_of(asked)}
     for name in old:
         if name not in new:
             note = "what is stored of it goes with the next commit"

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ..aggregation import Aggregator, SlidingWindows
+from ..aggregation import Aggregator, OfRows, SlidingWindows
 from ..stores.keys import shown
+from .batch import ROW
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ def check_columns(plan: Plan, schema: pa.Schema) -> None:
     if aggregates is None or plan.pending:
         return
     for name, part in zip(aggregates.names, aggregates.parts, strict=True):
+        if isinstance(part, OfRows):
+            _check_rows(name, part, schema)
+            continue
         if part.name == "count" or (part.column is not None and part.column not in schema.names):
             continue
         # the rows themselves are kept for sliding windows alone
@@ -42,6 +46,28 @@ def check_columns(plan: Plan, schema: pa.Schema) -> None:
                 raise TypeError(
                     f"aggregate {name!r}: column {column!r}: found {kind}, expected {expected} (cast it before)"
                 )
+
+
+def _check_rows(name: str, part: OfRows, schema: pa.Schema) -> None:
+    """Raise TypeError for a column of rows that an aggregate cannot choose by, or keep."""
+    import pyarrow.types as t
+
+    for column in _chosen(part, schema):
+        unknown = _unstorable(schema.field(column).type) if column in schema.names else None
+        if unknown is not None:
+            raise TypeError(
+                f"aggregate {name!r}: column {column!r}: found {unknown}, expected values that can be stored (cast it "
+                "before)"
+            )
+    if part.by in schema.names and t.is_nested(schema.field(part.by).type):
+        kind = schema.field(part.by).type
+        raise TypeError(f"aggregate {name!r}: column {part.by!r}: found {kind}, expected values that have an order")
+
+
+def _chosen(part: OfRows, schema: pa.Schema) -> list[str]:
+    """Return the columns that an aggregate of rows keeps."""
+    columns = part.chosen_columns
+    return list(schema.names) if columns is None else [columns] if isinstance(columns, str) else list(columns)
 
 
 def _expected(part: Aggregator, kind: pa.DataType) -> str | None:
@@ -60,6 +86,8 @@ def _expected(part: Aggregator, kind: pa.DataType) -> str | None:
     if unknown is not None:
         return f"values that can be stored, which {unknown} is not"
     # an array has none either: nulls in it cannot be compared
+    if part.name == "count_distinct" and t.is_nested(kind):
+        return "values that are not nested"
     if part.name in ("min", "max", "topk") and t.is_nested(kind):
         return "values that have an order"
     if part.name == "collect_set" and t.is_nested(kind):
@@ -84,8 +112,12 @@ def aggregate_type(name: str, part: Aggregator, schema: pa.Schema) -> pa.DataTyp
     import pyarrow as pa
 
     kind = schema.field(part.column).type if part.column is not None and part.column in schema.names else None
-    if part.name == "count":
+    if part.name in ("count", "count_distinct"):
         return pa.int64()
+    if isinstance(part, OfRows) and {part.by, *_chosen(part, schema)} <= set(schema.names):
+        fields = [schema.field(column) for column in _chosen(part, schema) if column != ROW]
+        row = fields[0].type if isinstance(part.chosen_columns, str) else pa.struct(fields)
+        return pa.list_(row) if part.name == "topk" else row
     if kind is not None and pa.types.is_decimal(kind) and part.name in ("sum", "mean"):
         more, places = (_SUM_DIGITS, 0) if part.name == "sum" else (_MEAN_DIGITS, _MEAN_DIGITS)
         return pa.decimal128(min(_DIGITS, kind.precision + more), kind.scale + places)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ..aggregation import (
     Aggregator,
     Combined,
+    CountDistinct,
     Forever,
     HoppingWindows,
     Max,
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
 
 _WINDOWS = (TumblingWindows, HoppingWindows, SlidingWindows, SessionWindows)
 RESERVED = (START, END)
-# Aggregators that need a column of numbers.
-_OF_NUMBERS = (Sum, Mean, Variance, Min, Max)
+# Aggregators that need a column.
+_OF_NUMBERS = (Sum, Mean, Variance, Min, Max, CountDistinct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,10 @@ class Topology(Plan):
             if isinstance(aggregates[name], _OF_NUMBERS) and aggregates[name].column is None:
                 kind = type(aggregates[name]).__name__
                 raise ValueError(f'aggregate: {name}: found {kind} of whole rows, expected a column ({kind}("column"))')
-        combined = Combined(aggregates)
+        parts = Combined(aggregates).parts  # which checks them
+        combined = Combined(
+            {name: part.with_time(self.timestamp) for name, part in zip(aggregates, parts, strict=True)}
+        )
         if self.windows is None and emit == "close":
             raise ValueError(
                 'aggregate: emit: found "close" without windows, expected "record" or "commit", because nothing closes '

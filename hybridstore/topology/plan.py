@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self
 
-from ..aggregation import Combined, Forever, HoppingWindows, Windows
+from ..aggregation import Combined, Forever, HoppingWindows, Projection, Windows
 from ..stores.suppression_bounds import Suppression
 from .declared_stores import StoreDeclaration
 from .joins.spec import Join
@@ -117,9 +117,14 @@ class Plan:
         """The needed input columns; () if whole rows are needed (map, filter, process, or an aggregator without a
         column).
         """
-        if self.pending or self.custom is not None or self.aggregates is None or None in self.aggregates.columns:
+        if self.pending or self.custom is not None or self.aggregates is None:
             return ()
-        needed = [*self.key, self.timestamp, *(c for c in self.aggregates.columns if c is not None)]
+        needed = [*self.key, self.timestamp]
+        for column in self.aggregates.columns:
+            names = column.needs if isinstance(column, Projection) else None if column is None else (column,)
+            if names is None:
+                return ()
+            needed += names
         return tuple(dict.fromkeys(needed))
 
     @property

@@ -53,7 +53,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "hybridstore.progress": (),
     "hybridstore.shards": (),
     "hybridstore.errors": ("changelog.errors", "recovery.errors"),
-    "hybridstore.aggregation": ("hybridstore.aggregation", "hybridstore.clock"),
+    # of the changelog: the packed bytes by which ties are decided
+    "hybridstore.aggregation": ("hybridstore.aggregation", "hybridstore.clock", "changelog.codec"),
     # stores decide and apply; they neither read nor write files, and share buckets, keys and columns, not one another;
     # of recovery they know what a block is, in and out of memory, and nothing of checkpoints and restores
     "hybridstore.stores": (

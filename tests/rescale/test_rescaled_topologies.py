@@ -44,7 +44,13 @@ def topologies(name: str, *, timed: bool = True) -> list[Any]:
             try:
                 topology = hs.stream(key="k", timestamp="ts")
                 topology = topology if windows is None else topology.windowed_by(windows, **options)
-                topology = topology.aggregate(count=hs.Count(), total=hs.Sum("n"), emit=emit)
+                topology = topology.aggregate(
+                    emit=emit,
+                    count=hs.Count(),
+                    total=hs.Sum("n"),
+                    most=hs.MaxBy("n", ["ts"]),
+                    kinds=hs.CountDistinct("n"),
+                )
                 topology = topology if suppression is None else topology.suppress(suppression)
                 cases.append(topology.complete())
             except (ValueError, TypeError):

@@ -34,6 +34,17 @@ TOPOLOGIES: dict[str, hs.Topology] = {
     "mapped": LOUD,
     "mapped_key": LOUD.aggregate(emit="commit", **COUNTS),
     "mapped_late": LOUD.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(emit="commit", **COUNTS).late(),
+    "rows": hs.stream(key="k", timestamp="t").aggregate(
+        emit="commit",
+        most=hs.MaxBy("v"),
+        least=hs.MinBy("v", "t"),
+        top=hs.TopK(2, by="v", columns=["t", "v"]),
+        kinds=hs.CountDistinct("v"),
+        even=hs.Sum("v", where=lambda row: row["v"] % 2 == 0),
+    ),
+    "rows_by_window": LOUD.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(
+        emit="commit", last=hs.LastBy("at"), odd=hs.Count(where=lambda row: row["n"] % 2)
+    ),
     "mapped_process": LOUD.process(lambda row, stores: [{"who": row["who"], "n": row["n"]}], "who string, n bigint"),
 }
 

@@ -59,6 +59,20 @@ AGGREGATES: dict[str, dict[str, Any]] = {
     "sums": {"n": hs.Count(), "total": hs.Sum("n"), "mean": hs.Mean("n")},
     "extremes": {"least": hs.Min("n"), "most": hs.Max("n")},
     "one": {"n": hs.Count()},
+    "rows": {
+        "most": hs.MaxBy("n"),
+        "least": hs.MinBy("n", "time"),
+        "first": hs.FirstBy("time", ["n"]),
+        "last": hs.LastBy("n", ["user", "time"]),
+        "top": hs.TopK(2, by="n", columns=["time", "n"]),
+    },
+    "chosen": {"most": hs.MaxBy("n", ["time", "n"]), "top": hs.TopK(3, by="time", columns="n")},
+    "where": {
+        "n": hs.Count(where=lambda row: row["n"] > 5),
+        "total": hs.Sum("n", where=lambda row: row["time"] % 2 == 0),
+        "distinct": hs.CountDistinct("n"),
+        "last": hs.LastBy("time", "n", where=lambda row: row["n"] > 0),
+    },
 }
 STRATEGY_NAMES: tuple[str | None, ...] = (None, *STRATEGIES)
 

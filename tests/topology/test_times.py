@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hybridstore.topology.batch import _LAST_MS, _MANY, TO_TIME, TimeForm, _plain_times, time_ms, times_as
+from hybridstore.clock import time_ms
+from hybridstore.topology.batch import _LAST_MS, _MANY, TO_TIME, TimeForm, _plain_times, times_as
 
 TIMES = st.integers(0, _LAST_MS) | st.integers(1_500_000_000_000, 1_900_000_000_000)
 

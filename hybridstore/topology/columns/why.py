@@ -9,7 +9,7 @@ from enum import StrEnum
 from importlib.util import find_spec
 from typing import Final
 
-from ...aggregation import SessionWindows, SlidingWindows
+from ...aggregation import Projection, SessionWindows, SlidingWindows
 from ..plan import Plan
 
 ADDED: Final = frozenset({"count", "sum", "mean"})
@@ -53,6 +53,8 @@ def never(plan: Plan, *, timed: bool, clocked: bool) -> Why | None:
         return Why.WINDOWS
     if plan.suppression is not None:
         return Why.SUPPRESSED
+    if any(isinstance(column, Projection) for column in plan.combined.columns):
+        return Why.AGGREGATES
     if isinstance(windows, SlidingWindows):
         return Why.WATERMARK if clocked else None
     if timed:

@@ -1,0 +1,112 @@
+"""Projections: the part of a row that an aggregator needs, where that is more than one column or depends on the row.
+
+    column, or the row      Count("bytes"), Last()         the plain case: no projection, `Combined` takes the column
+    where                   Count(where=function)          the value, if the function of the row is true; else None
+    by, columns             MaxBy("price", ["bidder"])     [what decides, time, [the columns]], None without a value
+
+None adds nothing to an aggregate, as in SQL. The surprise: the value of `where` is kept with the values of a sliding
+window, so that the function is asked once for each row, and never again after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..clock import time_ms
+
+Where = Callable[[dict[str, Any]], Any] | None
+_ROWS: Final = "rows"
+_WHERE: Final = "where"
+
+
+def cell(row: Any, column: str) -> Any:
+    """Return the value of a column of a row, a mapping or a named tuple; None if a mapping has none."""
+    return row.get(column) if isinstance(row, Mapping) else getattr(row, column)
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What an aggregator is given of a row.
+
+    column   the column that is the value; None: the row
+    where    only rows for which this function is true have a value
+    counts   the value is 1, whatever is in the row
+    by       the column that decides which rows are chosen (`aggregation.rows`); the value is then [by, time, chosen]
+    columns  the chosen columns, as a list; a text: the value of that column; None: the row
+    time     the column of the time of a row; None: rows have no time
+    """
+
+    column: str | None = None
+    where: Where = None
+    counts: bool = False
+    by: str | None = None
+    columns: tuple[str, ...] | str | None = None
+    time: str | None = None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether values are rows, with what decides between them."""
+        return self.by is not None
+
+    @property
+    def needs(self) -> tuple[str, ...] | None:
+        """The columns that are needed, None for whole rows."""
+        if self.where is not None or self.by is None or self.columns is None:
+            return None
+        chosen = (self.columns,) if isinstance(self.columns, str) else self.columns
+        return (self.by, *chosen, *(() if self.time is None else (self.time,)))
+
+    def of(self, row: Any) -> Any:
+        """Return the value of a row, None if it has none. Raises what `where` raises, with a note."""
+        if self.where is not None and not self._asked(row):
+            return None
+        if self.by is None:
+            return 1 if self.counts else row if self.column is None else cell(row, self.column)
+        decides = cell(row, self.by)
+        # NaN has no order, so it decides nothing
+        if decides is None or decides != decides:
+            return None
+        time = 0 if self.time is None else time_ms(cell(row, self.time), self.time)
+        if self.columns is None:
+            return [decides, time, dict(row if isinstance(row, Mapping) else row._asdict())]
+        if isinstance(self.columns, str):
+            return [decides, time, cell(row, self.columns)]
+        return [decides, time, [cell(row, column) for column in self.columns]]
+
+    def _asked(self, row: Any) -> bool:
+        assert self.where is not None
+        try:
+            return bool(self.where(row))
+        except Exception as error:
+            error.add_note(f"where {name_of(self.where)}: while looking at a row")
+            raise
+
+    def describe(self) -> Any:
+        """Return a stable, plain description: the column, or a list."""
+        value: Any = self.column
+        if self.by is not None:
+            columns = self.columns if self.columns is None or isinstance(self.columns, str) else list(self.columns)
+            value = [_ROWS, self.by, columns, self.time]
+        return value if self.where is None else [_WHERE, name_of(self.where), value]
+
+    def __str__(self) -> str:
+        return str(self.describe())
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function, by which stored state is compared with the code."""
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def renamed_column(column: Any, names: Mapping[str, str]) -> Any:
+    """Return the description of a column, or of a projection, with the new names of columns, as tuples for lists."""
+    if not isinstance(column, list | tuple):
+        return names.get(column, column)
+    if column[0] == _WHERE:
+        return (_WHERE, column[1], renamed_column(column[2], names))
+    by, columns, time = column[1:]
+    several = isinstance(columns, list | tuple)
+    chosen = tuple(names.get(name, name) for name in columns) if several else names.get(columns, columns)
+    return (_ROWS, names.get(by, by), chosen, names.get(time, time))

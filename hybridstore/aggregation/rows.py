@@ -1,0 +1,254 @@
+"""Aggregators whose results are rows, or chosen columns of rows: those that are the greatest, least, first or last by a
+column.
+
+    row ── projection ──▶ [by, time, chosen] ── beats ──▶ the row that stays
+
+An aggregate is the value that stays, so results depend neither on the order in which rows arrive nor on where commits
+are cut: of rows that are equal by the column the event time decides, and then the packed bytes of what is chosen.
+"""
+
+from __future__ import annotations
+
+import copy as copying
+from collections.abc import Callable, Sequence
+from functools import cmp_to_key
+from typing import Any
+
+from changelog.codec import pack
+
+from .aggregator import Aggregator
+from .projection import Projection, Where, name_of
+
+Beats = Callable[[Any, Any], bool]
+
+
+def _tied_first(new: Any, old: Any) -> bool:
+    """Whether of two rows that are equal by their column the first argument is the one of event order before."""
+    if new[1] != old[1]:
+        return bool(new[1] < old[1])
+    return pack(new[2]) < pack(old[2])
+
+
+def _greater(new: Any, old: Any) -> bool:
+    return _tied_first(new, old) if new[0] == old[0] else bool(new[0] > old[0])
+
+
+def _less(new: Any, old: Any) -> bool:
+    return _tied_first(new, old) if new[0] == old[0] else bool(new[0] < old[0])
+
+
+def _later(new: Any, old: Any) -> bool:
+    return _tied_first(old, new) if new[0] == old[0] else bool(new[0] > old[0])
+
+
+def _none() -> None:
+    return None
+
+
+def chosen_columns(kind: str, columns: Any) -> tuple[str, ...] | str | None:
+    """Return the chosen columns. Raises TypeError or ValueError, which name the aggregator, for other values."""
+    if columns is None or (isinstance(columns, str) and columns):
+        return columns
+    if not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns):
+        raise TypeError(f"{kind}: columns: found {columns!r}, expected the name of a column, or a list of names")
+    if not columns or len(set(columns)) < len(columns):
+        raise ValueError(f"{kind}: columns: found {columns!r}, expected at least one name, and each once")
+    return tuple(columns)
+
+
+def chosen(columns: tuple[str, ...] | str | None) -> Callable[[Any], Any]:
+    """Return the function that makes the result of a value: a row, a row of the chosen columns, or one value."""
+    if isinstance(columns, tuple):
+        names = columns
+        return lambda value: dict(zip(names, value[2], strict=True))
+    return lambda value: dict(value[2]) if columns is None else value[2]
+
+
+class OfRows(Aggregator):
+    """An aggregator that chooses rows by a column. Made by the classes below, and by `TopK` with `by`."""
+
+    __slots__ = ("by", "chosen_columns", "time_column")
+
+    def __init__(
+        self,
+        kind: str,
+        by: str,
+        columns: Sequence[str] | str | None,
+        where: Where,
+        init: Callable[[], Any],
+        add: Callable[[Any, Any], Any],
+        merge: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any],
+        *,
+        better: Beats | None = None,
+        in_place: bool = False,
+        parameters: Sequence[Any] = (),
+    ) -> None:
+        if type(by) is not str or not by:
+            raise TypeError(f"{kind}: by: found {by!r}, expected the name of a column")
+        super().__init__(
+            init, add, merge, copy=list.copy if in_place else False, result=result, commutative=True, name=kind
+        )
+        self.better = better
+        self.by = by
+        self.chosen_columns = chosen_columns(kind, columns)
+        self.time_column: str | None = None
+        self.parameters = list(parameters)
+        self.only(where)
+
+    def with_time(self, column: str) -> Aggregator:
+        """Return this aggregator for rows whose time is in a column."""
+        bound = copying.copy(self)
+        bound.time_column = column
+        return bound
+
+    @property
+    def projection(self) -> Projection:
+        """What the aggregator is given of a row."""
+        return Projection(where=self.where, by=self.by, columns=self.chosen_columns, time=self.time_column)
+
+    def __repr__(self) -> str:
+        top = [repr(part) for part in self.parameters]
+        given = [*top, f"by={self.by!r}"] if top else [repr(self.by)]
+        given += [] if self.chosen_columns is None else [f"columns={self.chosen_columns!r}"]
+        given += [] if self.where is None else [f"where={name_of(self.where)}"]
+        return f"{'TopK' if top else type(self).__name__}({', '.join(given)})"
+
+    def of(self, values: Any) -> Any:
+        """Return the result for rows (dicts); their places are their times, if no column has them.
+
+        >>> hs.MaxBy("bytes").of([{"page": "/", "bytes": 10}, {"page": "/help", "bytes": 32}])
+        {'page': '/help', 'bytes': 32}
+        """
+        projected = enumerate(map(self.value_of, values))
+        given = [
+            [value[0], place if self.time_column is None else value[1], value[2]]
+            for place, value in projected
+            if value is not None
+        ]
+        return self.finish(self.fold(self.init(), given))
+
+
+class _OneRow(OfRows):
+    __slots__ = ()
+
+    def __init__(self, kind: str, beats: Beats, by: str, columns: Sequence[str] | str | None, where: Where) -> None:
+        make = chosen(chosen_columns(kind, columns))
+
+        def add(state: Any, value: Any) -> Any:
+            return value if state is None or beats(value, state) else state
+
+        super().__init__(
+            kind,
+            by,
+            columns,
+            where,
+            _none,
+            add,
+            lambda older, newer: older if newer is None else add(older, newer),
+            lambda state: None if state is None else make(state),
+            better=beats,
+        )
+
+
+class MaxBy(_OneRow):
+    """The row with the greatest value in the column `by`: None if no row has one.
+
+    `columns` chooses what the result has of the row: a list of names, or one name, for the value alone (None: the row
+    as a dict, on Spark a struct). Of equal values the earliest row is chosen, of equal times the one whose packed bytes
+    are the smaller. NaN and None in `by` are ignored. Raises TypeError or ValueError for other columns than names.
+
+    >>> hits = [{"page": "/", "bytes": 10}, {"page": "/help", "bytes": 32}]
+    >>> hs.MaxBy("bytes").of(hits), hs.MaxBy("bytes", "page").of(hits)
+    ({'page': '/help', 'bytes': 32}, '/help')
+    """
+
+    __slots__ = ()
+
+    def __init__(self, by: str, columns: Sequence[str] | str | None = None, *, where: Where = None) -> None:
+        super().__init__("max_by", _greater, by, columns, where)
+
+
+class MinBy(_OneRow):
+    """The row with the least value in the column `by`: None if no row has one. See `MaxBy`; of equal values the
+    earliest row is chosen.
+
+    >>> hs.MinBy("bytes", ["page"]).of([{"page": "/", "bytes": 10}, {"page": "/help", "bytes": 32}])
+    {'page': '/'}
+    """
+
+    __slots__ = ()
+
+    def __init__(self, by: str, columns: Sequence[str] | str | None = None, *, where: Where = None) -> None:
+        super().__init__("min_by", _less, by, columns, where)
+
+
+class FirstBy(_OneRow):
+    """The first row by the column `by`, such as a time or a sequence number: None if no row has a value there.
+
+    Of equal values the earliest row in event time is chosen. See `MaxBy` for `columns`.
+
+    >>> hs.FirstBy("seq", "page").of([{"page": "/", "seq": 2}, {"page": "/help", "seq": 1}])
+    '/help'
+    """
+
+    __slots__ = ()
+
+    def __init__(self, by: str, columns: Sequence[str] | str | None = None, *, where: Where = None) -> None:
+        super().__init__("first_by", _less, by, columns, where)
+
+
+class LastBy(_OneRow):
+    """The last row by the column `by`, such as a time or a sequence number: None if no row has a value there.
+
+    Of equal values the latest row in event time is chosen, of equal times the one whose packed bytes are the greater.
+    See `MaxBy` for `columns`.
+
+    >>> hs.LastBy("seq", "page").of([{"page": "/", "seq": 2}, {"page": "/help", "seq": 1}])
+    '/'
+    """
+
+    __slots__ = ()
+
+    def __init__(self, by: str, columns: Sequence[str] | str | None = None, *, where: Where = None) -> None:
+        super().__init__("last_by", _later, by, columns, where)
+
+
+_BEST_FIRST = cmp_to_key(lambda a, b: -1 if _greater(a, b) else 1 if _greater(b, a) else 0)
+
+
+class TopRows(OfRows):
+    """The k rows with the greatest values in a column, greatest first: what `TopK(k, by=...)` makes."""
+
+    __slots__ = ()
+
+    def __init__(self, k: int, by: str, columns: Sequence[str] | str | None, where: Where) -> None:
+        make = chosen(chosen_columns("topk", columns))
+
+        def add(best: list[Any], value: Any) -> list[Any]:
+            if len(best) < k or _greater(value, best[-1]):
+                place = len(best)
+                while place and _greater(value, best[place - 1]):
+                    place -= 1
+                best.insert(place, value)
+                del best[k:]
+            return best
+
+        def merge(older: list[Any], newer: list[Any]) -> list[Any]:
+            older += newer
+            older.sort(key=_BEST_FIRST)
+            del older[k:]
+            return older
+
+        super().__init__(
+            "topk",
+            by,
+            columns,
+            where,
+            list,
+            add,
+            merge,
+            lambda best: list(map(make, best)),
+            in_place=True,
+            parameters=[k],
+        )
