@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ..batch import arrow_rows, as_row, is_arrow, named_rows, time_ms
+from ...clock import time_ms
+from ..batch import arrow_rows, as_row, is_arrow, named_rows
 from ..source import Source
 from .spec import Input, Join, checked_inputs
 

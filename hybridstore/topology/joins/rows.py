@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..batch import KeyKinds, LeftOut, Records, arrow_rows, from_rows, is_arrow, time_ms
+from ...clock import time_ms
+from ..batch import KeyKinds, LeftOut, Records, arrow_rows, from_rows, is_arrow
 from ..plan import Plan
 from .spec import Input, Join, by_name, checked_inputs
 
