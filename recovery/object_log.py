@@ -37,7 +37,7 @@ from .layout import CHANGELOG, FENCES, parse_fence_name
 from .line import Segment, Step, Walk
 
 # How many objects a walk has in memory at once.
-_ROUND: Final = 16
+ROUND: Final = 16
 
 
 def object_name(version: int) -> str:
@@ -80,7 +80,7 @@ class _Ahead:
         """Return the content of the object at this place in the list. Raises OSError."""
         if number not in self._read:
             # One round of requests at a time, and no threads between rounds, because a walk may end anywhere.
-            places = range(number, min(number + _ROUND, len(self._versions)))
+            places = range(number, min(number + ROUND, len(self._versions)))
             self._read = dict(zip(places, side_by_side(self._get, places), strict=True))
         content = self._read.pop(number)
         if isinstance(content, OSError):

@@ -62,6 +62,10 @@ class _Sized:
         return self.needed_retention_ms
 
 
+# Each record is in size / advance windows; a thousand windows take about 10 ms.
+MOST_WINDOWS: Final = 100_000
+
+
 @dataclass(frozen=True, slots=True)
 class TumblingWindows(_Sized):
     """Windows [s, s + size) at every multiple of `size`.
@@ -102,7 +106,8 @@ class HoppingWindows(_Sized):
     """Windows [s, s + size) at every multiple of `advance`, which is at most `size`. No window starts before 0.
 
     A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for
-    an invalid duration, an advance of 0 or above the size, or a negative grace.
+    an invalid duration, an advance of 0 or above the size, a negative grace, or more than 100,000 windows for each
+    record.
 
     >>> hs.HoppingWindows("1 minute", "30 seconds").windows_for(75_000)
     [30000, 60000]
@@ -124,6 +129,11 @@ class HoppingWindows(_Sized):
             raise ValueError(
                 f"HoppingWindows: advance: found {self.advance_ms} ms, expected at most the size, {self.size_ms} ms "
                 "(records between two windows would belong to none)"
+            )
+        if -(-self.size_ms // self.advance_ms) > MOST_WINDOWS:
+            raise ValueError(
+                f"HoppingWindows: found {-(-self.size_ms // self.advance_ms)} windows for each record (size / "
+                f"advance), expected at most {MOST_WINDOWS} (take a longer advance, or SlidingWindows)"
             )
 
     def windows_for(self, ts: int) -> list[int]:

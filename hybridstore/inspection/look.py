@@ -11,7 +11,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from recovery.errors import RestoreError
 
@@ -22,6 +22,9 @@ from .view.places import Place, resolve
 from .view.reader import View, open_view
 from .view.store_view import Selection, StoreView
 from .view.versions import choose
+
+# From so many records of changelog on, a look takes seconds, and says why.
+_MANY: Final = 200_000
 
 
 class Look:
@@ -130,6 +133,12 @@ class Look:
 
         Returns the exit code: `code`, or INCOMPLETE if there were faults.
         """
+        for view in self._opened:
+            if view.tail.records >= _MANY:
+                say(
+                    f"{view.place.where}: {view.tail.records} records of the changelog were read, because no newer "
+                    "checkpoint exists (`checkpoint()` of the open state makes one, and looking at the state fast)"
+                )
         faults = list(dict.fromkeys([*(fault for view in self._opened for fault in view.faults), *more]))
         for fault in faults:
             say(f"damaged: {fault}")

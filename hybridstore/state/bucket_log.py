@@ -32,6 +32,8 @@ from .policy import Logged
 # How often an owner looks for another owner that claims the state. Without this look an owner that commits as fast as
 # the store answers could always be ahead of the claimant.
 LOOK_SECONDS: Final = 5.0
+# What a request to an object store usually takes, at least.
+REQUEST_SECONDS: Final = 0.02
 # The field of a commit that names its owner; in the version that claimed the state it describes the owner.
 OWNER = "owner"
 CLAIM = "claim"
@@ -41,14 +43,27 @@ class Overtaken(StateDirectoryLockedError):
     """The name of the next version is taken: another owner writes."""
 
 
-class BucketLog:
-    """Creates versions behind the restored version. `storage` is the state's."""
+class Pace:
+    """How long a request to the store takes, as the creates of commits show."""
 
-    def __init__(self, storage: Storage, reached: Reached) -> None:
+    def __init__(self) -> None:
+        # The next restart may be farther from the store than this process: never less than this.
+        self.request_seconds = REQUEST_SECONDS
+
+    def note(self, seconds: float) -> None:
+        """Note how long a create took: a moving average over some twenty creates."""
+        self.request_seconds = max(REQUEST_SECONDS, self.request_seconds + (seconds - self.request_seconds) / 20)
+
+
+class BucketLog:
+    """Creates versions behind the restored version. `storage` is the state's; `pace` learns from each create."""
+
+    def __init__(self, storage: Storage, reached: Reached, pace: Pace) -> None:
         self.position = reached.resume.reached or Position(0, 0, 0)
         self.bytes_written = 0
         self._storage = storage
         self._identity = reached.report.belongs_to
+        self._pace = pace
         self._owner = os.urandom(8)
         self._bodies: list[bytes] = []
         self._failure: BaseException | None = None
@@ -123,8 +138,10 @@ class BucketLog:
         version, records = group.version + 1, dict(records)
         commit = Commit(version, digest, records, wall_ms, group.stream_times(), {OWNER: self._owner, **extra})
         data = encode_object(self._identity, Step(group.version, group.digest), commit, self._bodies)
+        started = time.monotonic()
         if not self._created(version, data):
             self._overtaken(version)
+        self._pace.note(time.monotonic() - started)
         self.position = Position(version, len(data), len(self._bodies) + 1)
         self.bytes_written += len(data)
         self._bodies = []

@@ -132,6 +132,8 @@ class Checkpointer:
         self.failed_prunes = 0
         self.last: CheckpointReport | None = None
         self.pause_seconds: float | None = None
+        # How long a restart waits for a commit of the changelog, besides the replay.
+        self.commit_seconds: Callable[[], float] = lambda: 0.0
         self._group = group
         self._where = where
         self._block_records = block_records
@@ -153,7 +155,7 @@ class Checkpointer:
         if self.attempt is not None or (self.failure is not None and time.monotonic() < self._retry_at):
             return False
         records = 0 if self.reader is None else self.reader.meta.records
-        return self.policy.due(self.since, time.time() - self.begun, records)
+        return self.policy.due(self.since, time.time() - self.begun, records, self.commit_seconds())
 
     def begin(
         self, target: Target, *, before: Step | None = None, prune: Step | None = None, wait: bool = False

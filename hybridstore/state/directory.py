@@ -149,6 +149,7 @@ class HybridStore(Usable, NamedStores):
         self._checkpoints = Checkpointer(
             self._group, home.where, asked.checkpoint, home.block_records, partial(Apart, self)
         )
+        self._checkpoints.commit_seconds = home.commit_seconds
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
         try:
             home.claim()
@@ -452,7 +453,7 @@ class HybridStore(Usable, NamedStores):
             last_checkpoint_pause_seconds=checkpoints.pause_seconds,
             failed_checkpoints=checkpoints.failed,
             failed_prunes=checkpoints.failed_prunes,
-            estimated_restore_seconds=checkpoints.policy.estimate(behind),
+            estimated_restore_seconds=checkpoints.policy.estimate(behind, self._home.commit_seconds()),
             packs=None if last is None else last.packs,
             live_share=None if last is None else last.live_share,
             write_amplification=None if last is None else last.write_amplification,

@@ -25,13 +25,13 @@ from recovery.block import BLOCK_RECORDS
 from recovery.ladder import ObjectLine
 from recovery.layout import CHANGELOG, CHECKPOINTS, DAMAGE_SUFFIX, FENCES, PACKS, list_checkpoints
 from recovery.line import Fault, Step
-from recovery.object_log import object_name, object_walk, prune_objects, versions_after
+from recovery.object_log import ROUND, object_name, object_walk, prune_objects, versions_after
 from recovery.prune import prune, prune_checkpoints
 from recovery.restore import Progress, Reached, RestoreReport, restore, restore_line
 from recovery.steady import Signature, signature
 
 from ..errors import ForeignFileError, HybridStoreError
-from .bucket_log import BucketLog, Overtaken
+from .bucket_log import BucketLog, Overtaken, Pace
 from .directory_log import DirectoryLog
 from .generations import check_generation, identity_at
 from .group import StoreGroup
@@ -85,6 +85,9 @@ class Home(Protocol):
 
     def release(self, closed: StoreGroup | None = None) -> None:
         """Allow other writers; `closed` is a state with a clean end. Releasing twice is harmless."""
+
+    def commit_seconds(self) -> float:
+        """Return how long a restart waits for a commit of the changelog, besides its replay. O(1)."""
 
     def signature(self) -> Signature:
         """Return a value that is equal at two times if no writer changed the state in between. O(files)."""
@@ -160,6 +163,10 @@ class DirectoryHome:
             note = {"version": closed.version, "digest": closed.digest.hex()} if closed and closed.version else None
             self._lock.release(note)
 
+    def commit_seconds(self) -> float:
+        """See `Home`. The kernel reads ahead."""
+        return 0.0
+
     def signature(self) -> Signature:
         """See `Home`."""
         return signature(self._path)
@@ -180,6 +187,7 @@ class BucketHome:
         self._asked = asked
         self._claimed = False
         self._outlook = Outlook(storage)
+        self._pace = Pace()
 
     @cached_property
     def identity(self) -> Identity | None:
@@ -242,7 +250,7 @@ class BucketHome:
         """
         table = Table()
         while True:
-            log = BucketLog(self.storage, reached)
+            log = BucketLog(self.storage, reached, self._pace)
             try:
                 log.claim(group)
             except Overtaken:
@@ -276,6 +284,10 @@ class BucketHome:
     def release(self, closed: StoreGroup | None = None) -> None:
         """See `Home`. Nothing is written: a state without an owner is one without commits."""
         self._claimed = False
+
+    def commit_seconds(self) -> float:
+        """See `Home`. Each commit is a request, and a round of requests takes as long as one of them."""
+        return self._pace.request_seconds / ROUND
 
     def signature(self) -> Signature:
         """See `Home`. The next restore begins with the names read here."""

@@ -6,22 +6,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from typing import Any, Final
 
 from .numbers import CONTENT_TYPE, openmetrics
 
 _PATHS: Final = ("/", "/metrics")
+# A connection that sends or takes nothing for so long is closed; connections beyond so many at once are, too.
+IDLE_SECONDS: Final = 10.0
+MOST_CONNECTIONS: Final = 16
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection, and a bounded number of both."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._room = BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a thread, or close the connection."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, in the thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
 
 class MetricsServer:
     """Answers `GET /metrics` with the result of `rows`, in threads of its own, until the server is closed.
 
-    `rows` is called from these threads. Raises OSError for an address that is not free.
+    `rows` is called from these threads. At most 16 connections are open at once, and an idle one for 10 s; others are
+    closed without an answer. Raises OSError for an address that is not free.
     """
 
     def __init__(self, rows: Callable[[], Iterable[Mapping[str, Any]]], port: int, host: str) -> None:
         class Handler(BaseHTTPRequestHandler):
+            timeout = IDLE_SECONDS
+
             def do_GET(self) -> None:
                 if self.path.partition("?")[0] not in _PATHS:
                     self.send_error(404)
@@ -36,8 +70,7 @@ class MetricsServer:
             def log_message(self, format: str, *args: Any) -> None:
                 """Log nothing for a scrape."""
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server((host, port), Handler)
         self._thread = Thread(target=self._server.serve_forever, name="hybridstore metrics", daemon=True)
         self._thread.start()
 

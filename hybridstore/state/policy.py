@@ -98,11 +98,11 @@ class RestoreSpeed:
             self._sampled = min(_timed_replay(body) for _ in range(3)) / _SAMPLE_SECONDS
         return self._share * self._sampled + self._observed
 
-    def estimate(self, logged: Logged) -> float:
+    def estimate(self, logged: Logged, commit_seconds: float = 0.0) -> float:
         """Return the estimated seconds from opening to the first read with this much changelog behind the
-        checkpoint.
+        checkpoint; `commit_seconds` is how long a restart waits for a commit, besides the replay.
         """
-        return self._attach + self.factor * logged.seconds
+        return self._attach + self.factor * logged.seconds + commit_seconds * logged.commits
 
     def observe(self, attach_seconds: float, replay_seconds: float, logged: Logged) -> None:
         """Learn from a finished restore, which counts as much as all restores before. O(1)."""
@@ -174,21 +174,21 @@ class CheckpointPolicy:
         aim = float("inf") if self.aim is None else _seconds(self.aim, "aim")
         object.__setattr__(self, "_aim_seconds", aim)
 
-    def estimate(self, logged: Logged) -> float:
+    def estimate(self, logged: Logged, commit_seconds: float = 0.0) -> float:
         """Return the estimated seconds from opening to the first read with this much changelog behind the
-        checkpoint.
+        checkpoint; `commit_seconds` is how long a restart waits for a commit, besides the replay (0 on a disk).
         """
-        return SPEED.estimate(logged)
+        return SPEED.estimate(logged, commit_seconds)
 
-    def due(self, logged: Logged, age_seconds: float, records: int) -> bool:
+    def due(self, logged: Logged, age_seconds: float, records: int, commit_seconds: float = 0.0) -> bool:
         """True when a checkpoint should begin now, given the amount logged since the last checkpoint, its age and its
-        records.
+        records, and how long a restart waits for a commit.
         """
         if logged.commits == 0:
             return False
         if self.every_commits is not None and logged.commits >= self.every_commits:
             return True
-        if age_seconds >= self._age_seconds or self.estimate(logged) > self._restore_seconds:
+        if age_seconds >= self._age_seconds or self.estimate(logged, commit_seconds) > self._restore_seconds:
             return True
         return logged.commits >= _AIM_COMMITS and _AIM_RECORDS * logged.records >= records and self.due_at_close(logged)
 

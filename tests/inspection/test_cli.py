@@ -12,6 +12,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.cli import GROUPS, command_parser, run
+from hybridstore.inspection import look
 from hybridstore.inspection.options import UsageError
 from hybridstore.inspection.show.key_text import format_key, parse_key
 from hybridstore.inspection.show.output import Out, key_cell, value_cell
@@ -370,3 +371,21 @@ def test_the_release_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     shown = capsys.readouterr().out
     assert re.fullmatch(r"hybridstore (\d+\.\d+\.\d+)\n", shown) or shown.endswith("not installed\n")
+
+
+def test_a_look_behind_many_records_of_changelog_says_why_it_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(look, "_MANY", 100)
+    with hs.open(tmp_path / "s") as state:
+        state.key_value("a").put_all({f"{number}": number for number in range(98)})
+        state.commit()
+        assert run(["inspect", "get", str(tmp_path / "s"), "a", "7"]) == 0
+        assert capsys.readouterr().err == ""
+        state.key_value("a").put("x", 1)
+        state.commit()
+        assert run(["inspect", "get", str(tmp_path / "s"), "a", "7"]) == 0
+        assert re.search(r"s: 1\d\d records of the changelog were read, because", capsys.readouterr().err)
+        state.checkpoint(wait=True)
+        assert run(["inspect", "get", str(tmp_path / "s"), "a", "7"]) == 0
+        assert capsys.readouterr().err == ""

@@ -7,6 +7,9 @@ import io
 import json
 import random
 import re
+import socket
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +22,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.spark import metrics
+from hybridstore.state import metrics_server
+from hybridstore.state.metrics_server import MetricsServer
 from hybridstore.state.numbers import COLUMNS, CONTENT_TYPE, NUMBERS, TOTALS, openmetrics, row_of
 from tests.tools.shard_tools import OFTEN, operator, provider, put, restarted
 
@@ -220,3 +225,22 @@ def test_a_dashboard_asks_for_metrics_that_exist() -> None:
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     # what the page promises: rows, late rows, restart, checkpoints, skew
     assert {"hybridstore_rows_total", "hybridstore_late_total", "hybridstore_restore_estimate_seconds"} <= asked
+
+
+def test_idle_connections_are_bounded_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(metrics_server, "IDLE_SECONDS", 0.2)
+    server = MetricsServer(lambda: [], 0, "127.0.0.1")
+    try:
+        before = set(threading.enumerate())
+        with ExitStack() as stack:
+            idle = [stack.enter_context(socket.create_connection(server.address, timeout=10)) for _ in range(20)]
+            # Every connection is closed: 17 at once, and the others when they have been idle.
+            assert [connection.recv(1) for connection in idle] == [b""] * 20
+            assert len(set(threading.enumerate()) - before) <= 3
+        for thread in set(threading.enumerate()) - before:
+            thread.join()
+        with urlopen("http://{}:{}/metrics".format(*server.address), timeout=10) as answer:
+            assert answer.status == 200
+    finally:
+        server.close()

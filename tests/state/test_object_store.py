@@ -202,6 +202,26 @@ def test_a_claim_of_a_version_that_was_pruned_since_the_restore_does_not_count(
     crash(first)
 
 
+def test_the_estimate_of_a_restart_counts_the_requests_for_commits(open_state: Open, server: S3Server) -> None:
+    policy = hs.CheckpointPolicy(max_restore=100)  # ms
+    with open_state(checkpoint=policy) as state:
+        for number in range(200):
+            state.key_value("names").put("a", number)
+            state.commit()
+            # 16 commits at a time, a request of 20 ms or more each
+            # (a record each, and one that defines the store)
+            waiting = (state.metrics().records_since_checkpoint - 1) * 0.02 / 16
+            assert state.metrics().estimated_restore_seconds > waiting
+        assert state.metrics().checkpoints_written >= 1
+    pace = bucket_log.Pace()
+    for _ in range(100):
+        pace.note(0.2)
+    assert 0.19 < pace.request_seconds < 0.21
+    for _ in range(1000):
+        pace.note(0.0001)
+    assert pace.request_seconds == bucket_log.REQUEST_SECONDS
+
+
 @pytest.mark.parametrize("fault", ["lost", "500", "503", "reset"])
 def test_a_commit_whose_answer_is_lost_is_committed_once(open_state: Open, server: S3Server, fault: str) -> None:
     with open_state(checkpoint=NEVER) as state:

@@ -43,6 +43,8 @@ def test_windows_for_sliding_and_sessions() -> None:
         (lambda: TumblingWindows(1.5), TypeError, "TumblingWindows: size"),
         (lambda: TumblingWindows(5, grace=-1), ValueError, "TumblingWindows: grace"),
         (lambda: HoppingWindows(10, 0), ValueError, "HoppingWindows: advance"),
+        (lambda: HoppingWindows("365 days", 1), ValueError, "found 31536000000 windows for each record"),
+        (lambda: HoppingWindows(100_001, 1), ValueError, "expected at most 100000"),
         (lambda: HoppingWindows(10, 11), ValueError, "advance: found 11 ms, expected at most the size, 10 ms"),
         (lambda: SlidingWindows(-1), ValueError, "SlidingWindows: size"),
         (lambda: SlidingWindows(10, flavour="flink"), ValueError, "flavour: found 'flink'"),
