@@ -198,7 +198,15 @@ class Place:
                 raise
             os.close(fd)
 
-    def has_place(self, name: str, lock: int, socket_inode: int) -> bool:
+    def inherited_lock(self, name: str) -> int | None:
+        """Return the descriptor with which this process has the lock of a name; None if it has not. O(descriptors)."""
+        for entry in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if self.has_lock(name, int(entry)):
+                    return int(entry)
+        return None
+
+    def has_place(self, name: str, lock: int | None, socket_inode: int) -> bool:
         """True while the lock and the socket of a name are those of the holder that has this descriptor of the lock,
         and listens at this inode.
         """
@@ -208,10 +216,10 @@ class Place:
             return False
         return socket_status.st_ino == socket_inode and self.has_lock(name, lock)
 
-    def has_lock(self, name: str, lock: int) -> bool:
+    def has_lock(self, name: str, lock: int | None) -> bool:
         """True while the lock of a name is the file of this descriptor."""
         try:
-            return os.path.samestat(os.fstat(lock), (self.path / f"{name}.lock").stat())
+            return lock is not None and os.path.samestat(os.fstat(lock), (self.path / f"{name}.lock").stat())
         except FileNotFoundError:
             return False
 

@@ -58,10 +58,10 @@ class Request:
 class Holder:
     """The holder of one name. `serve` returns when it is not needed any more."""
 
-    def __init__(self, place: Place, name: str, lock: int, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(self, place: Place, name: str, idle_seconds: float = IDLE_SECONDS) -> None:
         self.place = place
         self.name = name
-        self._lock = lock
+        self._lock = place.inherited_lock(name)
         self._socket_inode = 0
         self._idle_seconds = idle_seconds
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
@@ -254,14 +254,14 @@ def end_older(place: Place, name: str) -> None:
                 exchange.send(connection, exchange.END)
 
 
-def main(folder: str, name: str, owner: str, lock: str) -> None:
-    """Run a holder. The caller passes the descriptor of the lock, which this process keeps until its end."""
+def main(folder: str, name: str, owner: str) -> None:
+    """Run a holder. The process inherits the lock from its starter, and keeps it until its end."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # threads that pass bytes must not wait five milliseconds each time
     sys.setswitchinterval(0.0005)
     place = Place(Path(folder))
     place.sweep()
     end_older(place, name)
-    holder = Holder(place, name, int(lock))
+    holder = Holder(place, name)
     holder.serve(int(owner))
     holder.end()

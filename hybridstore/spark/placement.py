@@ -259,7 +259,7 @@ def _start(place: Place, name: str) -> bool:
             "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
             "from hybridstore.spark.holder import main; main(*sys.argv[2:])"
         )
-        command = [sys.executable, "-c", code, json.dumps(sys.path), str(place.path), name, str(owner), str(fd)]
+        command = [sys.executable, "-c", code, json.dumps(sys.path), str(place.path), name, str(owner)]
         # A separate process group: the end of one executor's workers must not end the holder.
         process = subprocess.Popen(
             command, pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=2, process_group=0, cwd=Path.cwd()

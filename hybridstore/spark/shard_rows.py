@@ -16,24 +16,35 @@ def metrics(location: str | Path | Location, operator: str | None = None) -> lis
 
     Every dict has every column (`state.numbers.COLUMNS`); None stands for an unknown number.
 
-    operator, shard, version   which shard, and the version it has reached (last batch + 1)
+    operator, shard            which shard
+    version                    the version that it has reached (last batch + 1)
     batch, rows, rows_out      the last batch that reached it, rows in and out
     run, placement             the run of the query, and where the batch was processed: "worker" or "holder" (None
                                without rows)
+    wall_ms                    when the batch was committed (ms since the epoch)
+    event_time_ms              the newest event time that the shard has seen
     late                       rows that the program dropped as late in that batch
+    null_key, null_timestamp   rows of that batch without a key, and without a time: a topology leaves them out; a
+                               processor of `transform_with_state` gets them, and only those without a time are counted
     by_row                     why the rows of that batch were processed one by one; None if by column
-    null_key, null_timestamp   rows of that batch that were left out because they have no key, or no time
-    records, dropped           records held and rows dropped as late in that batch, by store (dropped also by reason)
+    records, dropped           by store: records held, and rows dropped as late in that batch, by reason
     load, load_ms              how the state was loaded: hit, catch-up, checkpoint, changelog, empty, none (no rows);
-                               and how long that took read_ms, process_ms, segment_bytes, logged_records
+                               and how long that took
+    replayed_segments, replayed_records  what the load replayed: log objects, and records in them
+    skipped_checkpoints        damaged checkpoints that the load has passed over
+    read_ms, process_ms        how long the rows took to arrive, and to be processed
+    load_cpu_ms, process_cpu_ms   processor time of loading and processing, which other work on the machine does not
+                               change
     commit_ms                  how long the commit before this one took, if the same process did it (else 0): an object
                                cannot say how long it takes to create it
-    load_cpu_ms, process_cpu_ms   processor time of loading and processing, which other work on the machine does not
-                                  change commits_since_checkpoint, bytes_since_checkpoint, records_since_checkpoint,
-                                  restore_estimate_ms, checkpoint_age_ms
-    event_time_ms              the newest event time that the shard has seen
-    files, bytes               the size of the shard's directory total_rows, total_rows_out, total_late, total_null_key,
-                               total_null_timestamp, total_segment_bytes,
+    segment_bytes, logged_records  what that batch has logged: bytes, and records
+    commits_since_checkpoint, bytes_since_checkpoint, records_since_checkpoint  what a restart would replay
+    restore_estimate_ms        how long a restart would take, estimated
+    checkpoint_age_ms          how long ago the last checkpoint was begun; before the first one, the first commit
+    differing_attempts         versions of which several attempts wrote different objects
+    failed_checkpoints, failed_clearings  failures of the process since it loaded the shard
+    files, bytes               objects in the shard's directory, and their size
+    total_rows, total_rows_out, total_late, total_null_key, total_null_timestamp, total_segment_bytes,
     total_logged_records       of all batches since the query began, over all its runs
 
     `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError if

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from ...topology.null_keys import stored_key
 from .. import options as o
 from ..look import Look, selection
 from ..rows import row_of, with_columns
@@ -25,22 +26,41 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(look: Look, given: Namespace) -> int:
     """Show the records of one key: its value, its windows or its sessions. Exit code 1 when the key has no records."""
-    key = o.typed_key(given.key)
-    chosen = selection(given)._replace(key_from=key, key_to=key)
     count = 0
 
-    def rows() -> Iterator[dict[str, Any]]:
+    def records(key: Any) -> Iterator[dict[str, Any]]:
         nonlocal count
+        chosen = selection(given)._replace(key_from=key, key_to=key)
         for view, store in look.stores(given.store, key):
             for record in typed(store, chosen, store.records(chosen)):
                 count += 1
                 yield row_of(view, store, record, iso=look.iso, label=look.several)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        key = o.typed_key(given.key)
+        grouped = group_key(key)
+        try:
+            yield from records(key)
+        except o.UsageError:
+            if grouped is None:
+                raise
+        # the keys of groups, among which null is one, are stored as JSON text
+        if not count and grouped is not None:
+            yield from records(grouped)
 
     if look.out.form == "raw":
         look.out.rows(rows(), ["value"])
     else:
         look.out.rows(*with_columns(rows()))
     return look.finish(o.FINE if count else o.NEGATIVE)
+
+
+def group_key(key: Any) -> str | None:
+    """Return the text under which a key is stored where null is a key; None if there is none."""
+    try:
+        return stored_key(key[0] if type(key) is tuple and len(key) == 1 else key)
+    except (TypeError, ValueError):
+        return None
 
 
 def typed(store: StoreView, chosen: Selection, rows: Iterator[T]) -> Iterator[T]:
