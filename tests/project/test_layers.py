@@ -186,6 +186,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.kinds",
         "-hybridstore.state.directory",
         "-hybridstore.topology",
+        # how the keys of groups are written
+        "hybridstore.topology.null_keys",
         "-hybridstore.spark",
         "-hybridstore.cli",
     ),
