@@ -25,18 +25,19 @@ _LOOK_SECONDS: Final = 0.1
 
 
 class _Piece:
-    """Parts that a thread adds to a hash. The thread releases `ended` when it has added them or has failed.
+    """Parts that a thread adds to a hash. The thread sets `over` and releases `ended` when it has added them or has
+    failed.
 
     Between `begun` and `done` the content of the hash is undefined.
     """
 
-    __slots__ = ("begun", "done", "ended", "error", "into", "parts", "thread")
+    __slots__ = ("begun", "done", "ended", "error", "into", "over", "parts", "thread")
 
     def __init__(self, into: Any, parts: list[memoryview], thread: threading.Thread) -> None:
         self.into = into
         self.parts = parts
         self.thread = thread
-        self.begun = self.done = False
+        self.begun = self.done = self.over = False
         self.error: BaseException | None = None
         self.ended = threading.Lock()
         self.ended.acquire()
@@ -53,11 +54,10 @@ class _Piece:
 
         Raises StorePoisonedError when the thread failed in the middle of it. O(bytes).
         """
-        while not self.ended.acquire(timeout=_LOOK_SECONDS):
-            if not self.thread.is_alive() or sys.is_finalizing():
-                break
-        else:
-            self.ended.release()  # a second call need not wait
+        # `over` first: whoever has acquired `ended` may have been interrupted before the release
+        while not self.over and self.thread.is_alive() and not sys.is_finalizing():
+            if self.ended.acquire(timeout=_LOOK_SECONDS):
+                self.ended.release()
         if self.done:
             return
         if self.begun:
@@ -86,6 +86,7 @@ class _Hasher(threading.Thread):
             except BaseException as error:  # the waiting owner raises it, or hashes the piece itself
                 piece.error = error
             finally:
+                piece.over = True
                 piece.ended.release()
 
 
@@ -116,7 +117,7 @@ class RunningDigest:
     One thread adds; a piece that was added may be hashed by another.
     """
 
-    __slots__ = ("_bytes", "_hash", "_parts", "_piece")
+    __slots__ = ("_bytes", "_hash", "_parts", "_piece", "size")
 
     def __init__(self, parent: bytes) -> None:
         # covers everything added except `_parts`, once the thread has finished `_piece`
@@ -124,6 +125,8 @@ class RunningDigest:
         self._piece: _Piece | None = None
         self._parts: list[memoryview] = []
         self._bytes = 0
+        # bytes added
+        self.size = 0
 
     def add(self, part: memoryview) -> None:
         """Add bytes, which must not change until `digest` was called.
@@ -132,6 +135,7 @@ class RunningDigest:
         """
         self._parts.append(part)
         self._bytes += len(part)
+        self.size += len(part)
         if self._bytes >= PIECE_BYTES:
             self._settle()
             try:

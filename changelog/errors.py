@@ -82,6 +82,28 @@ class CorruptFrameError(ChangelogError):
         self.reason = reason
 
 
+class StoreInUseError(HybridStoreError):
+    """A state was used by a thread that does not own it, or in the middle of another call, as by a signal handler. The
+    call was refused before it changed anything; the owner, and the call in progress, continue.
+
+    The thread that first uses a state owns it, until `hand_over()` lets another thread use it.
+
+    >>> import threading
+    >>> state = hs.open("state")
+    >>> users = state.key_value("users")
+    >>> users["ann"] = 1
+    >>> def use():
+    ...     try:
+    ...         users["bob"] = 2
+    ...     except hs.StoreInUseError as error:
+    ...         print(error)
+    >>> other = threading.Thread(target=use, name="other")
+    >>> other.start(), other.join()
+    state: found a call by thread 'other', expected thread 'MainThread': one thread owns a state (use the state in ...)
+    (None, None)
+    """
+
+
 class StorePoisonedError(HybridStoreError):
     """A write, a sync, a rollback or a change in memory failed or was interrupted, so this store accepts no further
     call.

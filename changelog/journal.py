@@ -16,6 +16,7 @@ from .codec import packer
 from .digest import DIGEST_BYTES, RunningDigest
 from .errors import HybridStoreError, StorePoisonedError
 from .mutation import MANY, count_records, records_of
+from .turn import Turn
 
 EMPTY_DIGEST: Final = bytes(DIGEST_BYTES)
 FRAME_RECORDS: Final = 1000
@@ -80,6 +81,7 @@ class Journal:
         "_frame_bytes",
         "_hash",
         "_pack",
+        "_passed",
         "_sink",
         "_waiting",
         "extend",
@@ -87,6 +89,7 @@ class Journal:
         "limit",
         "on_failure",
         "records",
+        "turn",
         "version",
     )
 
@@ -94,6 +97,8 @@ class Journal:
         self, sink: Callable[[bytes], None], *, frame_records: int = FRAME_RECORDS, frame_bytes: int = FRAME_BYTES
     ) -> None:
         self._sink = sink
+        # Who may change the stores that log here.
+        self.turn = Turn()
         self._pack = packer()
         self._frame_bytes = frame_bytes
         # A put has four items (code, key, value, time), so this many items are about `frame_records` mutations.
@@ -115,6 +120,8 @@ class Journal:
         self._waiting = 0
         self.records: dict[int, int] = {}
         self._hash = RunningDigest(parent_digest)
+        # how many of the bytes in the digest the sink has accepted
+        self._passed = 0
 
     @property
     def empty(self) -> bool:
@@ -241,10 +248,19 @@ class Journal:
         except HybridStoreError as error:
             setattr(error, _REFUSED, _SINK)
             raise
+        self._passed += len(body) - 5
 
     def seal(self) -> bytes:
-        """Pass the waiting mutations to the sink and return the digest of the version."""
+        """Pass the waiting mutations to the sink and return the digest of the version.
+
+        Raises StorePoisonedError if the digest would not be that of the frames that the sink has.
+        """
         self.spill()
+        if self._passed != self._hash.size:
+            raise StorePoisonedError(
+                f"a version: found {self._passed:,} bytes of mutations in its frames, expected {self._hash.size:,} as "
+                "in its digest (reopen the store: the last commit is intact)"
+            )
         return self._hash.digest()
 
 

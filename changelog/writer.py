@@ -6,11 +6,13 @@ reopened, because the kernel may have kept any part of the data, and a second fs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .errors import StorePoisonedError
+from .errors import StoreInUseError, StorePoisonedError
 from .files import REAL_FILES, AppendFile, Files
 from .frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commit
 from .identity import Identity
@@ -53,6 +55,7 @@ class ChangelogWriter:
         self._announced = False
         self._full = False
         self._failure: BaseException | None = None
+        self._entered = threading.Lock()
         self.bytes_written = 0
 
     def begin(self, version: int, digest: bytes) -> None:
@@ -111,6 +114,25 @@ class ChangelogWriter:
         if self._failure is not None:
             raise self._poison(self._failure) from self._failure
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Stands around every write: a second call meanwhile is refused, and any error in the block poisons."""
+        if not self._entered.acquire(blocking=False):
+            raise StoreInUseError(
+                f"{self._directory}: found a write in the middle of another one, expected one at a time"
+            )
+        try:
+            self.check()
+            try:
+                yield
+            except OSError as error:
+                raise self._poison(error) from error
+            except BaseException as error:
+                self._poison(error)
+                raise
+        finally:
+            self._entered.release()
+
     def _open_segment(self) -> AppendFile:
         version, digest = self._parent
         header = SegmentHeader(self._identity, version + 1, version, digest).encode()
@@ -143,19 +165,12 @@ class ChangelogWriter:
 
     def mutations(self, body: bytes) -> None:
         """Append one frame of mutations; it counts only once a commit follows."""
-        self.check()
-        try:
+        with self._alone():
             self._write(MUTATIONS, body)
-        except OSError as error:
-            raise self._poison(error) from error
-        except BaseException as error:
-            self._poison(error)
-            raise
 
     def commit(self, commit: Commit) -> None:
         """Close the version: append its commit frame and, unless `sync` is off, return only when all is durable."""
-        self.check()
-        try:
+        with self._alone():
             file = self._write(COMMIT, encode_commit(commit))
             if self._sync:
                 file.sync()
@@ -168,11 +183,6 @@ class ChangelogWriter:
             self._committed = Position(self._segment, file.size, self._sequence)
             self._parent = (commit.version, commit.digest)
             self._full = file.size >= self._segment_bytes
-        except OSError as error:
-            raise self._poison(error) from error
-        except BaseException as error:
-            self._poison(error)
-            raise
 
     def leave(self, size: int) -> None:
         """Begin a new segment with the next frame if the present one has this many bytes. Call only right after a
@@ -182,22 +192,16 @@ class ChangelogWriter:
 
     def rollback(self) -> None:
         """Cut off the frames of the version in progress."""
-        self.check()
-        file = self._file
-        if file is None or file.size == self._committed.offset:
-            return
-        try:
+        with self._alone():
+            file = self._file
+            if file is None or file.size == self._committed.offset:
+                return
             file.truncate(self._committed.offset)
             # Without the sync a power loss could mix pages of these frames with pages of the frames written in their
             # place.
             if self._sync:
                 file.sync()
             self._sequence = self._committed.sequence
-        except OSError as error:
-            raise self._poison(error) from error
-        except BaseException as error:
-            self._poison(error)
-            raise
 
     def close(self, commit: Commit | None) -> None:
         """Append a synced end mark (unless None, or nothing is open) and close the file."""

@@ -18,6 +18,7 @@ HybridStoreError
 ├── BufferFullError               suppression at its bound with on_full="raise"
 ├── UpgradeError                  an upgrade function failed on a stored value
 ├── MutatedValueError             debug=True: a stored value was changed in place
+├── StoreInUseError               another thread's state, or a call in the middle of a call
 ├── StorePoisonedError            a write, a sync or a rollback failed, or was interrupted; reopen
 └── StoreClosedError
 """
@@ -33,6 +34,7 @@ from changelog.errors import (
     HybridStoreError,
     MutationError,
     StorageUnreachableError,
+    StoreInUseError,
     StorePoisonedError,
     UnsupportedVersionError,
 )
@@ -151,6 +153,7 @@ __all__ = [
     "StateDirectoryLockedError",
     "StorageUnreachableError",
     "StoreClosedError",
+    "StoreInUseError",
     "StorePoisonedError",
     "UnsupportedVersionError",
     "UpgradeError",

@@ -5,7 +5,7 @@
     rollback   restore again
     close      an end mark, and the lock is free
 
-One thread owns a HybridStore; background threads write checkpoints and decode blocks ahead.
+One thread owns a HybridStore (`changelog.turn`); background threads write checkpoints and decode blocks ahead.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from changelog.files import FILE_MODE, Files
 from changelog.identity import ID_BYTES, Identity
+from changelog.turn import entry_of_all
 from recovery.errors import RestoreError
 from recovery.restore import RestoreReport
 from recovery.steady import steadily
@@ -45,9 +46,10 @@ from .usable import Apart, Usable
 class HybridStore(Usable, NamedStores):
     """A state directory that is open. Made by `HybridStore.open`; also a context manager, which closes it.
 
-    Changes are visible at once, durable when `commit()` returns, and lost after `rollback()` or a crash. Not for use by
-    several threads at once, nor in a forked child. After a write, a rollback or a change that failed or was
-    interrupted, every method except `close()` raises StorePoisonedError: reopening restores the last commit.
+    Changes are visible at once, durable when `commit()` returns, and lost after `rollback()` or a crash. One thread
+    owns a state (see `hand_over`), and makes one call at a time; a forked child may not use it. After a write, a
+    rollback or a change that failed or was interrupted, every method except `close()` raises StorePoisonedError:
+    reopening restores the last commit.
 
     >>> state = hs.open("state")
     >>> state.key_value("users").put("ann", {"visits": 1})
@@ -146,6 +148,8 @@ class HybridStore(Usable, NamedStores):
             bucket_divisor=asked.tuning.bucket_divisor,
         )
         self._group.journal.on_failure = lambda error: self._broke("a change", error)
+        self._turn = self._group.journal.turn
+        self._turn.where, self._turn.bound = home.where, True
         self._checkpoints = Checkpointer(
             self._group, home.where, asked.checkpoint, home.block_records, partial(Apart, self)
         )
@@ -194,6 +198,15 @@ class HybridStore(Usable, NamedStores):
     # --- stores -----------------------------------------------------------------------------------------------
 
     def _open_store(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Any:
+        unused = self._turn.thread is None
+        try:
+            return self._declared(name, kind, parameters, upgrades)
+        finally:
+            if unused:  # as a rule one thread declares the stores, and another one uses them
+                self._turn.hand_over()
+
+    @entry_of_all
+    def _declared(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None) -> Any:
         if self._read_only:
             store = self._group.stores.get(name)
             if store is None:
@@ -205,6 +218,25 @@ class HybridStore(Usable, NamedStores):
             return store
         self._usable()
         return self._group.open(name, kind, parameters, upgrades)
+
+    def hand_over(self) -> None:
+        """Let another thread use this state: the next thread that uses the state or one of its stores owns it.
+
+        A state belongs to the thread that first uses it; opening the state and asking for its stores is no use. Every
+        other thread gets StoreInUseError, for writes, commits and reads alike, until the owner hands the state over or
+        has ended. Uncommitted changes are handed over, too. Raises StoreInUseError when another thread owns the state,
+        and in the middle of a call. O(1).
+
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> state = hs.open("state")
+        >>> users = state.key_value("users")
+        >>> users["ann"] = 1
+        >>> state.hand_over()
+        >>> with ThreadPoolExecutor(1) as thread:
+        ...     thread.submit(state.commit).result()
+        1
+        """
+        self._turn.hand_over()
 
     @property
     def stores(self) -> dict[str, Any]:
@@ -233,6 +265,7 @@ class HybridStore(Usable, NamedStores):
         """
         return dict(self._group.settings)
 
+    @entry_of_all
     def set(self, name: str, value: Any) -> None:
         """Set a named value as part of the version in progress.
 
@@ -276,6 +309,7 @@ class HybridStore(Usable, NamedStores):
         """
         return self._group.digest
 
+    @entry_of_all
     def commit(self) -> int:
         """Make all changes since the last commit durable and return their version; without changes, the version stays.
 
@@ -324,6 +358,7 @@ class HybridStore(Usable, NamedStores):
         self._checkpoint(self._usable(), wait=True)
         self._memory.chill()
 
+    @entry_of_all
     def hydrate(self, budget_ms: float = 5.0) -> int:
         """Load cold blocks for about `budget_ms`, and return how many cold blocks remain.
 
@@ -347,6 +382,7 @@ class HybridStore(Usable, NamedStores):
         self._usable()
         return self._memory.hydrate(budget_ms)
 
+    @entry_of_all
     def rollback(self) -> None:
         """Discard all changes since the last commit: the stores are restored as they were then. O(restore).
 
@@ -384,6 +420,7 @@ class HybridStore(Usable, NamedStores):
         except (OSError, HybridStoreError) as error:
             raise self._refusal("a rollback", error) from error
 
+    @entry_of_all
     def checkpoint(self, *, wait: bool = False) -> None:
         """Begin a checkpoint of the last commit in the background; `wait` returns when the checkpoint is durable.
 
@@ -424,6 +461,7 @@ class HybridStore(Usable, NamedStores):
 
     # --- looking, closing -------------------------------------------------------------------------------------
 
+    @entry_of_all
     def metrics(self) -> Metrics:
         """Return the numbers of this store as of now. O(stores).
 
@@ -462,7 +500,8 @@ class HybridStore(Usable, NamedStores):
     def close(self) -> None:
         """Commit nothing, finish the checkpoint in progress, write a synced end mark, and release the directory.
 
-        Uncommitted changes are lost. Closing twice is harmless.
+        Uncommitted changes are lost. Closing twice is harmless. Raises StoreInUseError in another thread than the
+        owner's.
 
         >>> state = hs.open("state")
         >>> users = state.key_value("users")
@@ -472,8 +511,11 @@ class HybridStore(Usable, NamedStores):
             ...
         hybridstore.errors.StoreClosedError: state: the store is closed (open it again)
         """
-        if os.getpid() != self._pid:
-            return
+        if os.getpid() == self._pid:
+            self._close()
+
+    @entry_of_all
+    def _close(self) -> None:
         log, checkpoints, group = self._log, self._checkpoints, self._group
         try:
             if self._closed or not (self._read_only or self._home.claimed):
@@ -497,6 +539,7 @@ class HybridStore(Usable, NamedStores):
     def _abandon(self) -> None:
         """Release all files and memory, and write nothing."""
         self._closed = True
+        self._turn.let_all()
         BUDGET.leave(self._memory)
         if self._log is not None:
             self._log.close(None)
@@ -506,6 +549,7 @@ class HybridStore(Usable, NamedStores):
 
     def _inherited(self) -> None:
         """In a forked child: every store refuses, and the files stay the parent's."""
+        self._turn.let_all()
         self._group.shut(StoreClosedError(self._not_here()))
         if self._log is not None:
             self._log.close(None)

@@ -91,6 +91,7 @@ class DirectoryLog:
 
         O(bytes).
         """
+        self.check_place()
         digest = group.journal.seal()
         counts = group.journal.records
         commit = Commit(group.version + 1, digest, counts, int(time.time() * 1000), group.stream_times(), {})

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from changelog.errors import MutationError
 from changelog.journal import Journal
+from changelog.turn import Turn, in_place
 
 from ..collector import collector_held
 from .buckets import TOMBSTONE
@@ -247,6 +248,7 @@ class Tailed(ABC):
     _journal: Journal
     _keys: KeyRule
     _tail: ColdTail
+    _turn: Turn
 
     @abstractmethod
     def apply_rows(self, *columns: Any, **_: Any) -> Any:
@@ -328,25 +330,35 @@ class Tailed(ABC):
         twice the cost of applying all rows.
         """
         tail = self._tail
-        if tail:
-            asked = tail.asked
-            if len(keys) == 1:
-                if keys[0] in asked:
-                    return
-                new = {keys[0]}
-            else:
-                new = set(keys) - asked if asked else set(keys)
-                if not new:
-                    return
+        if not tail:
+            self._end_tail()
+            return
+        asked = tail.asked
+        if len(keys) == 1:
+            new = set() if keys[0] in asked else {keys[0]}
+        else:
+            new = set(keys) - asked if asked else set(keys)
+        if new:
+            self._touch_new(new)
+
+    @in_place
+    def _touch_new(self, new: set[Any]) -> None:
+        turn = self._turn
+        turn.check()
+        before, turn.busy = turn.busy, self
+        try:
+            tail = self._tail
             positions = tail.find(new)
             if positions:
                 self._apply_tail(positions)
             if tail:  # not all of it was theirs
-                asked |= new
+                tail.asked |= new
                 if tail.looks > FREE_LOOKS:
                     self._apply_tail(tail.oldest(max(LEAST_ROWS, len(tail) // SHARE)))
-        if not tail:
-            self._end_tail()
+            if not tail:
+                self._end_tail()
+        finally:
+            turn.busy = before
 
     def _ask(self, keys: Sequence[Any]) -> None:
         """Admit every key, deciding nothing, and touch them all at once. Raises as the rule of keys does.
@@ -375,11 +387,17 @@ class Tailed(ABC):
             self._end_tail()
         return True
 
+    @in_place
     def _apply_tail(self, positions: list[int]) -> None:
-        tail = self._tail
-        with self._applying_tail(), collector_held():
-            self.apply_rows(*tail.rows(positions))
-            tail.drop(positions)
+        turn, tail = self._turn, self._tail
+        turn.check()
+        before, turn.busy = turn.busy, self
+        try:
+            with self._applying_tail(), collector_held():
+                self.apply_rows(*tail.rows(positions))
+                tail.drop(positions)
+        finally:
+            turn.busy = before
 
     @contextmanager
     def _applying_tail(self) -> Iterator[None]:

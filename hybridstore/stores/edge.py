@@ -18,6 +18,7 @@ from typing import Any
 from changelog.codec import check_value
 from changelog.journal import Journal
 from changelog.mutation import TIME
+from changelog.turn import entry
 
 from ..clock import NO_TIME, check_time, timed_by_records
 from .cold_tail import Tailed
@@ -42,6 +43,7 @@ class Edge(Tailed):
         self._by_records = timed_by_records(parameters)
         self._code_put = number * 16 + put
         self._journal = journal
+        self._turn = journal.turn
         self._log = journal.extend
         self._items = journal.items
         self._limit = journal.limit
@@ -116,6 +118,7 @@ class Edge(Tailed):
         """
         return self._stream_time
 
+    @entry
     def move_time(self, ts: int) -> None:
         """Move stream time to `ts` (ms) without a record; an earlier time or -1 changes nothing. O(expired).
 

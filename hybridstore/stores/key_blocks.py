@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any
 
+from changelog.turn import in_place
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, StoreCapture
 from recovery.directory import Directory, Source
 
@@ -115,17 +116,24 @@ class KeyBlocks(Edge):
                 cold[i] = DecodedBlock(block.entry, block.load(block.entry))
                 on_block()
 
+    @in_place
     def _load(self, index: int) -> None:
         """Load one block, the last one of a page, and put its records under those written since."""
-        cold = self._bucket.cold
-        index = open_page(cold, index)
-        block = cold[index]
-        assert isinstance(block, ColdBlock)
-        columns = block.load(block.entry)  # a damaged block stays cold
-        with self._journal.sure:
-            del cold[index]
-            self._install(block.entry, columns)
-            self._cold_changed()
+        turn = self._turn
+        turn.check()
+        before, turn.busy = turn.busy, self
+        try:
+            cold = self._bucket.cold
+            index = open_page(cold, index)
+            block = cold[index]
+            assert isinstance(block, ColdBlock)
+            columns = block.load(block.entry)  # a damaged block stays cold
+            with self._journal.sure:
+                del cold[index]
+                self._install(block.entry, columns)
+                self._cold_changed()
+        finally:
+            turn.busy = before
 
     def _expire_cold(self, through: int) -> bool:
         """Forget the cold blocks that have expired by `through` as a whole; False if there is none. O(blocks)."""

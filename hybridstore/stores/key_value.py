@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
+from changelog.turn import entry, in_place
 from recovery.block import BlockEntry, BucketChange, Columns
 
 from ..clock import NO_TIME, check_time, expired_through
@@ -56,6 +57,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
+    @in_place
     def put(self, key: Any, value: Any, ts: int | None = None) -> None:
         """Put `value` under `key`; None deletes.
 
@@ -70,31 +72,37 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         >>> list(seen), seen.dropped
         (['ann'], {'expired': 1})
         """
-        if self.ttl_ms is not None:
-            self._put_at(key, value, ts)
-            return
-        if ts is not None:
-            raise ValueError(f"store {self.name!r}: ts: found {ts!r}, but the store has no ttl (leave ts out)")
-        if value is None:
-            self.delete(key)
-            return
-        kind = type(value)
-        small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)
-        if not small:
-            self._check_value(key, value)
-        if type(key) is not self._keys.fast:
-            self._keys.admit(key)
+        turn = self._turn
+        before = turn.take(self) if turn.busy is not None or not turn.lock._is_owned() else None
         try:
-            if small:
-                self._log((self._code_put, key, value))
-                if len(self._items) >= self._limit:
-                    self._journal.spill()
-            else:
-                self._journal.record(self._code_put, key, value)
-            self.apply_put(key, value)
-        except BaseException as error:
-            self._journal.cut_short(error)
-            raise
+            turn.busy = self
+            if self.ttl_ms is not None:
+                self._put_at(key, value, ts)
+                return
+            if ts is not None:
+                raise ValueError(f"store {self.name!r}: ts: found {ts!r}, but the store has no ttl (leave ts out)")
+            if value is None:
+                self._remove(key)
+                return
+            kind = type(value)
+            small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)
+            if not small:
+                self._check_value(key, value)
+            if type(key) is not self._keys.fast:
+                self._keys.admit(key)
+            try:
+                if small:
+                    self._log((self._code_put, key, value))
+                    if len(self._items) >= self._limit:
+                        self._journal.spill()
+                else:
+                    self._journal.record(self._code_put, key, value)
+                self.apply_put(key, value)
+            except BaseException as error:
+                self._journal.cut_short(error)
+                raise
+        finally:
+            turn.busy = before
 
     def _put_at(self, key: Any, value: Any, ts: int | None) -> None:
         if ts is None:
@@ -110,7 +118,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             return
         try:
             if value is None:
-                self.delete(key)
+                self._remove(key)
                 if ts > self._stream_time and self._by_records:
                     self._journal.record(self.number * 16 + TIME, ts)
                     self.apply_time(ts)
@@ -126,6 +134,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             self._journal.cut_short(error)
             raise
 
+    @entry
     def delete(self, key: Any) -> Any:
         """Delete a key and return its value, or None; deleting an absent key changes and logs nothing.
 
@@ -136,6 +145,9 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         >>> users.delete("ann"), users.delete("ann")
         (1, None)
         """
+        return self._remove(key)
+
+    def _remove(self, key: Any) -> Any:
         old = self.get(key)
         if old is not None:
             try:
@@ -201,6 +213,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         names = ("key", "value") if self.ttl_ms is None else ("key", "value", "ts")
         self.put_columns(*columns_of(rows, names, f"store {self.name!r}"))
 
+    @entry
     def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int] | None = None) -> None:
         """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length.
 
@@ -265,6 +278,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         if self.delete(key) is None:
             raise KeyError(key)
 
+    @entry
     def clear(self) -> None:
         """Delete every key. O(rows).
 
@@ -275,7 +289,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         0
         """
         for key, _ in list(self.range()):
-            self.delete(key)
+            self._remove(key)
 
     # --- apply: the only code that changes the maps -----------------------------------------------------------
 

@@ -9,8 +9,11 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+from changelog.turn import read
+
 from .buckets import TOMBSTONE
 from .cold_blocks import chosen
+from .cold_tail import TailKeys
 from .columns import column_list
 from .key_blocks import KeyBlocks
 from .key_order import KeyOrder
@@ -34,19 +37,34 @@ class KeyValueReads(KeyBlocks):
         >>> users.get("ann"), users.get("eve"), users.get("eve", 0)
         (1, None, 0)
         """
-        if type(key) is not self._keys.fast:
-            self._keys.admit(key, pin=False)
+        # A value in the dict is right, whoever finds it. All else needs the turn: the dict may be empty for a moment,
+        # and loading changes it.
+        keys = self._keys
+        if type(key) is not keys.fast:
+            if type(keys) is TailKeys:
+                self._warm_up(key)
+            keys.admit(key, pin=False)
         value = self._runs.get(key, _MISSING)
         if value is _MISSING:
-            bucket = self._bucket
-            if not bucket.cold or key in self._runs or (i := bucket.covering(key)) < 0:
+            turn = self._turn
+            if turn.busy is not None or not turn.lock._is_owned():
+                turn.take(self, reads=True)
+            if not self._bucket.cold or key in self._runs:
                 return default
-            self._load(i)
+            self._warm_up(key)
             value = self._runs.get(key, _MISSING)
             if value is _MISSING:
                 return default
         return value if self.ttl_ms is None else value[0]
 
+    @read
+    def _warm_up(self, key: Any) -> None:
+        """Apply the rows of the tail that a key has, and load the block that may hold the key."""
+        self._ask([key])
+        if self._bucket.cold and key not in self._runs:
+            self._touch(key)
+
+    @read
     def get_many(self, keys: Sequence[Any]) -> list[Any]:
         """Return the value of each key, None for an absent key: the same as a get for each, and faster.
 
@@ -77,6 +95,7 @@ class KeyValueReads(KeyBlocks):
             rows = [None if row is TOMBSTONE else row for row in rows]
         return rows if self.ttl_ms is None else [None if row is None else row[0] for row in rows]
 
+    @read
     def range(self, key_from: Any = None, key_to: Any = None, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
         """Iterate over `(key, value)` with key_from <= key <= key_to, both inclusive, None open; by key.
 
@@ -99,6 +118,7 @@ class KeyValueReads(KeyBlocks):
         rows = [(key, self._runs[key]) for key in self._ordered().irange(key_from, key_to, reverse=reverse)]
         return self._visible(rows)
 
+    @read
     def prefix_scan(self, prefix: Any, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
         """Iterate over `(key, value)` of the keys that start with `prefix`: text, bytes, or for tuples the leading
         elements. O(result).
@@ -140,12 +160,14 @@ class KeyValueReads(KeyBlocks):
         """
         return self.range(reverse=reverse)
 
+    @read
     def by_time(self) -> list[tuple[Any, Any, int]]:
         """Return `(key, value, ts)` of all live rows of a store with a ttl, the oldest first. O(rows log rows)."""
         keys = [key for key, _ in self.all()]
         rows = [(key, *self._runs[key]) for key in keys]
         return sorted(rows, key=itemgetter(2))
 
+    @read
     def __len__(self) -> int:
         """Count the rows, exactly.
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS, TIME
+from changelog.turn import entry, in_place
 from recovery.block import BucketChange, Columns, Combine
 from recovery.directory import Directory
 
@@ -60,6 +61,7 @@ class SessionStore(SessionReads):
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
+    @in_place
     def put(self, key: Any, start: int, end: int, value: Any) -> None:
         """Put `value` for the session of `key` from `start` to `end` (ms, both inclusive); None deletes it.
 
@@ -73,37 +75,44 @@ class SessionStore(SessionReads):
         >>> len(visits)
         0
         """
-        if type(start) is not int or type(end) is not int or not 0 <= start <= end <= INT64_MAX:
-            self._check_span(start, end)
-        kind = type(value)
-        small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)
-        if not small:
-            self._check_value(key, value)
-        if type(key) is not self._keys.fast:
-            self._keys.admit(key, pin=value is not None)
-        now = self._stream_time
-        if end <= now and end <= now - self._expiry_lag:
-            self.dropped["expired"] += 1
-            return
-        if value is None:
-            if end > self._stream_time and self._by_records:
-                # no session ends after stream time, so there is none to delete
-                self._move_time(end)
-            else:
-                self._remove(key, start, end)
-            return
+        turn = self._turn
+        before = turn.take(self) if turn.busy is not None or not turn.lock._is_owned() else None
         try:
-            if small:
-                self._log((self._code_put, key, value, start, end))
-                if len(self._items) >= self._limit:
-                    self._journal.spill()
-            else:
-                self._journal.record(self._code_put, key, value, start, end)
-            self.apply_put(key, value, start, end)
-        except BaseException as error:
-            self._journal.cut_short(error)
-            raise
+            turn.busy = self
+            if type(start) is not int or type(end) is not int or not 0 <= start <= end <= INT64_MAX:
+                self._check_span(start, end)
+            kind = type(value)
+            small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)
+            if not small:
+                self._check_value(key, value)
+            if type(key) is not self._keys.fast:
+                self._keys.admit(key, pin=value is not None)
+            now = self._stream_time
+            if end <= now and end <= now - self._expiry_lag:
+                self.dropped["expired"] += 1
+                return
+            if value is None:
+                if end > self._stream_time and self._by_records:
+                    # no session ends after stream time, so there is none to delete
+                    self._move_time(end)
+                else:
+                    self._remove(key, start, end)
+                return
+            try:
+                if small:
+                    self._log((self._code_put, key, value, start, end))
+                    if len(self._items) >= self._limit:
+                        self._journal.spill()
+                else:
+                    self._journal.record(self._code_put, key, value, start, end)
+                self.apply_put(key, value, start, end)
+            except BaseException as error:
+                self._journal.cut_short(error)
+                raise
+        finally:
+            turn.busy = before
 
+    @entry
     def remove(self, key: Any, start: int, end: int) -> None:
         """Remove a session; an absent or expired session is no error. Stream time does not move. O(log n).
 
@@ -137,6 +146,7 @@ class SessionStore(SessionReads):
         """
         self.put_columns(*columns_of(rows, ("key", "start", "end", "value"), f"store {self.name!r}"))
 
+    @entry
     def put_columns(
         self, keys: Sequence[Any], starts: Sequence[int], ends: Sequence[int], values: Sequence[Any]
     ) -> None:

@@ -10,6 +10,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Any
 
+from changelog.turn import read
+
 from ..clock import INT64_MAX, check_time
 from .session_runs import SessionBucket, value_of
 from .snapshots import SnapshotToken
@@ -22,6 +24,7 @@ _Row = tuple[int, Any, int, Any]  # end, key, minus start, value: its order is t
 class SessionReads(TimeBuckets):
     """The reading half of a session store."""
 
+    @read
     def get(self, key: Any, start: int, end: int) -> Any:
         """Return the value of one session, or None. O(log n).
 
@@ -44,6 +47,7 @@ class SessionReads(TimeBuckets):
         if start > end:
             raise ValueError(f"store {self.name!r}: start: found {start}, expected at most the end, {end}")
 
+    @read
     def find_sessions(
         self, key: Any, earliest_end: int | None = None, latest_start: int | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[Session, Any]]:
@@ -86,6 +90,7 @@ class SessionReads(TimeBuckets):
             ]
         return reversed(rows) if reverse else iter(rows)
 
+    @read
     def find_sessions_range(
         self,
         key_from: Any = None,
@@ -117,6 +122,7 @@ class SessionReads(TimeBuckets):
         numbers = [n for n in self._numbers(low, INT64_MAX) if n * width - self._buckets[n].longest <= latest]
         return self._scan(numbers, key_from, key_to, low, INT64_MAX, latest, reverse)
 
+    @read
     def find_sessions_by_end(
         self, earliest_end: int | None = None, latest_end: int | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[Session, Any]]:
@@ -165,6 +171,7 @@ class SessionReads(TimeBuckets):
         """
         return self.find_sessions_range(reverse=reverse)
 
+    @read
     def __len__(self) -> int:
         """Count the live sessions.
 
@@ -200,6 +207,7 @@ class SessionReads(TimeBuckets):
         token: SnapshotToken,
     ) -> Iterator[tuple[Session, Any]]:
         for number, bucket in buckets:
+            self._turn.take(self, reads=True)
             self._load_all(bucket)
             first, last = number * self._width, (number + 1) * self._width - 1
             if key_from is None and key_to is None and (high < last or low > first):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from changelog.journal import is_small_atom
 from changelog.mutation import PUT_COLUMNS, TIME
+from changelog.turn import entry, read
 
 from ..aggregation import WindowState
 from ..clock import INT64_MAX, check_time
@@ -46,6 +47,7 @@ class SlidingStore(SlidingMaps):
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
+    @entry
     def add(self, key: Any, value: Any, ts: int) -> Window | None:
         """Add a value at `ts` (ms) and return `(key, start, end, aggregate)`: of the key's values from start to end,
         both inclusive.
@@ -170,6 +172,7 @@ class SlidingStore(SlidingMaps):
             _, columns = self._add_rows(*self._timed_columns(keys, values, times), states, whole=False, each=False)
         return states if columns is None else columns[0]
 
+    @entry
     def _add_rows(
         self,
         keys: list[Any],
@@ -226,6 +229,7 @@ class SlidingStore(SlidingMaps):
 
     # --- reads ------------------------------------------------------------------------------------------------
 
+    @read
     def get(self, key: Any) -> Window | None:
         """Return `(key, start, end, aggregate)` of the window that ends at stream time, or None if the key has no value
         in it.
@@ -250,6 +254,7 @@ class SlidingStore(SlidingMaps):
                 self._journal.fail(error)
             raise
 
+    @read
     def aggregates(self) -> Iterator[tuple[Any, Any]]:
         """Iterate over `(key, aggregate)` of every key with values in the window, by key.
 
@@ -266,6 +271,7 @@ class SlidingStore(SlidingMaps):
         windows = [self.get(key) for key in sorted(self._runs)]
         return iter(self._iterators.rows((window[0], window[3]) for window in windows if window is not None))
 
+    @read
     def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[int, Any]]:
         """Iterate over `(ts, value)` of one key's values in the window, in event order. A snapshot. O(values).
 
@@ -282,6 +288,7 @@ class SlidingStore(SlidingMaps):
         rows = self._iterators.rows(zip(times, values, strict=True))
         return reversed(rows) if reverse else iter(rows)
 
+    @read
     def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[Any, int], Any]]:
         """Iterate over `((key, ts), value)` of all values in the window, by key, then in event order.
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from changelog.codec import packer
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import EVICT, PUT_COLUMNS
+from changelog.turn import entry, read
 
 from ..clock import INT64_MAX, check_time
 from ..collector import collector_held
@@ -70,6 +71,7 @@ class SuppressionBuffer(SuppressionMaps):
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
+    @entry
     def put(self, key: Any, value: Any, ts: int) -> list[Emission]:
         """Buffer an update with timestamp `ts` (ms) and return the emitted records: `(key, value, ts)`, oldest first.
 
@@ -115,6 +117,7 @@ class SuppressionBuffer(SuppressionMaps):
             raise
         return self._within_bounds(emitted) if self._bounded else emitted
 
+    @entry
     def advance(self, ts: int) -> list[Emission]:
         """Move stream time to `ts` (ms) without a record, and return the emitted records.
 
@@ -132,6 +135,7 @@ class SuppressionBuffer(SuppressionMaps):
         emitted = self._evict(self._due) if self._is_due() else []
         return self._within_bounds(emitted) if self._bounded else emitted
 
+    @entry
     def flush(self) -> list[Emission]:
         """Emit all records and return them, in the order of emission; time does not move. A buffer that waits for
         windows to close must not be flushed while a window may still change: the results would not be final. O(n log
@@ -187,6 +191,7 @@ class SuppressionBuffer(SuppressionMaps):
         """
         return self.put_columns(*columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}"))
 
+    @entry
     def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Emission]:
         """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return all emitted
         records.
@@ -317,6 +322,7 @@ class SuppressionBuffer(SuppressionMaps):
 
     # --- reads ------------------------------------------------------------------------------------------------
 
+    @read
     def buffered(self) -> Iterator[Emission]:
         """Iterate over the buffered `(key, value, ts)` in the order of emission.
 
@@ -333,6 +339,7 @@ class SuppressionBuffer(SuppressionMaps):
         order = sorted((row[0], key) for key, row in self._runs.items())
         return iter(self._iterators.rows((key, *self._runs[key][1:]) for _, key in order))
 
+    @read
     def emitted(self) -> list[tuple[int, Any, Any, int]]:
         """Return the records that the newest committed version emitted, as `(version, key, value, ts)` in order, also
         after a restart.
@@ -352,6 +359,7 @@ class SuppressionBuffer(SuppressionMaps):
         version = self._journal.version
         return [(version, *row) for row in self._kept()]
 
+    @read
     def __len__(self) -> int:
         self._keys.admit_all([])  # raises when the state was closed
         return self.num_records
@@ -367,6 +375,7 @@ class SuppressionBuffer(SuppressionMaps):
         return len(self._runs) + self._cold_held
 
     @property
+    @read
     def buffer_size(self) -> int:
         """Bytes buffered, as measured by `size_of`. O(1); the first time O(n).
 
@@ -382,6 +391,7 @@ class SuppressionBuffer(SuppressionMaps):
         return self._total
 
     @property
+    @read
     def min_timestamp(self) -> int | None:
         """The buffer time of the record that is emitted next (ms; in a buffer that waits for windows to close, the end
         of its window); None when the buffer is empty.

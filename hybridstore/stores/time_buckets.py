@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from changelog.journal import Journal
+from changelog.turn import in_place
 from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over, only
 from recovery.directory import Directory, Source
 
@@ -256,17 +257,24 @@ class TimeBuckets(Edge):
             self._drop_at = self._drop_time(min(self._buckets))
         self.apply_time(state["stream_time"])
 
+    @in_place
     def _load(self, bucket: Any, index: int) -> None:
         """Load one cold block, the last one of a page, and put its records under those written since."""
-        index = open_page(bucket.cold, index)
-        cold: ColdBlock = bucket.cold[index]
-        columns = cold.load(cold.entry)  # a damaged block stays cold
-        with self._journal.sure:
-            del bucket.cold[index]
-            self._install(bucket, columns)
-            number = cold.entry.bucket
-            if not (bucket.runs or bucket.cold or bucket.dirty) and self._buckets.get(number) is bucket:
-                self._remove_bucket(number)  # a checkpoint knows that its last records were deleted over this block
+        turn = self._turn
+        turn.check()
+        before, turn.busy = turn.busy, self
+        try:
+            index = open_page(bucket.cold, index)
+            cold: ColdBlock = bucket.cold[index]
+            columns = cold.load(cold.entry)  # a damaged block stays cold
+            with self._journal.sure:
+                del bucket.cold[index]
+                self._install(bucket, columns)
+                number = cold.entry.bucket
+                if not (bucket.runs or bucket.cold or bucket.dirty) and self._buckets.get(number) is bucket:
+                    self._remove_bucket(number)  # a checkpoint knows that its last records were deleted over this block
+        finally:
+            turn.busy = before
 
     def _load_all(self, bucket: Bucket) -> None:
         while bucket.cold:

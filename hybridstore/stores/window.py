@@ -18,6 +18,7 @@ from typing import Any
 
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_AT, PUT_AT, PUT_COLUMNS, TIME
+from changelog.turn import entry, in_place
 from recovery.block import BucketChange, Columns, Combine, Rows
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through, timed_by_records
@@ -68,6 +69,7 @@ class WindowStore(WindowReads):
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
+    @in_place
     def put(self, key: Any, value: Any, ts: int) -> None:
         """Put `value` under `key` in the window that starts at `ts` (ms); None deletes (ignored with
         `retain_duplicates`).
@@ -81,32 +83,39 @@ class WindowStore(WindowReads):
         >>> len(pages), pages.dropped
         (1, {'expired': 0, 'grace': 1})
         """
-        if type(ts) is not int or not 0 <= ts <= INT64_MAX:
-            check_time(ts, f"store {self.name!r}: ts")
-        if value is None:
-            self._delete(key, ts)
-            return
-        kind = type(value)
-        small = ((kind is bytes or kind is str) and len(value) <= SMALL) or kind is float or is_small_atom(value)
-        if not small:
-            self._check_value(key, value)
-        if type(key) is not self._keys.fast:
-            self._keys.admit(key)
-        if ts <= self._refused:
-            self._drop(ts)
-            return
+        turn = self._turn
+        before = turn.take(self) if turn.busy is not None or not turn.lock._is_owned() else None
         try:
-            if small:
-                self._log((self._code_put, key, value, ts))
-                if len(self._items) >= self._limit:
-                    self._journal.spill()
-            else:
-                self._journal.record(self._code_put, key, value, ts)
-            self.apply_put(key, value, ts)
-        except BaseException as error:
-            self._journal.cut_short(error)
-            raise
+            turn.busy = self
+            if type(ts) is not int or not 0 <= ts <= INT64_MAX:
+                check_time(ts, f"store {self.name!r}: ts")
+            if value is None:
+                self._delete(key, ts)
+                return
+            kind = type(value)
+            small = ((kind is bytes or kind is str) and len(value) <= SMALL) or kind is float or is_small_atom(value)
+            if not small:
+                self._check_value(key, value)
+            if type(key) is not self._keys.fast:
+                self._keys.admit(key)
+            if ts <= self._refused:
+                self._drop(ts)
+                return
+            try:
+                if small:
+                    self._log((self._code_put, key, value, ts))
+                    if len(self._items) >= self._limit:
+                        self._journal.spill()
+                else:
+                    self._journal.record(self._code_put, key, value, ts)
+                self.apply_put(key, value, ts)
+            except BaseException as error:
+                self._journal.cut_short(error)
+                raise
+        finally:
+            turn.busy = before
 
+    @entry
     def delete(self, key: Any, ts: int) -> None:
         """Delete the row of `key` at `ts`, as putting None does. Stream time moves to `ts`. O(log n).
 
@@ -144,6 +153,7 @@ class WindowStore(WindowReads):
         keys, values, times = columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}")
         self.put_columns(keys, values, times)
 
+    @entry
     def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> None:
         """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length; times are int ms.
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
+from changelog.turn import in_place, read
+
 from ..clock import INT64_MAX, check_time
 from .buckets import Bucket
 from .columns import column_list
@@ -26,6 +28,7 @@ class WindowReads(TimeBuckets):
 
     retain_duplicates: bool
 
+    @in_place
     def get(self, key: Any, ts: int) -> Any:
         """Return the value of `key` at `ts`, or None; with `retain_duplicates` the list of values there (empty if
         none).
@@ -37,17 +40,24 @@ class WindowReads(TimeBuckets):
         >>> pages.get("ann", 500), pages.get("ann", 501)
         ('/', None)
         """
-        self._keys.admit(key, pin=False)
-        check_time(ts, f"store {self.name!r}: ts")
-        run = self._run(ts // self._width, key) if ts > self._expired else None
-        if run is None:
-            return [] if self.retain_duplicates else None
-        times, values = (run[::2], run[1::2]) if type(run) is tuple else run
-        i = bisect_left(times, ts)
-        if self.retain_duplicates:
-            return list(values[i : bisect_right(times, ts)])
-        return values[i] if i < len(times) and times[i] == ts else None
+        turn = self._turn
+        before = turn.take(self, reads=True) if turn.busy is not None or not turn.lock._is_owned() else None
+        try:
+            turn.busy = self
+            self._keys.admit(key, pin=False)
+            check_time(ts, f"store {self.name!r}: ts")
+            run = self._run(ts // self._width, key) if ts > self._expired else None
+            if run is None:
+                return [] if self.retain_duplicates else None
+            times, values = (run[::2], run[1::2]) if type(run) is tuple else run
+            i = bisect_left(times, ts)
+            if self.retain_duplicates:
+                return list(values[i : bisect_right(times, ts)])
+            return values[i] if i < len(times) and times[i] == ts else None
+        finally:
+            turn.busy = before
 
+    @read
     def get_column(self, keys: Sequence[Any], ts: int) -> list[Any]:
         """Return the result of `get(key, ts)` for each of many keys, and faster. O(keys).
 
@@ -78,6 +88,7 @@ class WindowReads(TimeBuckets):
             for key, run in zip(key_list, map(bucket.runs.get, key_list), strict=True)
         ]
 
+    @read
     def fetch(
         self, key: Any, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[int, Any]]:
@@ -114,6 +125,7 @@ class WindowReads(TimeBuckets):
                 rows += zip(times[i:j], values[i:j], strict=True)
         return reversed(rows) if reverse else iter(rows)
 
+    @read
     def fetch_range(
         self,
         key_from: Any = None,
@@ -164,6 +176,7 @@ class WindowReads(TimeBuckets):
         """
         return self.fetch_range(reverse=reverse)
 
+    @read
     def __len__(self) -> int:
         """Count the live rows. O(buckets), and O(rows) in the bucket that expires right now; loads its cold blocks."""
         self._keys.admit_all([])  # raises when the state was closed
@@ -190,6 +203,7 @@ class WindowReads(TimeBuckets):
         token: SnapshotToken,
     ) -> Iterator[tuple[tuple[Any, int], Any]]:
         for bucket in buckets:
+            self._turn.take(self, reads=True)
             if bucket.cold:
                 self._load_all(bucket)
             rows = self._iterators.rows(rows_between(bucket.runs, key_from, key_to, low, high))

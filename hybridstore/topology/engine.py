@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from changelog.identity import ID_BYTES
 from changelog.storage import LocalStorage, Storage, storage_at
+from changelog.turn import Turn, entry_of_all
 from recovery.errors import CheckpointMismatchError, RestoreError
 
 from ..collector import collector_held
@@ -92,6 +93,8 @@ class Engine:
         place = storage_at(state, storage_options)
         self.state: Path | str = place.root if isinstance(place, LocalStorage) else place.url
         """Where the state is: a directory, or the url of a place on an object store."""
+        self._turn = Turn()
+        self._turn.where, self._turn.bound = self.state, True
         self.shards = shards
         self._to_time: ToTime = same
         self._kinds = KeyKinds(topology)
@@ -140,6 +143,7 @@ class Engine:
         except BaseException:
             self.close()
             raise
+        self._hand_over()
 
     def _generation(self, place: Storage) -> Generation:
         """Return the shards of the state, which are described first if the state is new and has several. Raises
@@ -168,8 +172,36 @@ class Engine:
             judge(self.state, changes, words, [word for words_of in used for word in words_of])
         announce(self.state, dict.fromkeys(changes))
 
+    # --- threads ----------------------------------------------------------------------------------------------
+
+    def hand_over(self) -> None:
+        """Let another thread use this engine: the next thread that uses it owns it; see `HybridStore.hand_over`. The
+        opening is no use. Raises StoreInUseError when another thread owns the engine, and in the middle of a call.
+
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> engine = minutes.aggregate(emit="close", n=hs.Count()).open("state")
+        >>> results = engine.process({"user": "ann", "ts": 500})
+        >>> engine.hand_over()
+        >>> with ThreadPoolExecutor(1) as thread:
+        ...     thread.submit(engine.commit).result()
+        []
+        """
+        self._turn.hand_over()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        for opened in self.states:
+            opened.hand_over()
+
+    def for_generator(self) -> None:
+        """Let any thread continue: Python sees to it that a generator runs in one thread at a time."""
+        for turn in (self._turn, *(opened.group.journal.turn for opened in self.states)):
+            turn.bound = False
+
     # --- stepping ---------------------------------------------------------------------------------------------
 
+    @entry_of_all
     def process(self, row: Any) -> list[dict[str, Any]]:
         """Process one row, in the order given, and return its immediate results. O(cost of the windows).
 
@@ -198,6 +230,7 @@ class Engine:
         stepped[1] += len(rows)
         return rows
 
+    @entry_of_all
     def process_many(self, rows: Any) -> list[dict[str, Any]]:
         """Process the rows of one commit (dicts or an Arrow batch) in canonical order, shard by shard, and return the
         results. O(n log n).
@@ -263,10 +296,12 @@ class Engine:
 
         return split(self.topology, batch, self.shards)
 
+    @entry_of_all
     def process_commit(self, shard: int, part: Any) -> list[dict[str, Any]]:
         """Process a shard's rows of a whole commit, and return all results."""
         return _rows(self.table_of(shard, part))
 
+    @entry_of_all
     def table_of(self, shard: int, part: Any) -> ResultTable:
         """Process a shard's rows of a whole commit, and return its results by column."""
         run = self._runs[shard]
@@ -297,6 +332,7 @@ class Engine:
                 places.append(place if records.places is None else records.places[place])
         return parts
 
+    @entry_of_all
     def finish(self) -> list[dict[str, Any]]:
         """Return the results due at the end of the commit; `commit` calls this too."""
         results: list[dict[str, Any]] = []
@@ -311,6 +347,7 @@ class Engine:
         """Whether results wait in the state for windows to close or time to pass."""
         return any(run.logic.holds_back for run in self._runs)
 
+    @entry_of_all
     def flush_shard(self, shard: int) -> ResultTable:
         """End a shard's commit as at the end of the stream, and return all results that were held back.
 
@@ -328,6 +365,7 @@ class Engine:
     def times(self, form: TimeForm) -> None:
         self._to_time = TO_TIME[form]
 
+    @entry_of_all
     def commit(self) -> list[dict[str, Any]]:
         """End the commit on every shard, durably, and return the results due at its end.
 
@@ -380,6 +418,7 @@ class Engine:
     def _aggregating(self) -> Iterator[Aggregating]:
         return (run.logic for run in self._runs if isinstance(run.logic, Aggregating))
 
+    @entry_of_all
     def windows(self) -> list[dict[str, Any]]:
         """Return the windows (or sessions) stored now, as rows. O(windows).
 
@@ -392,6 +431,7 @@ class Engine:
         """
         return [row for logic in self._aggregating() for row in _rows(logic.table(logic.windowed.live(), self.times))]
 
+    @entry_of_all
     def find_sessions(
         self, key: Any, earliest_end: int | None = None, latest_start: int | None = None
     ) -> list[dict[str, Any]]:
@@ -411,6 +451,7 @@ class Engine:
             raise TypeError("find_sessions: found a topology without windows, expected SessionWindows")
         return _rows(logic.table(logic.find_sessions(key, earliest_end, latest_start), self.times))
 
+    @entry_of_all
     def position(self) -> Any:
         """Return the source position that every shard has committed, None at first.
 
@@ -495,6 +536,7 @@ class Engine:
         address: tuple[str, int] = server.address
         return address
 
+    @entry_of_all
     def close(self) -> None:
         """Close the state; uncommitted changes are lost.
 

@@ -151,6 +151,7 @@ def run(
                 allow=allow,
             )
         stack.enter_context(engine)
+        engine.for_generator()
         if metrics_port is not None:
             _LOG.info("%s: metrics at http://%s:%d/metrics", engine.state, *engine.serve_metrics(metrics_port))
         shown = None if progress is None or progress is False else progress
