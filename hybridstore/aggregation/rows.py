@@ -214,7 +214,14 @@ class LastBy(_OneRow):
         super().__init__("last_by", _later, by, columns, where)
 
 
-_BEST_FIRST = cmp_to_key(lambda a, b: -1 if _greater(a, b) else 1 if _greater(b, a) else 0)
+def _compared(a: Any, b: Any) -> int:
+    return -1 if _greater(a, b) else 1 if _greater(b, a) else 0
+
+
+def _sort(best: list[Any]) -> None:
+    """Sort values, the greatest first. A function of the module, because closures are sent to workers with what they
+    name."""
+    best.sort(key=cmp_to_key(_compared))
 
 
 class TopRows(OfRows):
@@ -236,7 +243,7 @@ class TopRows(OfRows):
 
         def merge(older: list[Any], newer: list[Any]) -> list[Any]:
             older += newer
-            older.sort(key=_BEST_FIRST)
+            _sort(older)
             del older[k:]
             return older
 

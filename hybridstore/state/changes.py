@@ -64,11 +64,20 @@ def consents(allow: str | Iterable[str] | None) -> tuple[str, ...]:
     return words
 
 
-def judge(where: object, changes: Sequence[Change], allow: Collection[str] = (), used: Collection[str] = ()) -> None:
+def judge(
+    where: object,
+    changes: Sequence[Change],
+    allow: Collection[str] = (),
+    used: Collection[str] = (),
+    earlier: Collection[str] | None = None,
+) -> None:
     """Raise CheckpointMismatchError unless all changes may be taken with these words of consent.
 
-    `used` are the words with which the program in force was accepted: a restarted job still passes them. O(n).
+    `used` are the words with which the program in force was accepted: a restarted job still passes them. `earlier` are
+    those among them that changes needed, if others are looked at later (None: all): an error about a change names the
+    words beside them that nothing needs. O(n).
     """
+    needed = {change.consent for change in changes if change.consent}
     hindrances = [f"{change.what} ({change.note})" for change in changes if change.verdict == "refused"]
     hindrances += [
         f"{change.what} ({change.note}; to do it: allow={change.consent!r})"
@@ -76,8 +85,9 @@ def judge(where: object, changes: Sequence[Change], allow: Collection[str] = (),
         if change.consent and change.consent not in allow
     ]
     if hindrances:
+        known = needed | set(used if earlier is None else earlier)
+        hindrances += [f"allow: found {word!r}, but no change needs that" for word in allow if word not in known]
         raise CheckpointMismatchError(f"{where}: the program does not match the state: {'; '.join(hindrances)}")
-    needed = {change.consent for change in changes if change.consent}
     for word in allow:
         if word not in needed and word not in used:
             raise CheckpointMismatchError(

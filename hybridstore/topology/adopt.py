@@ -20,7 +20,17 @@ from ..clock import BY_ADVANCE, NO_TIME, closed_through
 from ..state.changes import Change, judge
 from ..state.group import StoreGroup
 from ..stores.kinds import KINDS, SESSION, SLIDING, SUPPRESSION
-from .changes import columns_of, compare, follows, needed_ms, parts_of, renamings, shape
+from .changes import (
+    columns_of,
+    compare,
+    follows,
+    needed_ms,
+    parts_of,
+    renamed_aggregates,
+    renamed_columns,
+    renamings,
+    shape,
+)
 from .declared_stores import StoreDeclaration
 from .plan import Plan
 from .windows.stored import bare
@@ -85,14 +95,14 @@ def adopt(
     before: int | None = None
     released: list[tuple[Any, Any, int]] = []
     changes = changes_of(plan, group.settings, allow)
-    judge(where, changes, allow, allow)
+    judge(where, changes, allow, allow, [word for entry in chain for word in entry["consents"]])
     if stored is None:
         group.set(TOPOLOGY, asked)
     elif stored != asked and plan.paned and "panes" not in stored["windows"]:
         plan = replace(plan, whole=True)
         asked = plan.describe()
     if stored is not None and stored != asked:
-        adoption = _Adoption(plan, group, stored, asked, renamings(allow), timed, clocked)
+        adoption = _Adoption(plan, group, stored, asked, allow, timed, clocked)
         adoption.take_over()
         before, released = adoption.before, adoption.released
         entry = {
@@ -125,7 +135,7 @@ class _Adoption:
         group: StoreGroup,
         stored: Mapping[str, Any],
         asked: Mapping[str, Any],
-        renamed: Mapping[str, str],
+        allow: Collection[str],
         timed: bool,
         clocked: bool,
     ) -> None:
@@ -133,7 +143,9 @@ class _Adoption:
         self._group = group
         self._stored = stored
         self._asked = asked
-        self._renamed = renamed
+        self._renamed = renamings(allow)
+        self._columns = renamed_columns(asked, allow)
+        self._names = renamed_aggregates(stored, asked, allow)
         self._timed = timed or plan.suppression is not None
         self._clocked = clocked
         self.before: int | None = None
@@ -169,7 +181,7 @@ class _Adoption:
 
     def _windows(self) -> None:
         group, store = self._group, self._group.stores[WINDOWS]
-        old, new = parts_of(self._stored), parts_of(self._asked)
+        old, new = parts_of(self._stored, self._names), parts_of(self._asked)
         change: Callable[[Any], Any] | None = None
         bound: Any = None
         fresh: set[str] = {part[0] for part in new} - {part[0] for part in old}
@@ -180,7 +192,7 @@ class _Adoption:
             parameters = {**store.parameters, "size_ms": shape(self._asked["windows"])[1][0]}
             parameters["aggregator"] = self._plan.combined.describe()
             bound = choose(self._plan.combined, self._plan.strategy)
-            columns = columns_of(old, self._renamed)
+            columns = columns_of(old, self._columns)
             change = _reprojected(columns, columns_of(new))
             fresh = {part[0] for part in new if part[0] in fresh and not follows(columns, part)}
             ahead = f"{WINDOWS} ahead"
@@ -203,7 +215,7 @@ class _Adoption:
 
     def _unlike(self, old: Sequence[Any], new: Sequence[Any]) -> bool:
         """Whether an aggregate of this name was replaced by another one while the shard had no rows."""
-        stored = [old[0], renamed_column(old[1], self._renamed), *old[2:]]
+        stored = [old[0], renamed_column(old[1], self._columns), *old[2:]]
         return stored != [new[0], renamed_column(new[1], {}), *new[2:]]
 
     def _still_needed(self) -> int:
@@ -242,7 +254,8 @@ class _Adoption:
         """Store the time from which new aggregates are known."""
         names = {part[0] for part in parts_of(self._asked)}
         before: dict[str, int] = self._group.settings.get(_SINCE, {})
-        since = {name: ts for name, ts in before.items() if name in names}
+        since = {self._names.get(name, name): ts for name, ts in before.items()}
+        since = {name: ts for name, ts in since.items() if name in names}
         since |= dict.fromkeys(sorted(fresh), newest)
         if since != before:
             self._group.set(_SINCE, since)
@@ -253,7 +266,7 @@ class _Adoption:
         parameters = buffer_parameters(self._plan, clocked=self._clocked)
         if parameters != buffer.parameters:
             self._group.alter(SUPPRESSED, parameters)
-        old = [part[0] for part in parts_of(self._stored)]
+        old = [part[0] for part in parts_of(self._stored, self._names)]
         new = list(self._plan.combined.names)
         if old == new:
             return

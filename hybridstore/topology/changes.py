@@ -43,7 +43,7 @@ def compare(
     Both are results of `Plan.describe`. `allow` is the user's consent; "rename OLD to NEW" in it declares a renaming.
     `upgrades` has the stores of `process` with upgrade functions, and their versions. O(description).
     """
-    names = _Names(stored, allow)
+    names = _Names(stored, asked, allow)
     changes = [*names.changes(asked)]
     if stored.get("join") != asked.get("join"):
         changes.append(refused("join", stored.get("join"), asked.get("join"), ANEW))
@@ -72,19 +72,36 @@ def renamings(allow: Collection[str]) -> dict[str, str]:
     return {word[1]: word[3] for word in words if len(word) == 4 and word[0] == "rename" and word[2] == "to"}
 
 
+def renamed_aggregates(stored: Mapping[str, Any], asked: Mapping[str, Any], allow: Collection[str]) -> dict[str, str]:
+    """Return the new names of aggregates by their old names: those that `allow` renames. O(aggregates)."""
+    if stored["aggregates"] is None or asked["aggregates"] is None:
+        return {}
+    before, now = ({part[0] for part in parts_of(description)} for description in (stored, asked))
+    return {old: new for old, new in renamings(allow).items() if old in before - now and new in now - before}
+
+
+def renamed_columns(asked: Mapping[str, Any], allow: Collection[str]) -> dict[str, str]:
+    """Return the new names of columns by their old names: those that `allow` renames and no aggregate asks for."""
+    wanted = [] if asked["aggregates"] is None else [part[2] for part in parts_of(asked)]
+    return {old: new for old, new in renamings(allow).items() if old not in _flat(wanted)}
+
+
+def _flat(parts: Any) -> list[Any]:
+    return [name for part in parts for name in _flat(part)] if isinstance(parts, list | tuple) else [parts]
+
+
 class _Names:
     """Renamed columns and stores: key columns by their place, others by the consent."""
 
-    def __init__(self, stored: Mapping[str, Any], allow: Collection[str]) -> None:
+    def __init__(self, stored: Mapping[str, Any], asked: Mapping[str, Any], allow: Collection[str]) -> None:
         self._stored = stored
-        words = [word.split() for word in allow]
-        self.renamed = {
-            word[1]: word[3] for word in words if len(word) == 4 and word[0] == "rename" and word[2] == "to"
-        }
+        self.renamed = renamings(allow)
+        self.columns = renamed_columns(asked, allow)
+        self.aggregates = renamed_aggregates(stored, asked, allow)
 
     def now(self, name: Any) -> Any:
-        """Return the name in the program of a column or store of the state."""
-        return renamed_column(name, self.renamed)
+        """Return the name in the program of a store of the state."""
+        return self.renamed.get(name, name)
 
     def changes(self, asked: Mapping[str, Any]) -> Iterator[Change]:
         """Yield the changes of the names of the key and of the timestamp."""
@@ -192,9 +209,12 @@ def columns_of(aggregates: Sequence[Sequence[Any]], names: Mapping[str, str] | N
     return [renamed_column(column, names or {}) for column in columns]
 
 
-def parts_of(description: Mapping[str, Any]) -> list[list[Any]]:
-    """Return `[name, kind, column, parameters ...]` of each aggregate of a topology's description."""
-    return [list(part) for part in description["aggregates"][2:]]
+def parts_of(description: Mapping[str, Any], names: Mapping[str, str] | None = None) -> list[list[Any]]:
+    """Return `[name, kind, column, parameters ...]` of each aggregate of a topology's description, under its new
+    name.
+    """
+    renamed = names or {}
+    return [[renamed.get(part[0], part[0]), *part[1:]] for part in description["aggregates"][2:]]
 
 
 def exact(stored: Mapping[str, Any], part: Sequence[Any], names: Mapping[str, str]) -> bool:
@@ -215,16 +235,23 @@ def follows(columns: Sequence[Any], part: Sequence[Any]) -> bool:
 
 
 def _of_aggregates(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Names, kind: str) -> Iterator[Change]:
-    old = {part[0]: [part[1], names.now(part[2]), *part[3:]] for part in parts_of(stored)}
-    before = {part[0]: [part[1], renamed_column(part[2], {}), *part[3:]] for part in parts_of(stored)}
+    parts = parts_of(stored, names.aggregates)
+    old = {part[0]: [part[1], renamed_column(part[2], names.columns), *part[3:]] for part in parts}
+    before = {part[0]: [part[1], renamed_column(part[2], {}), *part[3:]] for part in parts}
     new = {part[0]: [part[1], renamed_column(part[2], {}), *part[3:]] for part in parts_of(asked)}
+    for name, now in names.aggregates.items():
+        note = "what is stored of it stays"
+        yield Change(f"aggregate {name}: {now} in the program", "consent", note, f"rename {name} to {now}")
     for name in old:
         if name not in new:
             note = "what is stored of it goes with the next commit"
+            alike = [other for other, part in new.items() if other not in old and part == old[name]]
+            if alike:
+                note += f"; if it is the same under another name: allow='rename {name} to {alike[0]}'"
             yield Change(f"aggregate {name}: not in the program", "consent", note, f"drop aggregate {name}")
     for name, part in new.items():
         if name not in old:
-            if exact(stored, (name, *part), names.renamed):
+            if exact(stored, (name, *part), names.columns):
                 yield Change(f"aggregate {name}: new", "taken", "exact from the first result on: values are stored")
             else:
                 note = (

@@ -430,6 +430,7 @@ class Topology(Plan):
         storage_options: Mapping[str, Any] | None = None,
         cache: str | PathLike[str] | None = None,
         allow: str | Iterable[str] | None = None,
+        memory_limit: int | None = None,
     ) -> ResultRows:
         """Run over rows and yield results.
 
@@ -458,6 +459,7 @@ class Topology(Plan):
         storage_options, cache  of an object store, as for `hybridstore.open`
         allow           consent to the losses of a changed topology, in the words of the error that asks for it; a
                         restarted job may keep them
+        memory_limit    bytes that the stores of this process may hold, an estimate, as for `hybridstore.open`
 
         `run(...).tables()` yields the number and the results of each commit as an Arrow table, in place of rows.
 
@@ -500,6 +502,7 @@ class Topology(Plan):
             storage_options=storage_options,
             cache=cache,
             allow=allow,
+            memory_limit=memory_limit,
         )
         return ResultRows(tables)
 

@@ -63,7 +63,8 @@ class Engine:
 
     With one shard `state` is the state directory itself, with more shards it has one directory per shard, named by
     number. The first commit converts the state of another topology, if possible; `allow` is the consent to the losses,
-    in the words of the error that asks for it. Raises CheckpointMismatchError, with the differences, when the state
+    in the words of the error that asks for it. `memory_limit` bounds the bytes that the stores of this process may
+    hold, an estimate, as for `hybridstore.open`. Raises CheckpointMismatchError, with the differences, when the state
     cannot be converted or has another number of shards.
 
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
@@ -84,6 +85,7 @@ class Engine:
         storage_options: Mapping[str, Any] | None = None,
         cache: str | PathLike[str] | None = None,
         allow: str | Iterable[str] | None = None,
+        memory_limit: int | None = None,
         _timed: bool = False,
         _tuning: Tuning = TUNING,
     ) -> None:
@@ -130,6 +132,7 @@ class Engine:
                         checkpoint=checkpoint or POLICY,
                         storage_options=storage_options,
                         cache=cache,
+                        memory_limit=memory_limit,
                         _tuning=_tuning,
                         _identity=there.identity(paths[path]),
                     )

@@ -124,6 +124,7 @@ def run(
     storage_options: Mapping[str, Any] | None,
     cache: str | PathLike[str] | None,
     allow: str | Iterable[str] | None,
+    memory_limit: int | None,
 ) -> Generator[tuple[int, ResultTable], None, None]:
     """Yield the number and the results of each commit of a shard; see `Topology.run`."""
     if commit_rows < 1:
@@ -139,7 +140,14 @@ def run(
     with ExitStack() as stack:
         if state is None:
             place = stack.enter_context(_scratch())
-            engine = Engine(topology, place, shards=shards, durability="os", checkpoint=CheckpointPolicy())
+            engine = Engine(
+                topology,
+                place,
+                shards=shards,
+                durability="os",
+                checkpoint=CheckpointPolicy(),
+                memory_limit=memory_limit,
+            )
         else:
             engine = Engine(
                 topology,
@@ -149,6 +157,7 @@ def run(
                 storage_options=storage_options,
                 cache=cache,
                 allow=allow,
+                memory_limit=memory_limit,
             )
         stack.enter_context(engine)
         engine.for_generator()
