@@ -17,6 +17,8 @@ from importlib import import_module as _import_module
 if _typing.TYPE_CHECKING:
     from .connect import foreach_batch
     from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, SparkSetupError, StaleAttemptError
+    from .frame_processor import transform_with_state_in_pandas
+    from .group_state import apply_in_pandas_with_state
     from .heartbeat import heartbeat_keys, with_heartbeats, without_heartbeats
     from .listener import metrics_listener
     from .operator import apply_program
@@ -38,6 +40,7 @@ _HOME = {
     "StateStore": ".provider",
     "StateStoreId": ".shard_id",
     "StateStoreProvider": ".provider",
+    "apply_in_pandas_with_state": ".group_state",
     "apply_program": ".operator",
     "configure": ".session",
     "foreach_batch": ".connect",
@@ -45,6 +48,7 @@ _HOME = {
     "metrics": ".shard_rows",
     "metrics_listener": ".listener",
     "transform_with_state": ".stateful_processor",
+    "transform_with_state_in_pandas": ".frame_processor",
     "with_heartbeats": ".heartbeat",
     "without_heartbeats": ".heartbeat",
 }
@@ -73,6 +77,7 @@ __all__ = [
     "StateStore",
     "StateStoreId",
     "StateStoreProvider",
+    "apply_in_pandas_with_state",
     "apply_program",
     "configure",
     "foreach_batch",
@@ -80,6 +85,7 @@ __all__ = [
     "metrics",
     "metrics_listener",
     "transform_with_state",
+    "transform_with_state_in_pandas",
     "with_heartbeats",
     "without_heartbeats",
 ]

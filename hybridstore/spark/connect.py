@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Spark's mark on the schema of a column that has a watermark, and the name of the step in a plan.
-_DELAY: Final = "spark.watermarkDelayMs"
+DELAY: Final = "spark.watermarkDelayMs"
 _STEP: Final = "EventTimeWatermark"
 _ANSWER: Final = "answer string"
 # The settings by which `foreach_batch` tells tasks their batch and run.
@@ -68,7 +68,7 @@ def parallelism(session: SparkSession) -> int | None:
 
 def watermark_column(df: DataFrame) -> str | None:
     """Return the column of a DataFrame by which Spark decides that rows are late; None if there is none."""
-    return next((field.name for field in df.schema if _DELAY in (field.metadata or {})), None)
+    return next((field.name for field in df.schema if DELAY in (field.metadata or {})), None)
 
 
 def has_watermark(df: DataFrame) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 
 from ..state.changes import Change, announce, consents
 from ..state.memory_budget import check_limit
@@ -21,6 +21,7 @@ from ..topology.plan import NullKeys
 from .arrow_schema import arrow_schema
 from .connect import ask, has_watermark, parallelism
 from .errors import SparkSetupError
+from .event_time import marked
 from .launches import new_launch
 from .location import check_reachable, locate
 from .operator_file import check_operator, operator_storage, read_chain
@@ -36,6 +37,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _LOG: Final = getLogger("hybridstore.spark")
+
+
+class Place(TypedDict, total=False):
+    """The arguments of `apply_program` by name that every door of Spark's takes: where state is, and how it is kept."""
+
+    name: Required[str]
+    checkpoint: Required[str]
+    shards: int | None
+    policy: CheckpointPolicy
+    placement: Placement
+    state: str | None
+    storage_options: Mapping[str, Any] | None
+    cache: str | None
+    cache_bytes: int | None
+    tasks: int | None
+    allow: str | Iterable[str] | None
+    memory_limit: int | None
 
 
 def apply_program(
@@ -139,6 +157,9 @@ def apply_program(
     zone = session.conf.get("spark.sql.session.timeZone")
     rows = df.select(*(f"`{column}`" for column in columns))
     wanted = spark_schema(program.output_schema(arrow_schema(rows.schema, zone)))
+    event_time = getattr(program, "event_time", None)
+    if event_time is not None:
+        wanted = marked(wanted, event_time, df)
     possible = parallelism(session)
     operator = Operator(
         program,
@@ -231,7 +252,7 @@ def _from_ddl(text: str, given: str, example: str) -> Any:
 
 
 def spark_schema(schema: Any) -> Any:
-    """An Arrow schema, a StructType or DDL text as a StructType."""
+    """Return an Arrow schema, a StructType or DDL text as a StructType."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 

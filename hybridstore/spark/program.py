@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..aggregation import Windows
 from ..clock import Watermark
 from ..collector import collector_held
 from ..state.changes import Change
@@ -19,6 +20,7 @@ from ..topology.custom import CustomLogic
 from ..topology.plan import NullKeys, Plan
 from ..topology.results import Columns, Results
 from ..topology.shard_run import LateRows, ShardRun
+from .event_time import with_times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +30,8 @@ class TopologyProgram:
     """A topology that can be sent to workers.
 
     `types` gives the Arrow types of aggregates that are not built in, by name. `clocked`: a watermark is the time;
-    records move nothing. `allow`: consent to the losses of a changed topology.
+    records move nothing. `allow`: consent to the losses of a changed topology. `event_time`: the column of the results
+    that carries the watermark; of windows it is added, of custom logic one of its columns.
     """
 
     def __init__(
@@ -38,8 +41,12 @@ class TopologyProgram:
         *,
         clocked: bool = False,
         allow: tuple[str, ...] = (),
+        event_time: str | None = None,
     ) -> None:
+        if event_time is not None:
+            _check_event_time(plan, event_time, clocked)
         self.plan = plan
+        self.event_time = event_time
         self.allow = allow
         self.types = types or {}
         self.clocked = clocked
@@ -102,11 +109,17 @@ class TopologyProgram:
         if plan.late_column is not None:
             row = schema.field(ROW).type if ROW in schema.names else pa.struct(list(schema))
             fields.append(pa.field(plan.late_column, row))
+        if self.event_time is not None:
+            zoned = pa.types.is_timestamp(time_type) and time_type.tz
+            fields.append(pa.field(self.event_time, pa.timestamp("us", zoned or "UTC")))
         return pa.schema(fields)
 
-    def open(self, group: StoreGroup) -> Runner:
+    def open(self, group: StoreGroup) -> Runner | TimedRunner:
         """Open the topology on the stores of a shard."""
-        return Runner(self.plan, group, clocked=self.clocked, allow=self.allow)
+        runner = Runner(self.plan, group, clocked=self.clocked, allow=self.allow)
+        return (
+            runner if self.event_time is None or self.plan.windows is None else TimedRunner(runner, self.plan.windows)
+        )
 
 
 class Runner:
@@ -149,6 +162,50 @@ class Runner:
                 return to_arrow(self._run.plan, results, output)
             known = to_arrow(self._run.plan, results, output.remove(len(output) - 1))
             return with_late(self._run.plan, known, self._run.late_rows, output)
+
+
+class TimedRunner:
+    """A runner whose results have their event time as the last column."""
+
+    def __init__(self, runner: Runner, windows: Windows) -> None:
+        self._runner = runner
+        self._windows = windows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
+        """Process as `Runner`, and add the column."""
+        assert watermark is not None
+        results = self._runner.process(table, output.remove(len(output) - 1), watermark)
+        return with_times(results, self._windows, watermark, output.field(len(output) - 1))
+
+
+def _check_event_time(plan: Plan, column: str, clocked: bool) -> None:
+    """Raise ValueError unless results of a plan can have an event time that is never late."""
+    if not clocked:
+        raise ValueError(
+            'apply: event_time: found with time="stream", expected time="watermark" (a shard\'s stream time can be '
+            "behind the query's watermark, and Spark would drop such rows)"
+        )
+    if plan.custom is not None:
+        return
+    if plan.windows is None:
+        raise ValueError("apply: event_time: found aggregates without windows, which have no time")
+    grace_ms = plan.windows.grace_ms or (plan.suppression.grace_ms if plan.suppression is not None else None)
+    if grace_ms:
+        raise ValueError(
+            f"apply: event_time: found windows with a grace of {grace_ms} ms, expected none: a result would "
+            "leave behind its window's end (delay the watermark instead)"
+        )
+    if plan.suppression is not None and not plan.suppression.final:
+        raise ValueError(
+            "apply: event_time: found suppress(until_time_limit), expected until_window_closes(): a result can leave "
+            "behind its window's end"
+        )
+    names = [*plan.key, "window_start", "window_end", *(plan.aggregates.names if plan.aggregates is not None else ())]
+    if column in (*names, plan.late_column):
+        raise ValueError(f"apply: event_time: {column!r} is the name of another column of the results (choose another)")
 
 
 def with_late(plan: Plan, results: pa.Table, late: LateRows, output: pa.Schema) -> pa.Table:

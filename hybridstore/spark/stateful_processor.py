@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..clock import Watermark
 from ..shards import shard_of
@@ -22,7 +21,7 @@ from ..topology.plan import NullKeys
 from .connect import ask, grouping, watermark_column
 from .grouping_keys import GroupingKeys
 from .location import Location, locate
-from .operator import apply_program
+from .operator import Place, apply_program
 from .operator_file import has_moved, operator_storage
 from .processor_state import Handle
 from .provider import POLICY
@@ -95,25 +94,7 @@ def transform_with_state(
     >>> spark.table("visits").collect()
     [Row(user='ann', n=2)]
     """
-    mode = _MODES.get(timeMode.lower())
-    if mode is None:
-        raise ValueError(f"timeMode: found {timeMode!r}, expected one of {', '.join(_MODES.values())}")
-    if outputMode.lower() not in ("append", "update", "complete"):
-        raise ValueError(f"outputMode: found {outputMode!r}, expected append or update")
-    df, keys = _grouping(grouped, key)
-    late = watermark_column(df)
-    program = ProcessorProgram(
-        statefulProcessor, keys, outputStructType, mode, late if mode == "EventTime" else None, {}, upgrade
-    )
-    program.key_columns = key_columns(df, keys)
-    if initialState is not None:
-        location = locate(checkpoint, state, storage_options, cache, cache_bytes)
-        if not ask(df.sparkSession, partial(_has_initial_state, location, name)):
-            frame, initial_keys = _grouping(initialState, key)
-            program.initial = rows_by_key(_rows(frame.toArrow()), initial_keys)
-    return apply_program(
-        df,
-        program,
+    place = Place(
         name=name,
         checkpoint=checkpoint,
         shards=shards,
@@ -127,6 +108,45 @@ def transform_with_state(
         memory_limit=memory_limit,
         allow=allow,
     )
+    asked = Asked(statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName, upgrade)
+    return run_processor(ProcessorProgram, grouped, key, asked, place)
+
+
+class Asked(NamedTuple):
+    """The arguments of Spark's `transformWithState` and its pandas form."""
+
+    processor: StatefulProcessor
+    output: Any
+    output_mode: str
+    time_mode: str
+    initial: Any
+    event_time: str
+    upgrade: Mapping[str, Upgrade] | None
+
+
+def run_processor(
+    kind: type[ProcessorProgram], grouped: Any, key: Sequence[str] | str | None, asked: Asked, place: Place
+) -> DataFrame:
+    """Return the streaming DataFrame of a processor, whose rows come in the form of a kind of program."""
+    mode = _MODES.get(asked.time_mode.lower())
+    if mode is None:
+        raise ValueError(f"timeMode: found {asked.time_mode!r}, expected one of {', '.join(_MODES.values())}")
+    if asked.output_mode.lower() not in ("append", "update", "complete"):
+        raise ValueError(f"outputMode: found {asked.output_mode!r}, expected append or update")
+    df, keys = grouping_of(grouped, key)
+    late = watermark_column(df)
+    program = kind(asked.processor, keys, asked.output, mode, late if mode == "EventTime" else None, {}, asked.upgrade)
+    program.key_columns = key_columns(df, keys)
+    program.event_time = asked.event_time or None
+    program.see(df)
+    if asked.initial is not None:
+        names = ("checkpoint", "state", "storage_options", "cache", "cache_bytes")
+        location = locate(*(place.get(name) for name in names))  # type: ignore[arg-type]
+        if not ask(df.sparkSession, partial(_has_initial_state, location, place["name"])):
+            frame, initial_keys = grouping_of(asked.initial, key)
+            program.initial = rows_by_key(_rows(frame.toArrow()), initial_keys)
+            program.initial_schema = frame.schema
+    return apply_program(df, program, **place)
 
 
 def rows_by_key(rows: Iterable[Any], key: Sequence[str]) -> dict[str, list[Any]]:
@@ -154,7 +174,7 @@ def _has_initial_state(location: Location, name: str) -> bool:
     return committed(location.query()) >= 0 and not has_moved(operator_storage(location, name))
 
 
-def _grouping(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFrame, tuple[str, ...]]:
+def grouping_of(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFrame, tuple[str, ...]]:
     if key is not None:
         frame = grouped if hasattr(grouped, "schema") else grouped._df
         return frame, (key,) if isinstance(key, str) else tuple(key)
@@ -185,6 +205,8 @@ class ProcessorProgram:
         upgrade: Mapping[str, Upgrade] | None = None,
     ) -> None:
         self.processor = processor
+        self.event_time: str | None = None
+        self.initial_schema: Any = None
         self.upgrade = dict(upgrade or {})
         self.key = key
         self.key_columns: list[Column] = []
@@ -194,6 +216,9 @@ class ProcessorProgram:
         # Timers expire in shards without rows, too: when the watermark moves, or in every batch (processing time).
         self.empty_shards = "watermark" if late else "batch" if mode == "ProcessingTime" else None
         self.initial = initial
+
+    def see(self, df: DataFrame) -> None:
+        """Take from the input what the form of the rows needs: nothing."""
 
     def columns(self) -> tuple[str, ...]:
         """Return (), which means all columns."""
@@ -267,7 +292,7 @@ class ProcessorRunner:
         for stored, initial in self._initial():
             handle.select_stored(stored)
             given = handle.keys.given(stored)
-            for row in initial:
+            for row in self._given(initial):
                 processor.handleInitialState(given, row, self._values)
         for key, on_time in self._by_key(self._on_time(table)):
             handle.select(key)
@@ -280,6 +305,14 @@ class ProcessorRunner:
                 handle.timers.delete(stored, expiry)
         processor.close()
         handle.flush()
+        return self._table(results, output)
+
+    def _given(self, initial: list[Any]) -> Iterable[Any]:
+        """Return the rows of a key's initial state as `handleInitialState` gets them, one by one."""
+        return initial
+
+    def _table(self, results: list[Any], output: pa.Schema) -> pa.Table:
+        """Return what the processor gave as a table."""
         return _to_arrow(results, output)
 
     def _initial(self) -> list[tuple[str, list[Any]]]:
@@ -295,28 +328,40 @@ class ProcessorRunner:
         """Return the rows that are not late. A row without a time is never late."""
         if self._program.late is None:
             return table
-        import pyarrow.compute as pc
-
-        times = table.column(self._program.late)
-        self.left_out = LeftOut(0, times.null_count)
-        on_time = table.filter(pc.fill_null(pc.greater(times.cast("int64"), self._late_ms * 1000), True))
-        self.dropped = table.num_rows - on_time.num_rows
-        return on_time
+        self.left_out = LeftOut(0, table.column(self._program.late).null_count)
+        rows = on_time(table, self._program.late, self._late_ms)
+        self.dropped = table.num_rows - rows.num_rows
+        return rows
 
     def _by_key(self, table: pa.Table) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
         """Yield the keys in order, null first, each with its rows in the order of their arrival, as Spark does."""
-        if not table.num_rows:
-            return
-        table = table.take(_order(table, self._program.key))
-        names = table.column_names
+        table, keys, places = in_groups(table, self._program.key)
         rows = _rows(table)
-        keys = list(map(itemgetter(*(names.index(name) for name in self._program.key)), rows))
-        keys = keys if len(self._program.key) > 1 else [(key,) for key in keys]
-        start = 0
-        for end in range(1, len(keys) + 1):
-            if end == len(keys) or not _same(keys[end], keys[start]):
-                yield keys[start], iter(rows[start:end])
-                start = end
+        for key, start, end in zip(keys, places, places[1:], strict=False):
+            yield key, iter(rows[start:end])
+
+
+def on_time(table: pa.Table, column: str, late_ms: int) -> pa.Table:
+    """Return the rows whose time is behind a watermark (ms), or null. O(n)."""
+    import pyarrow.compute as pc
+
+    times = table.column(column).cast("int64")
+    return table.filter(pc.fill_null(pc.greater(times, late_ms * 1000), True))
+
+
+def in_groups(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, list[tuple[Any, ...]], list[int]]:
+    """Return a table in the order of its grouping keys, null first, rows of a key as they arrived; the keys; and the
+    place at which each begins, with the number of rows behind. O(n log n).
+    """
+    if not table.num_rows:
+        return table, [], [0]
+    table = table.take(_order(table, key))
+    values = list(zip(*(python_values(table.column(name)) for name in key), strict=True))
+    places = [0]
+    for place in range(1, len(values)):
+        if not _same(values[place], values[places[-1]]):
+            places.append(place)
+    return table, [values[place] for place in places], [*places, len(values)]
 
 
 def _same(key: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

@@ -21,6 +21,7 @@ from ..collector import Tasks
 from ..state.log_lines import SPARK, info, warn
 from .connect import BATCH, RUN
 from .errors import SkippedBatchError, SparkSetupError
+from .event_time import check_event_time
 from .launches import STARTS, claim
 from .loaded import CACHE
 from .operator_file import has_moved, note_moved, operator_storage, settle_operator
@@ -243,6 +244,9 @@ class ShardWork:
             results = runner.process(table, operator.output, watermark)
             if results.schema != operator.output:
                 results = results.select(operator.output.names).cast(operator.output)
+            event_time = getattr(operator.program, "event_time", None)
+            if event_time is not None:
+                check_event_time(results.column(event_time), watermark_of(operator.location, batch), operator, batch)
             store.commit(
                 {
                     "batch": batch.number,

@@ -514,6 +514,7 @@ class Topology(Plan):
         checkpoint: str,
         shards: int | None = None,
         time: Literal["stream", "watermark"] = "stream",
+        event_time: str | None = None,
         types: dict[str, Any] | None = None,
         policy: CheckpointPolicy | None = None,
         placement: Literal["auto", "worker", "holder"] = "auto",
@@ -539,6 +540,9 @@ class Topology(Plan):
                     every start without a change of state or results
         time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing
                     else
+        event_time  the column of the results that carries the watermark to Spark's operators behind, with
+                    time="watermark": a new column with the last microsecond of the window (Spark's `window_time`), or a
+                    timestamp of `process`, which must be later than the watermark of the batch before
         types       the types of aggregates by name, as Spark's DDL text or Arrow types, if they do not follow from a
                     built-in aggregator
         policy      when to checkpoint; None: so that a restart takes under half a second, with an aim of 25 ms, and
@@ -585,6 +589,7 @@ class Topology(Plan):
                 {name: arrow_type(kind) for name, kind in (types or {}).items()},
                 clocked=time == "watermark",
                 allow=consents(allow),
+                event_time=event_time,
             ),
             name=name,
             checkpoint=checkpoint,

@@ -1,0 +1,213 @@
+"""Frames: the rows of a shard as pandas frames, key by key, and frames as rows, as Spark's pandas functions have them.
+
+    table in order of keys ── one conversion ──▶ one frame ── slices ──▶ the frames of each key
+    the frames of all keys ── column by column, where the types agree ──▶ table
+
+The surprise: the type of a pandas column can depend on nulls (whole numbers with a null are floats), so a column of
+these types with nulls is converted anew for each slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_EXTENSION: Final = "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"
+_BY_NAME: Final = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
+_SAFELY: Final = "spark.sql.execution.pandas.convertToArrowArraySafely"
+_ZONE: Final = "spark.sql.session.timeZone"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSettings:
+    """The settings of a session by which Spark makes frames, and reads them."""
+
+    zone: str = "UTC"
+    # rows of a frame at most
+    rows: int = 10_000
+    # whole numbers are Int64 instead of int64 or float64
+    extension: bool = False
+    # columns of frames are the output's by name, and not by place
+    by_name: bool = True
+    # a number that its column cannot hold is an error
+    safely: bool = False
+
+    @classmethod
+    def of(cls, session: SparkSession) -> FrameSettings:
+        """Return the settings of a session."""
+
+        def on(name: str, default: str) -> bool:
+            return (session.conf.get(name, default) or default).lower() == "true"
+
+        rows = int(session.conf.get(_RECORDS, "10000") or 10000)
+        return cls(
+            session.conf.get(_ZONE) or "UTC",
+            rows if rows > 0 else 1 << 31,
+            on(_EXTENSION, "false"),
+            on(_BY_NAME, "true"),
+            on(_SAFELY, "false"),
+        )
+
+
+class FrameReader:
+    """The rows of one shard in one batch as frames.
+
+    `schema` is the StructType of the table. `widened`: small numbers come as int64 and float64, as Spark's
+    transformWithStateInPandas has them.
+    """
+
+    def __init__(self, table: pa.Table, schema: Any, settings: FrameSettings, *, widened: bool = False) -> None:
+        import pandas as pd
+
+        self._table = table
+        self._settings = settings
+        self._types = [schema[name].dataType for name in table.column_names]
+        self._widened = widened
+        # the columns whose type in pandas depends on the rows of a slice
+        self._mixed = [
+            (name, place)
+            for place, name in enumerate(table.column_names)
+            if _by_nulls(table.schema.types[place], settings.extension) and _has_nulls(table.column(place))
+        ]
+        self._whole = pd.DataFrame(
+            {name: self._series(place, table.column(place)) for place, name in enumerate(table.column_names)}
+        )
+
+    def _series(self, place: int, column: Any) -> Any:
+        """Return a column, or a part of it, as a Series of the type that Spark gives it."""
+        import pandas as pd
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import _create_converter_to_pandas
+
+        kind = column.type
+        if self._settings.extension and pa.types.is_integer(kind):
+            return column.to_pandas(types_mapper={kind: pd.api.types.pandas_dtype(f"Int{kind.bit_width}")}.get)
+        convert: Callable[[Any], Any] = _create_converter_to_pandas(
+            self._types[place],
+            nullable=True,
+            timezone=self._settings.zone,
+            struct_in_pandas="dict",
+            error_on_duplicated_field_names=False,
+        )
+        series = convert(column.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True))
+        if self._widened and series.dtype.kind in "if":
+            series = series.astype("int64" if series.dtype.kind == "i" else "float64")
+        return series
+
+    def slice(self, start: int, end: int) -> Any:
+        """Return the frame of the rows `start` to `end`, with an index from 0; it may be changed. O(rows)."""
+        import pandas as pd
+
+        frame = self._whole.iloc[start:end]
+        frame.index = pd.RangeIndex(end - start)
+        if self._mixed:
+            frame = frame.copy()
+            for name, place in self._mixed:
+                frame[name] = self._series(place, self._table.column(place).slice(start, end - start)).array
+        # the frames of other keys are other rows: a change reaches no other frame, and pandas need not warn of it
+        frame._is_copy = None
+        return frame
+
+    def empty(self) -> Any:
+        """Return a frame of all columns without a row or a type, as a group has it whose time is out."""
+        import pandas as pd
+
+        return pd.DataFrame(columns=self._table.column_names)
+
+    def chunks(self, start: int, end: int) -> Iterator[Any]:
+        """Yield the rows `start` to `end` in frames of at most as many rows as Spark's, each made when asked for."""
+        rows = self._settings.rows
+        for first in range(start, end, rows):
+            yield self.slice(first, min(first + rows, end))
+
+    def values(self, names: Sequence[str], places: Sequence[int]) -> list[tuple[Any, ...]]:
+        """Return the values of columns at some places as a frame of that row has them. O(places)."""
+        mixed = dict(self._mixed)
+        columns: list[list[Any]] = []
+        for name in names:
+            if name in mixed:
+                column = self._table.column(mixed[name])
+                columns.append([self._series(mixed[name], column.slice(place, 1)).iloc[0] for place in places])
+            else:
+                columns.append(list(self._whole[name].take(list(places)).array))
+        return list(zip(*columns, strict=True))
+
+
+def _by_nulls(kind: Any, extension: bool) -> bool:
+    """Whether the type in pandas of a column, or of values inside of it, depends on nulls."""
+    import pyarrow as pa
+
+    return pa.types.is_nested(kind) or pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and not extension)
+
+
+def _has_nulls(column: Any) -> bool:
+    """Whether a column has nulls, at any depth. O(columns inside)."""
+    import pyarrow as pa
+
+    if column.null_count:
+        return True
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    if pa.types.is_map(column.type):
+        return any(_has_nulls(part) for chunk in chunks for part in (chunk.keys, chunk.items))
+    if pa.types.is_struct(column.type):
+        return any(_has_nulls(part) for chunk in chunks for part in chunk.flatten())
+    return pa.types.is_list(column.type) and any(_has_nulls(chunk.flatten()) for chunk in chunks)
+
+
+def to_table(frames: Iterable[Any], schema: Any, output: pa.Schema, settings: FrameSettings) -> pa.Table:
+    """Return frames that a function gave as a table of the output. `schema` is the output as a StructType.
+
+    Raises what Spark raises for the same: TypeError and ValueError for values of other types. O(rows), and a few calls
+    for each frame.
+    """
+    import numpy as np
+    import pandas as pd
+    import pyarrow as pa
+
+    parts = [frame for frame in frames if len(frame)]
+    if not parts:
+        return output.empty_table()
+    named = settings.by_name
+    arrays = []
+    for place, field in enumerate(schema.fields):
+        series = [part[field.name] if named and _has_names(part) else part.iloc[:, place] for part in parts]
+        types = {each.dtype for each in series}
+        if len(series) > 1 and len(types) == 1 and isinstance(next(iter(types)), np.dtype):
+            series = [pd.Series(np.concatenate([each.to_numpy() for each in series]))]
+        kind = output.field(place).type
+        chunks = [_array(each, field, kind, settings) for each in series]
+        arrays.append(pa.chunked_array(chunks, kind))
+    return pa.Table.from_arrays(arrays, schema=output)
+
+
+def _has_names(frame: Any) -> bool:
+    return any(type(name) is str for name in frame.columns)
+
+
+def _array(series: Any, field: Any, kind: Any, settings: FrameSettings) -> Any:
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import _create_converter_from_pandas
+
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(series.dtype.categories.dtype)
+    convert: Callable[[Any], Any] = _create_converter_from_pandas(
+        field.dataType, timezone=settings.zone, error_on_duplicated_field_names=False
+    )
+    series = convert(series)
+    mask = None if hasattr(series.array, "__arrow_array__") else series.isnull()
+    try:
+        try:
+            return pa.Array.from_pandas(series, mask=mask, type=kind, safe=settings.safely)
+        except pa.ArrowInvalid:
+            return pa.Array.from_pandas(series, mask=mask).cast(kind, safe=settings.safely)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"output column {field.name!r}: found values of type {series.dtype}, expected {kind}: {error}"
+        ) from error

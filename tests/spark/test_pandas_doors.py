@@ -1,0 +1,192 @@
+"""Functions and classes written for Spark's pandas doors, unchanged, beside Spark's own operators: batch by batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+pytest.importorskip("pandas")
+
+from hybridstore import spark as hsp
+from tests.tools import frame_scenarios as frames
+from tests.tools import group_scenarios as groups
+from tests.tools.modes import patiently
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+Answers = dict[int, list[tuple[Any, ...]]]
+ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def write(folder: Path, names: list[str], seed: int, batches: int, *, whole: bool = False) -> None:
+    """Write batches of rows of all types for every scenario, in disorder, some late, some without a key, time or
+    value; `whole`: without nulls, on whose place in Spark's Arrow batches the types of its frames depend.
+    """
+    folder.mkdir()
+    draw = random.Random(seed)
+    for batch in range(batches):
+        rows = []
+        for name in names:
+            for _ in range(draw.choice([0, 1, 4])):
+                second = max(0, 10 * batch - draw.choice([0, 0, 1, 2, 9, 30]))
+                row = {
+                    "s": name,
+                    "k": draw.choice(["a", "b", None]),
+                    "i": draw.choice([1, 1, 1, None]),
+                    "v": draw.choice([None, draw.randrange(1 << 60)]),
+                    "x": draw.choice([None, 1.5, 2.0]),
+                    "b": draw.choice([None, True, False]),
+                    "t": draw.choice([None, *[f"2026-01-01T00:{second // 60:02}:{second % 60:02}.5Z"] * 4]),
+                    "d": "2026-02-03",
+                    "m": 12.34,
+                    "l": [1, 2],
+                    "r": {"a": 1, "b": "x"},
+                    "p": {"q": 1},
+                }
+                if whole:
+                    time = f"2026-01-01T00:{second // 60:02}:{second % 60:02}.5Z"
+                    rows.append(row | {"i": 1, "v": draw.randrange(1000), "x": 1.5, "b": True, "t": time})
+                    continue
+                rows.append(
+                    {column: value for column, value in row.items() if draw.random() < 0.97 or column in "stik"}
+                )
+        draw.shuffle(rows)
+        path = folder / f"{batch}.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(path, (1_760_000_000 + batch, 1_760_000_000 + batch))
+
+
+def answers(
+    df: DataFrame, checkpoint: Path, batches: int, *, for_ever: bool = False, key: Callable[..., Any] = repr
+) -> Answers:
+    """Run a query to the end of what is there; return its rows, batch by batch. `for_ever`: it never ends."""
+    results: Answers = {}
+
+    def keep(batch: Any, number: int) -> None:
+        results[number] = sorted((tuple(row) for row in batch.collect()), key=key)
+
+    writer = df.writeStream.foreachBatch(keep).outputMode("update").option("checkpointLocation", str(checkpoint))
+
+    def start() -> None:
+        if not for_ever:
+            writer.trigger(availableNow=True).start().awaitTermination()
+            return
+        query = writer.start()
+        while len(results) < batches and not query.awaitTermination(0.2):
+            pass
+        query.stop()
+
+    patiently(start)
+    return results
+
+
+def beside(
+    spark: SparkSession, theirs: DataFrame, ours: DataFrame, tmp_path: Path, batches: int, *, for_ever: bool = False
+) -> Answers:
+    """Run a query of Spark's and ours; return the rows, which are the same in each batch."""
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKS)
+    try:
+        expected = answers(theirs, tmp_path / "theirs", batches, for_ever=for_ever)
+    finally:
+        spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+    given = answers(ours, tmp_path / "ours", batches)
+    compared = range(batches) if for_ever else sorted(expected)
+    differing = {
+        number: (
+            sorted({*expected[number]} - {*given[number]}, key=repr),
+            sorted({*given[number]} - {*expected[number]}, key=repr),
+        )
+        for number in compared
+        if expected[number] != given.get(number)
+    }
+    assert not differing
+    assert sorted(given) == list(compared)
+    return given
+
+
+class TestGroups:
+    @pytest.mark.stress
+    @pytest.mark.parametrize("kind", [groups.EVENT, groups.NO, groups.PROCESSING])
+    def test_functions_give_the_rows_of_sparks_operator(
+        self, spark: SparkSession, tmp_path: Path, seed: int, kind: str, rounds: int
+    ) -> None:
+        if rounds == 1 and kind == groups.PROCESSING:
+            pytest.skip("a query on Spark's own engine takes long: make stress")
+        names, batches = list(groups.SCENARIOS[kind]), 6
+        write(tmp_path / "in", names, seed, batches)
+        df = spark.readStream.schema(groups.SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+        # one partition, and so one order of arrival
+        grouped = df.coalesce(1).withWatermark("t", "5 seconds").groupBy(*groups.KEY)
+        arguments: Any = (groups.run(kind), groups.OUTPUT, groups.STATE, "Update", kind)
+        theirs = grouped.applyInPandasWithState(*arguments)
+        place: Any = {"name": "op", "checkpoint": str(tmp_path / "ours"), "shards": 2}
+        ours = hsp.apply_in_pandas_with_state(grouped, *arguments, **place)
+        given = beside(spark, theirs, ours, tmp_path, batches, for_ever=kind == groups.PROCESSING)
+        seen = {row[0] for rows in given.values() for row in rows}
+        assert set(names) - seen <= {"silent"}
+
+
+class TestProcessors:
+    @pytest.mark.stress
+    @pytest.mark.parametrize("mode", ["EventTime", "None", "ProcessingTime"])
+    def test_classes_give_the_rows_of_sparks_operator(
+        self, spark: SparkSession, tmp_path: Path, seed: int, mode: str, rounds: int
+    ) -> None:
+        if rounds == 1 and mode != "EventTime":
+            pytest.skip("a query on Spark's own engine takes long: make stress")
+        pytest.importorskip("google.protobuf", reason="Spark's own operator needs protobuf")
+        names, batches = list(frames.SCENARIOS[mode]), 5
+        write(tmp_path / "in", names, seed, batches, whole=True)
+        df = spark.readStream.schema(groups.SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+        grouped = df.coalesce(1).withWatermark("t", "5 seconds").groupBy("s", "k")
+        initial = None
+        if mode == "EventTime":
+            known = [("initial", "a", 1_767_225_600_000), ("initial", "a", 5), ("initial", "z", 1_767_225_615_000)]
+            initial = spark.createDataFrame(known, "s string, k string, n long").coalesce(1).groupBy("s", "k")
+        arguments: Any = (frames.Frames(), frames.OUTPUT, "Update", mode, initial)
+        spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKS)
+        theirs = grouped.transformWithStateInPandas(*arguments)
+        place: Any = {"name": "op", "checkpoint": str(tmp_path / "ours"), "shards": 2}
+        ours = hsp.transform_with_state_in_pandas(grouped, *arguments, **place)
+        given = beside(spark, theirs, ours, tmp_path, batches, for_ever=mode == "ProcessingTime")
+        assert {row[0] for rows in given.values() for row in rows} == set(names)
+
+
+def test_the_doors_over_connect(connected: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    names = ["count", "order_of_rows", "types_of_columns"]
+    write(tmp_path / "in", names, 7, 3)
+    df = connected.readStream.schema(groups.SCHEMA).json(str(tmp_path / "in")).withWatermark("t", "5 seconds")
+    grouped = df.groupBy(*groups.KEY)
+    place: Any = {"checkpoint": str(tmp_path / "ck"), "shards": 2}
+    function: Any = (groups.run(groups.NO), groups.OUTPUT, groups.STATE, "Update", groups.NO)
+    out = hsp.apply_in_pandas_with_state(grouped, *function, name="groups", **place)
+    writer = out.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "ck"))
+    patiently(lambda: writer.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination())
+    assert {row["s"] for row in connected.read.parquet(str(tmp_path / "out")).collect()} == set(names)
+
+
+def test_bad_arguments(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.readStream.schema("k string, t timestamp").json(str(tmp_path))
+    place: Any = {"name": "op", "checkpoint": str(tmp_path / "ck"), "shards": 2}
+
+    def apply(timeout: str, mode: str = "Update", of: Any = df) -> Any:
+        return hsp.apply_in_pandas_with_state(of.groupBy("k"), print, "k string", "n long", mode, timeout, **place)
+
+    with pytest.raises(ValueError, match="timeoutConf: found 'Sometimes', expected one of NoTimeout"):
+        apply("Sometimes")
+    with pytest.raises(ValueError, match="outputMode: found 'Complete', expected append or update"):
+        apply(groups.NO, "Complete")
+    with pytest.raises(ValueError, match='found "EventTimeTimeout", but the DataFrame has no watermark'):
+        apply(groups.EVENT)
+    assert apply(groups.EVENT, of=df.withWatermark("t", "1 second")).columns == ["k"]

@@ -1,0 +1,144 @@
+"""Scenarios of transformWithStateInPandas: what a class may do with frames, for Spark's operator and for ours.
+
+One query runs all scenarios of a time mode at once, as in `group_scenarios`: the first grouping column is the name of
+the scenario, whose method of `Frames` answers with texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from tests.tools.group_scenarios import caught
+
+OUTPUT = "s string, k string, n long, a string"
+SCENARIOS = {
+    "None": ("counted", "typed", "ordered", "changed", "listed", "mapped", "struct", "named", "empty", "no_timers"),
+    "EventTime": ("counted", "idle", "alarms", "deleted", "late", "initial"),
+    "ProcessingTime": ("counted", "soon"),
+}
+
+
+class Frames(StatefulProcessor):
+    """A class of many scenarios, chosen by the key."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.value = handle.getValueState("value", "n long, word string")
+        self.items = handle.getListState("items", "v long")
+        self.entries = handle.getMapState("entries", "word string", "n long")
+        self.nested = handle.getValueState("nested", "at array<struct<a:int,b:string>>, m map<string,double>")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        yield from self.frames(key, getattr(self, key[0])(key, rows, timerValues))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
+        expiry = expiredTimerInfo.getExpiryTimeInMs()
+        answers: list[Any] = [("expired", self.value.get())]
+        if key[0] != "soon":
+            answers.append((expiry, timerValues.getCurrentWatermarkInMs(), list(self.handle.listTimers())))
+        self.value.clear()
+        yield from self.frames(key, answers)
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self.value.update((int(initialState["n"].sum()), f"{len(initialState)} {list(initialState.columns)}"))
+        self.handle.registerTimer(int(initialState["n"].max()))
+
+    def close(self) -> None:
+        pass
+
+    def frames(self, key: Any, answers: Any) -> Iterator[Any]:
+        import pandas as pd
+
+        for n, answer in enumerate(answers):
+            if isinstance(answer, pd.DataFrame):
+                yield answer
+            else:
+                yield pd.DataFrame({"s": [key[0]], "k": [key[1]], "n": [n], "a": [str(answer)]})
+
+    def counted(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        before = self.value.get()[0] if self.value.exists() else 0
+        self.value.update((before + sum(len(frame) for frame in rows), key[1]))
+        yield self.value.get()
+        yield times.getCurrentWatermarkInMs()
+
+    def typed(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        for frame in rows:
+            yield {name: str(kind) for name, kind in frame.dtypes.items()}
+            yield [[(type(part).__name__, str(part)) for part in row] for row in frame.itertuples(index=False)]
+        yield [type(part).__name__ for part in key]
+
+    def ordered(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        for frame in rows:
+            yield (frame["v"].tolist(), frame.index.tolist(), list(frame.columns))
+
+    def changed(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        for frame in rows:
+            frame["new"] = frame["v"] + 1
+            yield frame["new"].sum()
+
+    def listed(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        for frame in rows:
+            self.items.appendList([(int(v),) for v in frame["v"]])
+        yield list(self.items.get())
+
+    def mapped(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        for frame in rows:
+            for word, group in frame.groupby("x"):
+                before = self.entries.getValue((str(word),)) or (0,)
+                self.entries.updateValue((str(word),), (before[0] + len(group),))
+        yield sorted(self.entries.iterator())
+
+    def struct(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        yield self.nested.get()
+        self.nested.update(([(1, "x"), (len(list(rows)), None)], {"q": 0.5}))
+
+    def named(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        import pandas as pd
+
+        yield pd.DataFrame({"a": ["x", None], "n": [1, 2], "k": [key[1]] * 2, "s": [key[0]] * 2})
+
+    def empty(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        import pandas as pd
+
+        yield pd.DataFrame({"s": [], "k": [], "n": [], "a": []})
+        yield "behind"
+
+    def no_timers(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        yield caught(lambda: self.handle.registerTimer(5)).split()[0]
+        yield (times.getCurrentProcessingTimeInMs(), times.getCurrentWatermarkInMs())
+
+    def idle(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        newest = max(int(at.tz_localize("UTC").timestamp() * 1000) for frame in rows for at in frame["t"])
+        for timer in list(self.handle.listTimers()):
+            self.handle.deleteTimer(timer)
+        self.handle.registerTimer(newest + 3000)
+        self.value.update((newest, None))
+        yield list(self.handle.listTimers())
+
+    def alarms(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        mark = times.getCurrentWatermarkInMs()
+        for after in (0, 5000, 5000, 20_000):
+            self.handle.registerTimer(mark + after)
+        yield list(self.handle.listTimers())
+
+    def deleted(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        mark = times.getCurrentWatermarkInMs()
+        self.handle.registerTimer(mark + 1)
+        self.handle.registerTimer(mark + 2)
+        self.handle.deleteTimer(mark + 1)
+        yield list(self.handle.listTimers())
+
+    def late(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        yield [str(at) for frame in rows for at in frame["t"]]
+
+    def initial(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        yield (self.value.get(), list(self.handle.listTimers()), sum(len(frame) for frame in rows))
+
+    def soon(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
+        self.value.update((sum(len(frame) for frame in rows), None))
+        now = times.getCurrentProcessingTimeInMs()
+        self.handle.registerTimer(now + 1)
+        yield (now > 1_600_000_000_000, times.getCurrentWatermarkInMs())
