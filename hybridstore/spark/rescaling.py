@@ -51,6 +51,7 @@ from ..rescaling.report import RescaleError, RescaleReport, check_late
 from ..rescaling.routes import Route, Routes, closing_ms
 from ..rescaling.sharing import Compared, Family, Nowhere, Parent, check_certain, families
 from ..state.changes import Change
+from ..state.numbers import added
 from ..topology.windows.windowed import WINDOWS
 from .launches import newest_driver
 from .loaded import ShardCache
@@ -58,6 +59,7 @@ from .location import Location
 from .operator_file import append_operator, has_moved, read_chain, read_operator
 from .provider import SHARD_BLOCK_RECORDS, StateStoreProvider
 from .query_log import committed, planned
+from .reading import shards
 from .shard_files import ShardFiles, Since, launch_of
 from .shard_id import StateStoreId
 
@@ -242,15 +244,33 @@ class FamilyTask:
             for child, of_child in files.items()
         }
         family.share(sinks, RescaleReport("", "", standing.shards, self.into, version), on_block)
+        totals = self._totals()
         for child, sink in sinks.items():
             before, digest = self._beginning(generation, child)
             sink.finish(files[child].identity, digest, family.settings, Position(version, 0, 0), launch)
             wall_ms = int(time.time() * 1000)
-            metrics = {"wall_ms": wall_ms, "batch": version - 1, "rows": 0, "rows_out": 0, "load": "rescale"}
+            metrics: dict[str, Any] = {
+                "wall_ms": wall_ms,
+                "batch": version - 1,
+                "rows": 0,
+                "rows_out": 0,
+                "load": "rescale",
+            }
+            # The sum over the shards stays: the first new shard of the task goes on with the totals of the old ones.
+            metrics["totals"] = added(totals, {})
+            totals = {}
             extra = {METRICS: metrics, SINCE: Since(wall_ms=wall_ms).plain()}
             commit = Commit(version, digest, {}, wall_ms, {}, extra)
             data = encode_object(files[child].identity, before, commit, ())
             files[child].create(LogName(version, launch, _ATTEMPT, digest[:4].hex()), data)
+
+    def _totals(self) -> dict[str, int]:
+        """Return the totals of all batches of the task's old shards. O(shards) lists and gets."""
+        standing, sums = self.standing, dict[str, int]()
+        for state in shards(standing.location, standing.operator):
+            if state.shard in self.numbers and state.changed is not None:
+                sums = added(sums, Since.of(state.files.log.commit(state.changed)).totals or {})
+        return sums
 
     def _beginning(self, generation: int, child: int) -> tuple[Step, bytes]:
         """Return the step before the first version of a new shard (no object has this step), and the first version's

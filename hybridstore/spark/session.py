@@ -57,7 +57,9 @@ def configure(builder_or_session: Any) -> Any:
     builder = builder_or_session
     asked = getattr(builder, "_options", {})
     builder = builder.config(ADAPTIVE, "false").config(EXCLUDED, _with_rule(asked.get(EXCLUDED)))
-    remote, master = asked.get("spark.remote", ""), asked.get("spark.master", "")
+    # Spark reads the address of a server from the environment, too.
+    remote = asked.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
+    master = asked.get("spark.master", "")
     if not remote or remote.startswith("local"):
         # A server elsewhere has its own setting, and would warn of a setting that it cannot change.
         builder = builder.config(SOCKETS, asked.get(SOCKETS, "true"))

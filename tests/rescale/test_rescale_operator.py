@@ -12,6 +12,7 @@ import pytest
 
 import hybridstore as hs
 from changelog.codec import pack
+from hybridstore import spark as hsp
 from hybridstore.cli import run as run_command
 from hybridstore.rescaling.door import remove_old_shards
 from hybridstore.shards import shard_of
@@ -327,6 +328,23 @@ def test_a_store_with_enough_of_the_operators_keys_needs_no_route() -> None:
     content = job.rows()
     assert hs.rescale(job.location, "op", shards=3).done
     assert job.rows() == content
+
+
+def test_totals_go_on_behind_a_rescale() -> None:
+    job = begun()
+
+    def total() -> int:
+        return sum(row["total_rows"] for row in hsp.metrics(job.location))
+
+    for into in (6, 4, 2):
+        before = total()
+        assert before
+        hs.rescale(job.location, "op", shards=into)
+        assert total() == before
+        job.start(into)
+        job.batch(rows_of(job.number, 25))
+        job.forget()
+        assert total() == before + 25
 
 
 def test_state_of_a_stateful_processor_moves_with_its_keys_and_timers() -> None:

@@ -88,6 +88,9 @@ def test_configure_sets_on_a_builder_what_cannot_be_set_later(monkeypatch: pytes
     assert far == settings | {"spark.remote": "sc://host"}  # a server that runs already would warn of what is static
     assert "PYSPARK_PYTHON" not in os.environ
     assert SOCKETS in hsp.configure(Builder(spark_remote="local[2]"))._options
+    with monkeypatch.context() as patch:
+        patch.setenv("SPARK_REMOTE", "sc://host")
+        assert hsp.configure(Builder())._options == settings
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     monkeypatch.setenv("PYSPARK_PYTHON", "chosen")
     hsp.configure(Builder(spark_master="local[2]"))
