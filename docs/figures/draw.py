@@ -301,6 +301,27 @@ def emission() -> Drawing:
     return drawing
 
 
+def join() -> Drawing:
+    """Orders and payments within an hour: which rows meet, and when an order without a payment comes out."""
+    drawing = Drawing(700, 250, "Join of two streams: rows of one key meet if their times are near")
+    line = TimeLine(drawing, 210, 10)
+    drawing.text(8, 22, "orders", "head")
+    drawing.text(8, 112, "payments", "head")
+    for start, key in ((0.5, "1"), (2.5, "2")):
+        line.span(start, start + 4, 34 if key == "1" else 62, "", "old")
+        drawing.dot(line.at(start), 45 if key == "1" else 73)
+        drawing.text(line.at(start) + 10, 49 if key == "1" else 77, f"order {key}: partners until {start + 4:g}")
+    for moment in (1.5, 3.5):
+        drawing.dot(line.at(moment), 125)
+        drawing.text(line.at(moment) + 8, 129, "order 1")
+        drawing.line(line.at(moment), 118, line.at(moment), 60, "arrow", arrow=True)
+    line.mark(6.5, "", 92)
+    line.mark(7.5, "", 92)
+    line.span(6.5, 7.5, 150, "grace")
+    drawing.text(line.at(7.5) + 8, 102, "T > 7.5: order 2 comes out alone", "late")
+    return drawing
+
+
 def commit() -> Drawing:
     """What a crash leaves of two commits."""
     lanes = Lanes(
@@ -471,6 +492,7 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
     "commit": commit,
     "emission": emission,
     "house": house,
+    "join": join,
     "kafka-sliding": kafka_sliding,
     "key-value": key_value,
     "lost-answer": lost_answer,

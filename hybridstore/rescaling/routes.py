@@ -64,11 +64,34 @@ class Routes:
         """Return the route of a store; None for a store of custom logic without a given route. O(1)."""
         if store in self._given:
             return self._given[store]
+        if "join" in self._program:
+            return by_key
         if "processor" in self._program:
             return next((route for start, route in _PROCESSOR.items() if store.startswith(start)), None)
         if "windows" in self._program and self._program.get("process") is None:
             return before_window if store == "suppressed" else by_key
         return None
+
+    def check_join(self, parents: int) -> None:
+        """Raise RescaleError for a join whose shards cannot be shared out, or not be merged from `parents` shards.
+
+        A row without a partner comes out when the time of its shard has passed its last partner. Shards whose times
+        differ have no common time at which all such rows come out, and come out once.
+        """
+        join = self._program.get("join")
+        if join is None:
+            return
+        if join["on"] is not None:
+            raise RescaleError(
+                "join: found a broadcast table, which is whole in every shard, expected another join (begin a new "
+                "state with the new number of shards)"
+            )
+        waits = join["how"] not in ("inner", "semi") or (join["as_of"] and join["grace_ms"] is not None)
+        if waits and parents > 1:
+            raise RescaleError(
+                f"join: found {join['how']!r} and {parents} shards to merge, whose rows wait by different times, "
+                "expected a multiple of the number of shards (or begin a new state)"
+            )
 
     def check_names(self, stores: set[str]) -> None:
         """Raise RescaleError for a route of a store that does not exist."""

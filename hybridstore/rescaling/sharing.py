@@ -130,6 +130,7 @@ class Family:
         self._routes = routes
         self._same = same
         self._apart = apart
+        routes.check_join(len(parents))
         self._stores = self._merged_stores()
         self.settings = self._merged_settings()
         """The settings of each child."""

@@ -260,9 +260,9 @@ class Topology(Plan):
                    joined at once
         broadcast  the whole table is in every shard, and is asked for the value of the stream's column `on`
 
-        select     the columns of results by name: {"paid": "payments.amount"}; only these columns are stored. Default:
+        select     the columns of results by name: `{"paid": "payments.amount"}`; only these columns are stored. Default:
                    the key, time and columns of both sides, and `result_time`, the later of both times
-        prefixes   what is put before the columns of an input, but for the key: {"payments": "paid_"}
+        prefixes   what is put before the columns of an input, but for the key: `{"payments": "paid_"}`
 
         A row whose key is null has no partner. Give the rows of both inputs by name: `run({"orders": ..., "payments":
         ...})`. See docs/joins.md. Raises TypeError or ValueError for wrong arguments, and for a name of two columns.

@@ -47,6 +47,7 @@ from .batch import (
 )
 from .columns.why import Why, never
 from .joins.rows import from_tagged, tagged
+from .joins.spec import RIGHT
 from .null_keys import stored_key
 from .plan import Plan
 from .results import ResultTable
@@ -321,7 +322,15 @@ class Engine:
         if records.source is not None:
             parts = [part._replace(source=records.source, places=[]) for part in parts]
         known: dict[Any, Records] = {}
+        joined = self.topology.joined
+        broadcast = joined is not None and joined.on is not None
         for key, value, ts in zip(records.keys, records.values, records.times, strict=True):
+            if broadcast and value[0] == RIGHT:
+                for every in parts:  # each shard has the whole table
+                    every.keys.append(key)
+                    every.values.append(value)
+                    every.times.append(ts)
+                continue
             part = known.get(key)
             if part is None:
                 part = known[key] = parts[self._shard(key)]

@@ -11,7 +11,16 @@ from tests.tools.pages import blocks, shows
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # Run whole, here.
-RUN = ["asyncio.md", "changing.md", "cookbook.md", "exact-sums.md", "operating.md", "stores.md", "topologies.md"]
+RUN = [
+    "asyncio.md",
+    "changing.md",
+    "cookbook.md",
+    "exact-sums.md",
+    "joins.md",
+    "operating.md",
+    "stores.md",
+    "topologies.md",
+]
 # Run by a test of their own, which fixes the clock or the estimates.
 ELSEWHERE = {"inspect.md", "format.md", "tutorial.md"}
 

@@ -48,7 +48,9 @@ def from_tagged(plan: Plan, rows: Iterable[tuple[int, Any]], kinds: KeyKinds | N
             continue
         unkeyed: list[tuple[Any, Any]] = []
         try:
-            records = from_rows(input_plan(plan, source), given[side], kinds=kinds, unkeyed=unkeyed)
+            # the key of a broadcast table is another one than that of the stream
+            of_key = kinds if plan.joined.on is None else None
+            records = from_rows(input_plan(plan, source), given[side], kinds=of_key, unkeyed=unkeyed)
         except (TypeError, ValueError) as error:
             raise type(error)(f"input {source.name!r}: {error}") from error
         keys += records.keys
