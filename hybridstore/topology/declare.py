@@ -260,7 +260,7 @@ class Topology(Plan):
                    joined at once
         broadcast  the whole table is in every shard, and is asked for the value of the stream's column `on`
 
-        select     the columns of results by name: `{"paid": "payments.amount"}`; only these columns are stored. Default:
+        select     the columns of results by name: `{"paid": "payments.amount"}`; only these columns are stored. None:
                    the key, time and columns of both sides, and `result_time`, the later of both times
         prefixes   what is put before the columns of an input, but for the key: `{"payments": "paid_"}`
 
