@@ -2,13 +2,14 @@
 
 The state has versions 1 to 12, two in each segment (1, 3, ... 11), and checkpoints of 4 (the end of segment 3) and 7
 (the middle of segment 7). A row of the table is a damage; the version that opens, or the error and its words; the files
-that verify names; and, where nothing opens, the version that an inspection shows. Whatever the row, a plan says what
+that verify names; where nothing opens, the version that an inspection shows; and the version that `repair` keeps. Whatever the row, a plan says what
 the restore does and an inspection what is wrong, in the restore's words.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import struct
 import zlib
@@ -21,6 +22,7 @@ import pytest
 import hybridstore as hs
 from changelog.codec import pack
 from changelog.segment import segment_name
+from hybridstore.cli import run
 from hybridstore.errors import HybridStoreError
 from hybridstore.inspection.commands.verify import Verifier
 from hybridstore.inspection.view.places import resolve
@@ -160,6 +162,12 @@ class Row(NamedTuple):
     words: str = ""
     shows: int = 0
     source: str = "state"
+    # The version that `repair` keeps, where it is not the one that opens, or else is shown.
+    repairs: int | None = None
+
+    @property
+    def repaired(self) -> int:
+        return self.repairs if self.repairs is not None else self.opens if isinstance(self.opens, int) else self.shows
 
 
 def log(first: int) -> str:
@@ -287,6 +295,7 @@ ROWS: dict[str, Row] = {
         ("checkpoint 7",),
         "belongs to store",
         7,
+        repairs=12,
     ),
     "checkpoint: of another line": Row(
         lambda p: swap_checkpoint(p, "line"),
@@ -294,6 +303,7 @@ ROWS: dict[str, Row] = {
         ("checkpoint 7",),
         "digest",
         7,
+        repairs=12,
     ),
     "checkpoint: another store's pack": Row(lambda p: swap_pack(p, "other"), 12, ("pack 7",)),
     "checkpoint: an older pack": Row(
@@ -429,3 +439,35 @@ def test_damage(prepared: Path, tmp_path: Path, name: str) -> None:
     assert type(refused.value) is row.opens
     assert row.words in str(refused.value)
     assert plan.problem == str(refused.value)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_can_be_reached_is_repaired(
+    prepared: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = ROWS[name]
+    path, new = tmp_path / "state", tmp_path / "new"
+    for source in ("other", "line"):
+        (tmp_path / source).symlink_to(prepared / source)
+    shutil.copytree(prepared / row.source, path)
+    row.damage(path)
+    code = run(["inspect", "repair", str(path), "--to", str(new), "--write"])
+    said = capsys.readouterr().err
+    if row.opens is hs.UnsupportedVersionError:
+        assert (code, new.exists()) == (3, False)
+        assert row.words in said
+        return
+    if not row.repaired:
+        assert (code, new.exists()) == (3, False)
+        assert re.search(rf"nothing can be repaired: versions 1 to {NEWEST} are lost: .*{row.words}", said)
+        return
+    assert code == (0 if row.repaired >= NEWEST or isinstance(row.opens, int) else 1)
+    with open_state(new) as state:
+        assert state.version == row.repaired
+        assert len(state.key_value("kv")) == 5 * row.repaired
+        state.key_value("kv")["more"] = 1
+        state.commit()
+    if code:
+        first = row.repaired + 1
+        behind = f"what was committed behind version {row.repaired} is lost"
+        assert re.search(rf"({behind}|version {first} is lost|versions {first} to \d+ are lost): .*{row.words}", said)

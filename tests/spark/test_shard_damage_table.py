@@ -8,6 +8,7 @@ loads, or the error and its words; what verify names: "log 7" is an object, "che
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from changelog.codec import pack
 from changelog.identity import Identity
 from changelog.segment import HEADER_BYTES, decode_header
 from changelog.storage import LocalStorage
+from hybridstore.cli import run
 from hybridstore.errors import HybridStoreError
 from hybridstore.inspection.commands.verify import Verifier
 from hybridstore.inspection.view.places import resolve
@@ -231,3 +233,25 @@ def test_damage(made_query: Path, tmp_path: Path, name: str) -> None:
     assert row.words in view.faults[0]
     if row.shows:
         assert content(provider(root).get_read_store(row.shows)) == expected(row.shows)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_can_be_reached_is_repaired(
+    made_query: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = ROWS[name]
+    root, new = tmp_path / "query", tmp_path / "new"
+    shutil.copytree(made_query, root)
+    row.damage(root)
+    code = run(["inspect", "repair", str(root / SHARD), "--to", str(new), "--write"])
+    said = capsys.readouterr().err
+    version = row.loads if isinstance(row.loads, int) else row.shows
+    if not version:
+        assert (code, new.exists()) == (3, False)
+        assert re.search(f"upgrade hybridstore|nothing can be repaired: versions 1 to {NEWEST} are lost", said)
+        return
+    with hs.open(new) as state:
+        assert len(dict(state.stores["default"].all())) == version
+    if not isinstance(row.loads, int):
+        assert code == 1
+        assert re.search(rf"(is|are) lost: .*{row.words}", said)

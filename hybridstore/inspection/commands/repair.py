@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from changelog.errors import UnsupportedVersionError
 from changelog.files import REAL_FILES
 from changelog.segment import segment_name
 from changelog.storage import LocalStorage, Storage
+from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, PACKS, list_checkpoints
 from recovery.line import Fault, Walk
 from recovery.pages import PageCheckpoint
 
+from ...errors import HybridStoreError
 from .. import options as o
 from ..look import Look
 from ..rebuild import target_at, write_state
 from ..show.output import say, size_cell
 from ..view.line import line_of
-from ..view.reader import View
+from ..view.places import Place
+from ..view.reader import View, open_view
 
 
 def target_of(given: Namespace) -> Storage | None:
@@ -45,6 +50,10 @@ def write_view(view: View, target: Storage) -> None:
     )
 
 
+# The advice of a fault that this command has followed.
+_ADVICE: Final = re.compile(r",? or make a directory of what can be read with `hybridstore inspect repair`")
+
+
 class Step(NamedTuple):
     """One step of a repair: the action (keep, cut, drop or fold), the file, bytes kept, bytes lost, and the reason."""
 
@@ -55,13 +64,74 @@ class Step(NamedTuple):
     why: str
 
 
-def repair_steps(view: View) -> list[Step]:
+class Salvage(NamedTuple):
+    """The newest version that can be reached; `older`: behind an older checkpoint than a restore would use, which has
+    to be kept out; `why`: the fault that a restore meets, or an empty text.
+    """
+
+    view: View
+    older: bool
+    why: str
+
+
+def salvaged(place: Place) -> Salvage:
+    """Return the newest version that a sound checkpoint, or the beginning of the changelog, and a sound line of
+    versions behind it lead to.
+
+    A version behind damage is not known, however sound its own bytes are: it is a list of changes to what was lost.
+    Raises RestoreError, with what is lost, if no version can be reached; UnsupportedVersionError, OSError.
+    O(checkpoints * blocks).
+    """
+    best: View | None = None
+    older = mixed = False
+    why = ""
+    for below in (None, *(name.version for name in reversed(list_checkpoints(place.storage)))):
+        try:
+            view = open_view(place, thorough=True, below=below)
+        except UnsupportedVersionError:
+            raise
+        except HybridStoreError as error:
+            why = why or str(error)
+            continue
+        damage = "" if view.pages is None else _fault(place.storage, view.pages.name)
+        why = why or (view.faults[0] if view.faults else damage)
+        if not damage and (best is None or view.version > best.version):
+            best, older = view, mixed
+        if not damage and not view.faults:
+            break
+        mixed = mixed or bool(view.faults)
+    if best is None or (best.version == 0 and why):
+        raise RestoreError(
+            f"{place.where}: nothing can be repaired: {_lost(place, 0, why) or why} (restore the damaged files from a "
+            "copy, or begin a new state)"
+        )
+    return Salvage(best, older, why)
+
+
+def _lost(place: Place, version: int, why: str) -> str:
+    """Return which versions behind `version` cannot be reached, and why, or an empty text. O(changelog)."""
+    seen = [name.version for name in list_checkpoints(place.storage)]
+    seen += [item.commit.version for item in line_of(place).walk(None) if not isinstance(item, Fault)]
+    newest, first = max(seen, default=0), version + 1
+    if newest < first and not why:
+        return ""
+    if newest < first:  # no readable file names a later one
+        versions = f"what was committed behind version {version} is"
+    else:
+        versions = f"version {first} is" if newest == first else f"versions {first} to {newest} are"
+    return f"{versions} lost" + (f": {_ADVICE.sub('', why)}" if why else "")
+
+
+def repair_steps(view: View, older: bool = False) -> list[Step]:
     """Return the steps that make a new directory of the readable data: sound checkpoints, and the changelog up to the
-    view's version.
+    view's version; with `older` (see `salvaged`) only that version.
     """
     storage, root = view.place.storage, view.place.path
     if root is None:
         return [Step("fold", Path(storage.url), 0, 0, "of a state on an object store only the newest version is kept")]
+    if older:
+        why = "the newest checkpoint does not belong to the changelog: only the newest version is kept"
+        return [Step("fold", root, 0, bytes_below(root), why)]
     steps = []
     for name in list_checkpoints(storage):
         path = root / str(name)
@@ -158,8 +228,11 @@ def run(look: Look, given: Namespace) -> int:
     place = look.only("repair")
     if place.form != "directory":
         raise o.UsageError(f"{place.where}: found a {place.form} file, expected a state directory to repair")
-    view = look.open(place, thorough=True)
-    steps = repair_steps(view)
+    view, older, why = salvaged(place)
+    for note in view.notes:
+        say(f"warning: {note}")
+    lost = _lost(place, view.version, why if view.faults else "")
+    steps = repair_steps(view, older)
     rows: list[dict[str, Any]] = [
         {
             "what": step.what,
@@ -173,11 +246,18 @@ def run(look: Look, given: Namespace) -> int:
     look.out.rows(rows, ("what", "file", "kept", "lost", "why"))
     for fault in view.faults:
         say(f"damaged: {fault}")
+    if lost:
+        say(f"{place.where}: {lost}")
     target = target_of(given)
     if target is not None:
         _copy(view, steps, target)
         say(f"{target.url}: version {view.version} written")
-    return o.NEGATIVE if view.faults else o.FINE
+    return o.NEGATIVE if view.faults or lost else o.FINE
+
+
+def bytes_below(root: Path) -> int:
+    """Return the bytes of all files below a directory. O(files)."""
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
 
 
 def _copy(view: View, steps: list[Step], storage: Storage) -> None:
