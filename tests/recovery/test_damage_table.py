@@ -2,8 +2,8 @@
 
 The state has versions 1 to 12, two in each segment (1, 3, ... 11), and checkpoints of 4 (the end of segment 3) and 7
 (the middle of segment 7). A row of the table is a damage; the version that opens, or the error and its words; the files
-that verify names; where nothing opens, the version that an inspection shows; and the version that `repair` keeps. Whatever the row, a plan says what
-the restore does and an inspection what is wrong, in the restore's words.
+that verify names; where nothing opens, the version that an inspection shows; and the version that `repair` keeps.
+Whatever the row, a plan says what the restore does and an inspection what is wrong, in the restore's words.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def run(look: Look, given: Namespace) -> int:
         for step in steps
     ]
     look.out.rows(rows, ("what", "file", "kept", "lost", "why"))
-    for fault in view.faults:
+    for fault in view.faults[bool(lost) :]:  # the first one is in the sentence about what is lost
         say(f"damaged: {fault}")
     if lost:
         say(f"{place.where}: {lost}")
