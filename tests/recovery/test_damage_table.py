@@ -452,14 +452,14 @@ def test_what_can_be_reached_is_repaired(
     shutil.copytree(prepared / row.source, path)
     row.damage(path)
     code = run(["inspect", "repair", str(path), "--to", str(new), "--write"])
-    said = capsys.readouterr().err
+    shown = capsys.readouterr().err
     if row.opens is hs.UnsupportedVersionError:
         assert (code, new.exists()) == (3, False)
-        assert row.words in said
+        assert row.words in shown
         return
     if not row.repaired:
         assert (code, new.exists()) == (3, False)
-        assert re.search(rf"nothing can be repaired: versions 1 to {NEWEST} are lost: .*{row.words}", said)
+        assert re.search(rf"nothing can be repaired: versions 1 to {NEWEST} are lost: .*{row.words}", shown)
         return
     assert code == (0 if row.repaired >= NEWEST or isinstance(row.opens, int) else 1)
     with open_state(new) as state:
@@ -470,4 +470,4 @@ def test_what_can_be_reached_is_repaired(
     if code:
         first = row.repaired + 1
         behind = f"what was committed behind version {row.repaired} is lost"
-        assert re.search(rf"({behind}|version {first} is lost|versions {first} to \d+ are lost): .*{row.words}", said)
+        assert re.search(rf"({behind}|version {first} is lost|versions {first} to \d+ are lost): .*{row.words}", shown)

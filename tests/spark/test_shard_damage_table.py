@@ -244,14 +244,14 @@ def test_what_can_be_reached_is_repaired(
     shutil.copytree(made_query, root)
     row.damage(root)
     code = run(["inspect", "repair", str(root / SHARD), "--to", str(new), "--write"])
-    said = capsys.readouterr().err
+    shown = capsys.readouterr().err
     version = row.loads if isinstance(row.loads, int) else row.shows
     if not version:
         assert (code, new.exists()) == (3, False)
-        assert re.search(f"upgrade hybridstore|nothing can be repaired: versions 1 to {NEWEST} are lost", said)
+        assert re.search(f"upgrade hybridstore|nothing can be repaired: versions 1 to {NEWEST} are lost", shown)
         return
     with hs.open(new) as state:
         assert len(dict(state.stores["default"].all())) == version
     if not isinstance(row.loads, int):
         assert code == 1
-        assert re.search(rf"(is|are) lost: .*{row.words}", said)
+        assert re.search(rf"(is|are) lost: .*{row.words}", shown)
