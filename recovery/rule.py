@@ -85,6 +85,12 @@ def counting(runs: Runs, version: int) -> Run | None:
     return runs[at - 1] if at else None
 
 
+def launch_of(runs: Runs, version: int) -> int:
+    """Return the launch whose objects of a version count; 0 if there is none. O(log runs)."""
+    run = counting(runs, version)
+    return 0 if run is None else run.launch
+
+
 def counts(runs: Runs, name: LogName) -> bool:
     """True when the object of this name is not void. O(log runs)."""
     run = counting(runs, name.version)

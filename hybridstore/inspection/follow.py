@@ -13,24 +13,23 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from changelog.errors import HybridStoreError
+from changelog.outlook import Outlook
 from changelog.reader import Version
 from changelog.segment import Position, segment_name
-from changelog.storage import Storage
-from recovery.apply import Table, apply_version
-from recovery.attach import attach
+from recovery.attempts import Absent, AttemptLine
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError, RestoreError
-from recovery.layout import CHANGELOG, MOVED, SPARK_FOLDER, list_checkpoints
+from recovery.ladder import climb, go_on
+from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, MOVED, SPARK_FOLDER, list_checkpoints
 from recovery.line import EMPTY, Fault, Step, log_walk
 from recovery.restore import restore
-from recovery.rule import ABSENT, Lost, Runs, counting
+from recovery.rule import Lost, Runs
 from recovery.runs import newest_claim
 from recovery.shard_log import ShardLog
 
@@ -65,14 +64,17 @@ class _State(ABC):
     def advance(self, target: int | None) -> bool:
         """Apply the versions committed since; True when there were any. Raises if they do not continue `step`."""
 
-    def apply(self, versions: Iterable[Version]) -> None:
-        """Apply versions that continue `step`."""
-        table: Table = {}
-        for version in versions:
-            apply_version(version, self.group, table)
-            self.step = Step(version.commit.version, version.commit.digest)
-            self.applied += 1
+    def apply(self, versions: Iterable[Version | Fault]) -> None:
+        """Apply versions that continue `step`. Raises the first fault."""
+        self.step, fault = go_on(versions, self.group, self.step, applied=self._applied)
         self.group.reached(*self.step)
+        if fault is not None:
+            raise fault.raised()
+
+    def _applied(self, version: Version) -> None:
+        # Noted at once: an exception in a later version leaves the earlier ones applied.
+        self.step = Step(version.commit.version, version.commit.digest)
+        self.applied += 1
 
     def anew(self, target: int | None) -> None:
         """Begin again with the present content of the storage."""
@@ -133,7 +135,7 @@ class _Directory(_State):
             return self.step != before
         segment = self._position.segment
         walk = log_walk(self._log, self.step, start=self._position, identity=self._identity)
-        self.apply(_sound(walk))
+        self.apply(walk)
         self._position = walk.position or self._position
         # A segment that grew during the read is larger than the size asked before.
         self._size = size if self._position.segment == segment else -1
@@ -145,9 +147,8 @@ class _Shard(_State):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._storage: Storage = place.storage
-        self._identity = place.identity()
-        self._objects = ShardLog(self._storage, self._identity)
+        self._outlook = Outlook(place.storage)
+        self._objects = ShardLog(self._outlook, place.identity())
         # Batches without rows for this shard do not change it, but count as later versions.
         self.version = 0
 
@@ -161,66 +162,46 @@ class _Shard(_State):
         return self._objects.standing(self._runs()).newest
 
     def open(self, target: int | None) -> None:
-        runs = self._runs()
-        target = self.newest() if target is None else target
-        for name in reversed(list_checkpoints(self._storage)):
-            run = counting(runs, name.version)
-            if name.version > target or run is None or run.launch != name.launch:
-                continue
-            with suppress(CheckpointError):
-                reader = CheckpointReader(self._storage, name)
-                if self._identity is not None and not self._identity.fits(reader.meta.identity):
-                    continue
-                at = Step(reader.meta.version, reader.meta.digest)
-                if self._reach(runs, target, at, partial(attach, reader, self.group)):
-                    self.reader = reader
-                    return
-                reader.close()
-        if not self._reach(runs, target, EMPTY, self.group.reset):
-            raise RestoreError(f"{self.place.where}: version {target} cannot be read: objects behind it are missing")
+        with self._line(target) as line:
+            climbed = climb(line, self.group, applied=self._applied)
+            self.reader, self.step = climbed.reader, climbed.step
+            self.group.reached(*self.step)
 
     def advance(self, target: int | None) -> bool:
         target = self.newest() if target is None else target
         if target == self.version:
             return False
-        if target < self.step.version or not self._reach(self._runs(), target, self.step, lambda: None):
-            raise RestoreError(f"{self.place.where}: version {target} does not continue version {self.step.version}")
+        before = self.version
+        with self._line(target) as line:
+            versions = None if target < self.step.version else line.behind_step(self.step)
+            if versions is None:
+                raise RestoreError(f"{self.place.where}: version {target} does not continue version {before}")
+            self.apply(versions)
         return True
 
-    def _reach(self, runs: Runs, target: int, at: Step, begin: Callable[[], object]) -> bool:
-        """Apply the objects from step `at` to a version, after `begin`; False if they do not lead to that version."""
-        standing = self._objects.standing(runs, at.version - 1)
-        try:
-            line = list(standing.line(target, self._objects.parent, at.version))
-        except Lost:
-            return False
-        if line and line[-1][1] != at:
-            return False
-        if not line:
-            top = standing.top(at.version, self._objects.parent)
-            if top is not None and (top.version, top.digest8) != (at.version, at.digest[:4].hex()):
-                return False
+    @contextmanager
+    def _line(self, target: int | None) -> Iterator[AttemptLine]:
+        """Give the line to a version, which the view has afterwards. What is not there raises RestoreError."""
+        target = self.newest() if target is None else target
         operator = self.place.operator_storage
-        absent = next(standing.absent(line[0][0].version if line else at.version, target), None)
-        if absent is not None and runs and not (operator is not None and operator.list(MOVED)):
-            raise RestoreError(f"{self.place.where}: {ABSENT.format(absent, absent - 1)}")
-        begin()
-        self.step = at
-        self.apply(self._objects.versions([name for name, _ in reversed(line)], at))
+        try:
+            self._outlook.begin({CHECKPOINTS: "", LOG: ""})
+            yield AttemptLine(
+                self._outlook,
+                self._objects,
+                self._runs(),
+                target,
+                lenient=lambda: operator is not None and bool(operator.list(MOVED)),
+            )
+        except (Lost, Absent) as error:
+            raise RestoreError(f"{self.place.where}: version {target} cannot be read: {error}") from error
+        finally:
+            self._outlook.end()
         self.version = target
-        return True
 
 
 def _nowhere(body: bytes) -> None:
     """A view logs nothing."""
-
-
-def _sound(walk: Iterable[Version | Fault]) -> Iterator[Version]:
-    """Yield versions; raise the first fault."""
-    for item in walk:
-        if isinstance(item, Fault):
-            raise item.raised()
-        yield item
 
 
 class FollowedStore:

@@ -24,7 +24,7 @@ from changelog.storage import LocalStorage, Storage
 from recovery.fetching import FETCHING
 from recovery.layout import LogName
 from recovery.line import EMPTY, Step
-from recovery.rule import note
+from recovery.rule import launch_of, note
 from recovery.runs import Claim, newest_claim
 from recovery.shard_log import METRICS, SINCE, encode_note, encode_object
 
@@ -36,7 +36,7 @@ from ..state.policy import CheckpointPolicy, Logged
 from ..state.upgrades import Upgrades
 from .errors import MissingVersionError, StaleAttemptError
 from .loaded import CACHE, LoadedShard, ShardCache
-from .shard_files import Loaded, Reached, ShardFiles, Since, Wanted, launch_of
+from .shard_files import Loaded, Reached, ShardFiles, Since, Wanted
 from .shard_id import StateStoreId
 
 # A checkpoint at least every so many segments bounds the number of files, and the replay of a worker without the shard

@@ -43,6 +43,7 @@ from recovery.layout import (
     shard_folder,
 )
 from recovery.line import Step
+from recovery.rule import launch_of
 from recovery.runs import Claim, newest_claim
 from recovery.shard_log import METRICS, SINCE, ShardLog, encode_object
 from recovery.write import FreshCheckpoint, write_checkpoint
@@ -60,7 +61,7 @@ from .operator_file import append_operator, has_moved, read_chain, read_operator
 from .provider import SHARD_BLOCK_RECORDS, StateStoreProvider
 from .query_log import committed, planned
 from .reading import shards
-from .shard_files import ShardFiles, Since, launch_of
+from .shard_files import ShardFiles, Since
 from .shard_id import StateStoreId
 
 FORMAT_VERSION: Final = 1

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from changelog.errors import HybridStoreError
+from changelog.errors import ForeignFileError, HybridStoreError
 from changelog.frame import Commit
 from changelog.identity import Identity
 from changelog.outlook import Outlook
+from changelog.reader import Version
 from changelog.segment import HEADER_BYTES
 from changelog.storage import Storage
-from recovery.apply import apply_version
-from recovery.attach import attach
+from recovery.attempts import Absent, AttemptLine
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError
-from recovery.layout import CHECKPOINTS, LOG, PACKS, CheckpointName, LogName, damage_name, list_checkpoints, log_before
+from recovery.ladder import checked, climb, go_on
+from recovery.layout import CHECKPOINTS, LOG, PACKS, LogName, damage_name, list_checkpoints, log_before
 from recovery.line import EMPTY, Step
 from recovery.prune import collect_packs
-from recovery.rule import NOTE, Lost, Runs, Standing, counting, counts, note, note_of
+from recovery.rule import NOTE, Lost, Runs, Standing, counts, launch_of, note, note_of
 from recovery.runs import newest_claim
 from recovery.shard_log import METRICS, SINCE, ShardLog, encode_note
 
@@ -35,8 +38,6 @@ from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, S
 
 # Up to this distance a version in memory catches up, instead of attaching a newer checkpoint.
 CATCH_UP: Final = 64
-# How many log objects of a tail are in memory at once; a longer tail is fetched in groups of this size.
-GROUP: Final = 256
 
 
 class Since(NamedTuple):
@@ -77,12 +78,6 @@ class Reached(NamedTuple):
     since: Since = Since()
 
 
-def launch_of(runs: Runs, version: int) -> int:
-    """Return the launch whose objects of a version count; 0 if there is none."""
-    run = counting(runs, version)
-    return 0 if run is None else run.launch
-
-
 class Loaded(NamedTuple):
     """How a version was loaded: "empty", "hit", "catch-up", "checkpoint" or "changelog", with the numbers of replayed
     and skipped objects.
@@ -101,6 +96,25 @@ class Loaded(NamedTuple):
     line: Sequence[tuple[LogName, Step]] = ()
     differing: int = 0
     rivals: frozenset[str] = frozenset()
+
+
+class _Counter:
+    """Counts the versions that a load applies: how much, and the numbers of the newest one (None: none was applied)."""
+
+    def __init__(self, group: StoreGroup) -> None:
+        self._group = group
+        self.began(None)
+
+    def began(self, reader: CheckpointReader | None) -> None:
+        """Begin again, behind a checkpoint."""
+        self.replayed = Logged()
+        self.since: Since | None = None
+
+    def __call__(self, version: Version) -> None:
+        """A version was applied."""
+        commit = version.commit
+        self.replayed = self.replayed.plus(Logged.of(1, version.size, commit.records, self._group.kinds))
+        self.since = Since.of(commit)
 
 
 class Wanted(NamedTuple):
@@ -143,17 +157,38 @@ class ShardFiles:
         try:
             after = "" if reached is None or not reached.step.version else log_before(reached.step.version)
             self._outlook.begin({CHECKPOINTS: "", LOG: after})
-            checkpoints = [name for name in list_checkpoints(self._outlook) if name.version <= wanted.version]
-            loaded = None if reached is None else self._catch_up(wanted, group, reached, checkpoints)
+            loaded = None if reached is None else self._catch_up(wanted, group, reached)
             if loaded is None:
-                loaded = self._anew(wanted, group, checkpoints)
+                loaded = self._anew(wanted, group)
+        except Lost as lost:
+            raise MissingVersionError(
+                f"{self.storage.url}: the log object of version {lost.step.version} with digest "
+                f"{lost.step.digest[:4].hex()} is missing, though {lost.child} continues it (restore it from a copy)"
+            ) from None
+        except Absent as absent:
+            raise self._absent(wanted, absent) from None
+        except FileNotFoundError as error:
+            raise MissingVersionError(
+                f"{error.filename or self.storage.url}: removed while it was read (try again)"
+            ) from error
         finally:
             self._outlook.end()
         group.reached(*loaded.reached.step)
         return loaded._replace(seconds=time.perf_counter() - started)
 
-    def _standing(self, wanted: Wanted, after: int) -> Standing:
-        names = self.log.names(after)
+    def _line(self, wanted: Wanted) -> AttemptLine:
+        return AttemptLine(
+            self._outlook,
+            self.log,
+            wanted.runs,
+            wanted.version,
+            lenient=wanted.lenient,
+            marks=True,
+            on_names=partial(self._check_run, wanted),
+        )
+
+    def _check_run(self, wanted: Wanted, names: list[LogName]) -> None:
+        """Raise StaleAttemptError if a newer launch than that of an attempt has begun."""
         newest = max((name.launch for name in names), default=0)
         if wanted.run_id and newest > wanted.runs[-1].launch:
             raise StaleAttemptError(
@@ -161,128 +196,64 @@ class ShardFiles:
                 f"{wanted.runs[-1].launch} ran "
                 "(a late attempt of a query that was started anew; its output must be dropped)"
             )
-        return Standing(names, wanted.runs)
 
-    def _catch_up(
-        self, wanted: Wanted, group: StoreGroup, reached: Reached, checkpoints: list[CheckpointName]
-    ) -> Loaded | None:
+    def _catch_up(self, wanted: Wanted, group: StoreGroup, reached: Reached) -> Loaded | None:
         """Replay the missing versions on the version in memory; None if that version is not of the line, or too far
         behind.
         """
         base = reached.step.version
-        newest = checkpoints[-1].version if checkpoints else 0
+        newest = max(
+            (name.version for name in list_checkpoints(self._outlook) if name.version <= wanted.version), default=0
+        )
         behind = wanted.version - base
         if behind < 0 or (behind > CATCH_UP and newest > base):
             return None
-        standing = self._standing(wanted, base - 1)
-        self._look_out(wanted, standing, base)
+        line, counter = self._line(wanted), _Counter(group)
         try:
-            line = list(standing.line(wanted.version, self.log.parent, base))
-            if not self._ends_at(reached.step, line, standing):
-                return None
-            self._check_batches(wanted, standing, line[0][0].version if line else base)
-        except (Lost, FileNotFoundError, HybridStoreError):
+            tail = line.behind_step(reached.step)
+        except (Lost, Absent, FileNotFoundError, HybridStoreError):
             # The missing objects may have been pruned behind a checkpoint; if not, the full load reports them.
             return None
-        step, replayed, since = self._replay(reached.step, [name for name, _ in reversed(line)], group)
-        return self._loaded(
-            "catch-up" if line else "hit", wanted, standing, step, line, replayed, since or reached.since
-        )
+        if tail is None:
+            return None
+        step, _ = go_on(tail, group, reached.step, applied=counter)
+        return self._loaded("catch-up" if line.line else "hit", wanted, line, step, counter, reached.since)
 
-    def _ends_at(self, step: Step, line: list[tuple[LogName, Step]], standing: Standing) -> bool:
-        """True when the listed line begins at `step`."""
-        if line:
-            return line[-1][1] == step
-        top = standing.top(step.version, self.log.parent)
-        return step == EMPTY if top is None else (top.version, top.digest8) == (step.version, step.digest[:4].hex())
-
-    def _anew(self, wanted: Wanted, group: StoreGroup, checkpoints: list[CheckpointName]) -> Loaded:
-        skipped: list[str] = []
-        counted = [name for name in checkpoints if name.launch == launch_of(wanted.runs, name.version)]
-        for name in reversed(counted):
-            standing = self._standing(wanted, name.version - 1)
-            indexes = [] if self._outlook.cached(str(name)) else [str(name)]
-            self._look_out(wanted, standing, name.version, indexes)
-            reader = self._open(name, skipped)
-            if reader is None:
-                continue
-            at = Step(reader.meta.version, reader.meta.digest)
-            line = self._line(wanted, standing, at.version)
-            top = standing.top(at.version, self.log.parent)
-            joins = line[-1][1] == at if line else top is None or top.digest8 == at.digest[:4].hex()
-            if not joins:
-                skipped.append(f"{reader.where}: version {at.version} of another line")
-                continue
-            self._check_batches(wanted, standing, line[0][0].version if line else at.version)
-            attach(reader, group)
-            step, replayed, since = self._replay(at, [name for name, _ in reversed(line)], group)
-            loaded = self._loaded(
-                "checkpoint", wanted, standing, step, line, replayed, since or Since(wall_ms=reader.meta.wall_ms)
-            )
-            return loaded._replace(checkpoint=reader, skipped=tuple(skipped))
-        standing = self._standing(wanted, 0)
-        self._look_out(wanted, standing, 0)
-        line = self._line(wanted, standing, 0)
-        if line and line[-1][1] != EMPTY:
-            raise self._lost(line[-1][1], line[-1][0])
-        self._check_batches(wanted, standing, line[0][0].version if line else 0)
-        group.reset()
-        step, replayed, since = self._replay(EMPTY, [name for name, _ in reversed(line)], group)
-        kind = "changelog" if line else "empty"
-        loaded = self._loaded(kind, wanted, standing, step, line, replayed, since or Since())
-        return loaded._replace(skipped=tuple(skipped))
-
-    def _look_out(self, wanted: Wanted, standing: Standing, base: int, others: Sequence[str] = ()) -> None:
-        """Read the objects for a replay of the versions above `base`, and other objects, in one round of requests; the
-        rest of a long tail is read later.
-        """
-        versions = sorted(version for version in standing.attempts if base < version <= wanted.version)
-        names = [str(standing.attempts[version][0]) for version in versions]
-        self._outlook.fetch([*others, *names], whole=GROUP, head=HEADER_BYTES)
+    def _anew(self, wanted: Wanted, group: StoreGroup) -> Loaded:
+        line, counter = self._line(wanted), _Counter(group)
+        climbed = climb(line, group, began=counter.began, applied=counter)
+        reader = climbed.reader
+        if reader is not None:
+            kind, since = "checkpoint", Since(wall_ms=reader.meta.wall_ms)
+        else:
+            kind, since = "changelog" if line.line else "empty", Since()
+        loaded = self._loaded(kind, wanted, line, climbed.step, counter, since)
+        skipped = tuple(str(error) for _, error in climbed.skipped)
+        return loaded._replace(checkpoint=reader, skipped=skipped)
 
     def _loaded(
-        self,
-        kind: str,
-        wanted: Wanted,
-        standing: Standing,
-        step: Step,
-        line: list[tuple[LogName, Step]],
-        replayed: Logged,
-        since: Since,
+        self, kind: str, wanted: Wanted, line: AttemptLine, step: Step, counter: _Counter, since: Since
     ) -> Loaded:
-        reached = Reached(step, wanted.version, wanted.run_id, since)
+        standing = line.standing
+        reached = Reached(step, wanted.version, wanted.run_id, counter.since or since)
         rivals = frozenset(name.digest8 for name in standing.attempts.get(wanted.version + 1, ()))
-        return Loaded(kind, reached, replayed=replayed, line=line, differing=standing.differing(), rivals=rivals)
+        return Loaded(
+            kind, reached, replayed=counter.replayed, line=line.line, differing=standing.differing(), rivals=rivals
+        )
 
-    def _open(self, name: CheckpointName, skipped: list[str]) -> CheckpointReader | None:
-        try:
-            reader = CheckpointReader(self._outlook, name, marks=True)
-        except CheckpointError as error:
-            skipped.append(str(error))
-            return None
-        except FileNotFoundError:
-            # pruned since the listing, by the process that has made a newer checkpoint
-            return None
-        meta = reader.meta
-        if meta.version != name.version or not self.identity.fits(meta.identity):
-            skipped.append(f"{reader.where}: version {meta.version} of {meta.identity}")
-            return None
-        return reader
-
-    def _line(self, wanted: Wanted, standing: Standing, base: int) -> list[tuple[LogName, Step]]:
-        try:
-            return list(standing.line(wanted.version, self.log.parent, base))
-        except Lost as lost:
-            raise self._lost(lost.step, lost.child) from None
-        except FileNotFoundError as error:
-            raise MissingVersionError(
-                f"{error.filename or self.storage.url}: removed while it was read (try again)"
-            ) from error
+    def _absent(self, wanted: Wanted, absent: Absent) -> HybridStoreError:
+        if not absent.newest:
+            return MissingVersionError(
+                f"{self.storage.url}: version {wanted.version} was never written: there is no object of this "
+                "shard (was the folder removed? begin with a new checkpoint location)"
+            )
+        return self._skipped(absent.version, absent.last, absent.newest)
 
     def check_reached(self, wanted: Wanted) -> None:
         """Raise SkippedBatchError unless an object or a note of the batch before a version exists. One list."""
-        version = wanted.version
-        if not self._standing(wanted, version - 1).has(version) and not wanted.lenient():
+        version, names = wanted.version, self.log.names(wanted.version - 1)
+        self._check_run(wanted, names)
+        if not Standing(names, wanted.runs).has(version) and not wanted.lenient():
             raise self._skipped(version, version, version - 1)
 
     def was_called_twice(self, version: int) -> bool:
@@ -292,36 +263,6 @@ class ShardFiles:
         names = {name for name in self.log.names(version - 1) if name.version == version}
         return any(name.attempt != NOTE and note(version, name.launch, name.attempt | 1) in names for name in names)
 
-    def _lost(self, step: Step, child: LogName) -> MissingVersionError:
-        return MissingVersionError(
-            f"{self.storage.url}: the log object of version {step.version} with digest {step.digest[:4].hex()} is "
-            f"missing, though {child} continues it (restore it from a copy)"
-        )
-
-    def _check_batches(self, wanted: Wanted, standing: Standing, reached: int) -> None:
-        """Raise unless every version from `reached` to the wanted one exists: as an object, as a note, or, if batches
-        without changes leave no object, by absence.
-        """
-        for version in standing.absent(reached, wanted.version):
-            if wanted.lenient():
-                continue
-            above = min((number for number in standing.attempts if number > version), default=None)
-            if above is not None:
-                child = standing.attempts[above][0]
-                parent = self.log.parent(child)
-                if parent.version >= version:
-                    raise self._lost(parent, child)
-            newest = max(standing.newest, reached)
-            if not newest:
-                raise MissingVersionError(
-                    f"{self.storage.url}: version {wanted.version} was never written: there is no object of this "
-                    "shard (was the folder removed? begin with a new checkpoint location)"
-                )
-            last = version
-            while last < wanted.version and not standing.has(last + 1):
-                last += 1
-            raise self._skipped(version, last, newest)
-
     def _skipped(self, first: int, last: int, newest: int) -> SkippedBatchError:
         what = f"batch {first - 1}" if first == last else f"batches {first - 1} to {last - 1}"
         return SkippedBatchError(
@@ -329,25 +270,6 @@ class ShardFiles:
             f"so {what} did not reach shard {self.shard} (a limit, show() or an action on a part of the output reads "
             "some shards only; write the whole output)"
         )
-
-    def _replay(self, at: Step, names: list[LogName], group: StoreGroup) -> tuple[Step, Logged, Since | None]:
-        """Apply objects, oldest first; return the step reached, the replayed amount, and the numbers of the newest
-        object.
-        """
-        table: dict[int, Any] = {}
-        replayed, since = Logged(), None
-        try:
-            for first in range(0, len(names), GROUP):
-                some = names[first : first + GROUP]
-                self._outlook.fetch(map(str, some), whole=GROUP)
-                for version in self.log.versions(some, at):
-                    apply_version(version, group, table)
-                    commit = version.commit
-                    replayed = replayed.plus(Logged.of(1, version.size, commit.records, group.kinds))
-                    at, since = Step(commit.version, commit.digest), Since.of(commit)
-        except FileNotFoundError as error:
-            raise MissingVersionError(f"{error.filename}: removed while it was read (try again)") from error
-        return at, replayed, since
 
     def totals(self, step: Step) -> dict[str, int]:
         """Return the totals in the object of a step; none if the object no longer exists. One list and one get."""
@@ -478,9 +400,10 @@ class ShardFiles:
             if (len(sound) >= keep and sound[-1] <= reached) or name.launch != launch_of(runs, name.version):
                 removed += [str(name), damage_name(str(name))]
             elif name.version in line:
-                reader = self._open(name, [])
-                if reader is not None and reader.meta.digest[:4].hex() == line[name.version]:
-                    sound.append(name.version)
+                with suppress(CheckpointError, ForeignFileError, FileNotFoundError):
+                    reader = checked(CheckpointReader(self._outlook, name), name, self.identity)
+                    if reader.meta.digest[:4].hex() == line[name.version]:
+                        sound.append(name.version)
         oldest = sound[-1] if len(sound) >= keep and sound[-1] <= reached else 0
         return removed, oldest, max(sound, default=0)
 

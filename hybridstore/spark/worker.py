@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from recovery.rule import launch_of
 from recovery.runs import Claim
 
 from ..collector import Tasks
@@ -29,7 +30,6 @@ from .placement import hand_over, note_load
 from .provider import StateStoreProvider
 from .query_log import query_in_run, time_in_run, watermark_of
 from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
-from .shard_files import launch_of
 from .shard_id import StateStoreId
 from .sharding import SHARD_COLUMN
 from .shipped import Batch, Operator, Runner, Shipped

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from changelog.storage import Storage
-from hybridstore.spark import StateStoreId, StateStoreProvider, shard_files
+from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
 from hybridstore.spark.loaded import ShardCache
 from hybridstore.state.home import with_cache
 from hybridstore.state.policy import CheckpointPolicy
+from recovery import attempts
 from recovery.fetching import FETCHING
 from recovery.runs import Claim
 from tests.tools.memory_storage import MemoryStorage
@@ -138,7 +139,7 @@ def test_a_tail_that_is_longer_than_a_group_is_read_in_groups(tmp_path: Path, mo
         shard, cache = Shard(tmp_path, CountedStorage(requests)), ShardCache()
         for batch in range(10):
             write(shard.task(cache), batch, **{f"k{batch}": batch})
-        monkeypatch.setattr(shard_files, "GROUP", 4)
+        monkeypatch.setattr(attempts, "GROUP", 4)
         requests.reset()
         assert content(shard.task(ShardCache()).get_store(10)) == {f"k{batch}": batch for batch in range(10)}
         # names; four objects and six headers; the others in two groups
