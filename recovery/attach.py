@@ -1,24 +1,20 @@
 """Attach: stores become those of a checkpoint. Only top records are read; pages and blocks stay cold until they are
-touched.
+touched. `ladder.climb` alone calls it.
 """
 
 from __future__ import annotations
 
 from .apply import Host
 from .checkpoint import CheckpointReader
-from .directory import Directory
 
 
-def attach(reader: CheckpointReader, host: Host) -> dict[int, Directory]:
-    """Make the settings and stores of `host` those of a checkpoint; return each store's directory by store number.
+def attach(reader: CheckpointReader, host: Host) -> None:
+    """Make the settings and stores of `host` those of a checkpoint. What `host` had before is forgotten.
 
-    What `host` had before is forgotten. Raises CorruptCheckpointError for a directory that is damaged, and what
-    `Host.define` raises. O(pages).
+    Raises CorruptCheckpointError for a directory that is damaged, and what `Host.define` raises. O(pages).
     """
     host.reset()
     host.settings.update(reader.meta.settings)
-    directories: dict[int, Directory] = {}
     for record in reader.meta.stores:
-        directory = directories[record.number] = reader.directory(record.number)
-        host.define(record.number, record.name, record.kind, record.parameters).attach(directory, record.state)
-    return directories
+        store = host.define(record.number, record.name, record.kind, record.parameters)
+        store.attach(reader.directory(record.number), record.state)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from changelog.errors import UnsupportedVersionError
+from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.files import REAL_FILES, Files
 from changelog.identity import Identity
 from changelog.reader import Version
@@ -60,7 +60,7 @@ class Climbed(NamedTuple):
     reader: CheckpointReader | None
     step: Step
     fault: Fault | None
-    skipped: list[tuple[CheckpointName, CheckpointError]]
+    skipped: list[tuple[CheckpointName, Exception]]
 
 
 def climb(
@@ -70,14 +70,16 @@ def climb(
     apply: Apply = apply_version,
     began: Callable[[CheckpointReader | None], object] = lambda reader: None,
     applied: Callable[[Version], object] = lambda version: None,
+    skips: tuple[type[Exception], ...] = (CheckpointError,),
 ) -> Climbed:
     """Fill `host` with the wanted version of a line, or with the version before the first fault.
 
     `began` is called when a checkpoint is attached (None: when the line begins from nothing), again for the next one if
-    that checkpoint proves damaged; `applied` for each version behind it. A fault is returned and not raised. Raises
-    UnsupportedVersionError, and what the line and `apply` raise. O(pages + tail).
+    that checkpoint proves damaged; `applied` for each version behind it. `skips` are the errors for which a checkpoint
+    is skipped. A fault is returned and not raised. Raises UnsupportedVersionError, ForeignFileError, and what the line
+    and `apply` raise. O(pages + tail).
     """
-    skipped: list[tuple[CheckpointName, CheckpointError]] = []
+    skipped: list[tuple[CheckpointName, Exception]] = []
     for name in reversed(line.checkpoints()):
         reader: CheckpointReader | None = None
         try:
@@ -89,9 +91,9 @@ def climb(
             began(reader)
             at = Step(reader.meta.version, reader.meta.digest)
             return Climbed(reader, *go_on(versions, host, at, apply=apply, applied=applied), skipped)
-        except UnsupportedVersionError:
+        except (UnsupportedVersionError, ForeignFileError):
             raise
-        except CheckpointError as error:
+        except skips as error:
             # A damaged checkpoint is not needed: the checkpoint before it and a longer tail hold the same state.
             skipped.append((name, error))
             if reader is not None:

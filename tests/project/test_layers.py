@@ -471,3 +471,15 @@ def test_importing_hybridstore_does_not_import_pyspark() -> None:
     code = "import sys, hybridstore; print(*(m for m in ('pyspark', 'pyarrow', 'pandas') if m in sys.modules))"
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == ""
+
+
+def test_one_function_opens_a_version() -> None:
+    """Every reader climbs the same ladder, so no caller opens a state that another refuses."""
+    callers = [
+        f"{path.relative_to(ROOT)}: {node.func.id}"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "attach"
+    ]
+    assert callers == ["recovery/ladder.py: attach"]

@@ -10,7 +10,7 @@ it. If files appear or vanish because a writer is active, the view is tried agai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -21,15 +21,23 @@ from changelog.identity import ID_BYTES, Identity
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import Tail, Version
 from changelog.segment import Position
-from changelog.storage import LocalStorage, Storage
+from changelog.storage import LocalStorage
 from recovery import steady
-from recovery.apply import Table, apply_version
-from recovery.attach import attach
-from recovery.checkpoint import CheckpointMeta
+from recovery.apply import Host, Table, apply_version
+from recovery.checkpoint import CheckpointMeta, CheckpointReader
 from recovery.directory import Directory
 from recovery.errors import CheckpointError, RestoreError
-from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, PACKS, CheckpointName, damage_name, list_checkpoints
-from recovery.line import Fault, Step, Walk, foreign
+from recovery.ladder import checked, climb
+from recovery.layout import (
+    CHANGELOG,
+    CHECKPOINTS,
+    LOG,
+    PACKS,
+    CheckpointName,
+    damage_name,
+    list_checkpoints,
+)
+from recovery.line import EMPTY, Fault, Step, Walk
 from recovery.pages import PageCheckpoint
 from recovery.rule import ABSENT
 from recovery.steady import signature_of
@@ -159,6 +167,100 @@ def open_view(
     return steadily(place, look, lambda view: bool(view.faults))
 
 
+class _Halfway(Exception):
+    """A version could be applied only in part."""
+
+
+class _AloneLine:
+    """The line of a checkpoint that was given by its file, whatever the file's name: nothing lies behind it."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def checkpoints(self) -> list[CheckpointName]:
+        return [CheckpointName(0, 0, "")]  # `open` knows its file
+
+    def open(self, name: CheckpointName) -> PageCheckpoint:
+        return PageCheckpoint(self._place.storage, self._place.name)
+
+    def behind(self, reader: CheckpointReader | None) -> Iterator[Version | Fault]:
+        return iter(())
+
+
+class _ViewLine:
+    """The line of a place for the ladder: checkpoints are read without a map, and whatever is in them."""
+
+    def __init__(
+        self,
+        place: Place,
+        line: Line,
+        checkpoints: list[CheckpointName],
+        at: int | None,
+        expected: Identity | None,
+        *,
+        thorough: bool,
+    ) -> None:
+        self.walk: Walk | None = None
+        self.start: Position | None = None
+        self.complete = False  # the walk came to the end of the line
+        self._place = place
+        self._line = line
+        self._checkpoints = checkpoints
+        self._at = at
+        self._expected = expected
+        self._thorough = thorough
+        self._steps = line.steps()
+
+    def checkpoints(self) -> list[CheckpointName]:
+        return [name for name in self._checkpoints if self._line.takes(name)]
+
+    def open(self, name: CheckpointName) -> PageCheckpoint:
+        storage = self._place.storage
+        where = f"{storage.url}/{name}"
+        if storage.list(damage_name(str(name))):
+            raise CheckpointError(f"{where}: its owner found a damaged block in it")
+        reader = PageCheckpoint(storage, name)
+        # Otherwise a damaged page would only be read later, with its store.
+        for record in reader.meta.stores if self._thorough else ():
+            for page in reader.directory(record.number).pages:
+                reader.page(record.number, page)
+        try:
+            checked(reader, name, self._expected)
+        except ForeignFileError as error:
+            # A shard of Spark goes on without it, like its owner; a plain state is refused, as by its owner.
+            raise (error if self._line.newest is None else CheckpointError(str(error))) from error
+        if self._steps.get(name.version, reader.meta.digest) != reader.meta.digest:
+            raise CheckpointError(f"{where}: belongs to another line of versions")
+        return reader
+
+    def behind(self, reader: CheckpointReader | None) -> Iterator[Version | Fault]:
+        """Yield the versions behind a checkpoint, up to the wanted one."""
+        line, at, start, identity = self._line, EMPTY, None, self._expected
+        if reader is not None:
+            meta = reader.meta
+            at, identity = Step(meta.version, meta.digest), meta.identity
+            if line.newest is None and meta.position.segment:
+                start = meta.position
+                line = line_of(self._place, start=start)
+        self.start, self.complete = start, False
+        self.walk = walk = line.walk(at, start=start, identity=identity, through=self._at)
+        if self._at is not None and at.version >= self._at:
+            return
+        for item in walk:
+            if isinstance(item, Version):
+                if self._at is not None and item.commit.version > self._at:
+                    return
+                if walk.begins and self._place.form == "segment":
+                    raise RestoreError(
+                        f"{self._place.where}: a segment that continues version {walk.begins} holds no state by itself "
+                        "(give the state directory, or use `log`)"
+                    )
+            yield item
+            if isinstance(item, Version) and item.commit.version == self._at:
+                return
+        self.complete = True
+
+
 class _Attempt:
     """One attempt at a view.
 
@@ -178,18 +280,23 @@ class _Attempt:
         self.seen = 0
         self.notes: list[str] = []
         self.faults: list[str] = []
-        self._reset()
-
-    def _reset(self) -> None:
         self.group = StoreGroup(_nowhere)
+        self._began(None)
+
+    def _began(self, reader: CheckpointReader | None) -> None:
+        """The stores are those of a checkpoint, or empty."""
+        self.checkpoint = reader if isinstance(reader, PageCheckpoint) else None
+        self.directories: dict[int, Directory] = {}
         self.version, self.digest = 0, EMPTY_DIGEST
         self.identity = Identity(bytes(ID_BYTES))
+        if reader is not None:
+            meta = reader.meta
+            self.directories = {record.number: reader.directory(record.number) for record in meta.stores}
+            self.version, self.digest, self.identity = meta.version, meta.digest, meta.identity
         self.wall_ms: int | None = None
         self.tail = Logged()
         self.cut: Tail | None = None
         self.ended: Commit | None = None
-        self.checkpoint: PageCheckpoint | None = None
-        self.directories: dict[int, Directory] = {}
 
     def view(self) -> View:
         if self.at is not None and (self.version != self.at if self.exact else self.faults):
@@ -229,9 +336,9 @@ class _Attempt:
     def read(self) -> None:
         """Fill the stores. Raises UnsupportedVersionError, OSError, or RestoreError when there is no such version."""
         if self.place.form == "checkpoint":
-            self._attach(self.place.storage, self.place.name)
+            climb(_AloneLine(self.place), self.group, began=self._began, skips=())
         elif self.place.form == "segment":
-            self._replay(line_of(self.place).walk(None))
+            self._climb(line_of(self.place), [])
         else:
             self._directory()
 
@@ -244,7 +351,7 @@ class _Attempt:
         self._from(checkpoints, floor)
         if floor and (self.faults or self.version < floor):
             self.faults, self.notes = [], []
-            self._reset()
+            self._began(None)
             self._from(checkpoints, 0)
 
     def _usable(self, version: int) -> bool:
@@ -261,16 +368,9 @@ class _Attempt:
             # Batches without rows of this shard write no object: any version up to `seen` equals the step below it.
             self.exact = self.at is None
             self.seen = line.newest if self.at is None else self.at
-        self._newest_checkpoint(line, checkpoints)
-        start, identity = None, self.expected
-        if self.checkpoint is not None:
-            identity = self.identity
-            if line.newest is None and self.checkpoint.meta.position.segment:
-                start = self.checkpoint.meta.position
-                line = line_of(self.place, start=start)
-        at = Step(self.version, self.digest)
-        self._replay(line.walk(at, start=start, identity=identity, through=self.at))
-        absent = [version for version in line.absent if at.version < version <= (self.at or version)]
+        climbing = self._climb(line, [name for name in checkpoints if self._usable(name.version)])
+        start, base = climbing.start, 0 if self.checkpoint is None else self.checkpoint.meta.version
+        absent = [version for version in line.absent if base < version <= (self.at or version)]
         if absent and not self.faults:
             self.faults.append(f"{self.place.where}: {ABSENT.format(absent[0], absent[0] - 1)}")
         if self.at is None and not self.faults and self.place.path is not None:
@@ -280,91 +380,56 @@ class _Attempt:
             if lost is not None:
                 self.faults.append(f"{lost[0]}: {lost[1]}")
 
-    def _newest_checkpoint(self, line: Line, checkpoints: list[CheckpointName]) -> None:
-        """Attach the newest sound checkpoint of this line, if there is one; other checkpoints are noted."""
-        storage = self.place.storage
-        steps = line.steps()
-        for name in reversed(checkpoints):
-            version = name.version
-            if not self._usable(version) or not line.takes(name):
-                continue
-            try:
-                where = f"{storage.url}/{name}"
-                if storage.list(damage_name(str(name))):
-                    raise CheckpointError(f"{where}: its owner found a damaged block in it")
-                self._attach(storage, str(name))
-                # Otherwise a damaged page would only be read later, with its store.
-                for directory in self.directories.values() if self.thorough else ():
-                    for page in directory.pages:
-                        directory.open(page)
-                if self.expected is not None and not self.expected.fits(self.identity):
-                    raise foreign(where, self.identity, self.expected)
-                if self.version != version:
-                    raise CheckpointError(f"{where}: holds version {self.version}, its name says {version}")
-                if steps.get(version, self.digest) != self.digest:
-                    raise CheckpointError(f"{where}: belongs to another line of versions")
-            except UnsupportedVersionError:
-                raise
-            except (OSError, *_MADE_UP) as error:
-                # A shard of Spark goes on without it, like its owner; a plain state is refused, as by its owner.
-                if isinstance(error, ForeignFileError) and line.newest is None:
-                    raise
-                self.notes.append(f"checkpoint {version} passed over: {_reason(error)}")
-                continue
-            return
-        self._reset()
-
-    def _attach(self, storage: Storage, name: str) -> None:
-        self._reset()
-        reader = PageCheckpoint(storage, name)
-        self.directories = attach(reader, self.group)
-        meta = reader.meta
-        self.version, self.digest, self.identity = meta.version, meta.digest, meta.identity
-        self.checkpoint = reader
-
-    def _replay(self, walk: Walk) -> None:
-        """Apply the versions behind the one in the stores: up to the wanted version, or to the first fault."""
-        table: Table = {}
-        if self.at is not None and self.version >= self.at:
-            return
-        for item in walk:
-            if isinstance(item, Fault):
-                if isinstance(item.error, (UnsupportedVersionError, OSError)):
-                    raise item.error
-                if isinstance(item.error, ForeignFileError) and self.expected is not None and not self.version:
-                    raise item.error  # all of it is another shard's
-                self.faults.append(str(item.raised()))
-                break
-            if self.at is not None and item.commit.version > self.at:
-                break
-            if walk.begins and self.place.form == "segment":
-                raise RestoreError(
-                    f"{self.place.where}: a segment that continues version {walk.begins} holds no state by itself "
-                    "(give the state directory, or use `log`)"
-                )
-            if not self._apply(item, table):
-                break
-            if item.commit.version == self.at:
-                break
-        else:
-            self.ended, self.cut = walk.ended, walk.cut
-        self.identity = walk.identity or self.identity
-
-    def _apply(self, version: Version, table: Table) -> bool:
-        commit = version.commit
+    def _climb(self, line: Line, checkpoints: list[CheckpointName]) -> _ViewLine:
+        """Fill the stores with the wanted version, or with the one before the first fault; other checkpoints are
+        noted.
+        """
+        climbing = _ViewLine(self.place, line, checkpoints, self.at, self.expected, thorough=self.thorough)
+        fault: Fault | None = None
         try:
-            apply_version(version, self.group, table)
+            climbed = climb(
+                climbing,
+                self.group,
+                apply=self._apply,
+                began=self._began,
+                applied=self._applied,
+                skips=(OSError, *_MADE_UP),
+            )
+            fault = climbed.fault
+            for name, error in climbed.skipped:
+                self.notes.append(f"checkpoint {name.version} passed over: {_reason(error)}")
+        except _Halfway as error:
+            self.halfway = True
+            self.faults.append(str(error))
+        if fault is not None:
+            if isinstance(fault.error, (UnsupportedVersionError, OSError)):
+                raise fault.error
+            if isinstance(fault.error, ForeignFileError) and self.expected is not None and not self.version:
+                raise fault.error  # all of it is another shard's
+            self.faults.append(str(fault.raised()))
+        walk = climbing.walk
+        if walk is not None:
+            self.identity = walk.identity or self.identity
+            if climbing.complete:
+                self.ended, self.cut = walk.ended, walk.cut
+        return climbing
+
+    def _apply(self, version: Version, host: Host, table: Table) -> None:
+        try:
+            apply_version(version, host, table)
             self.group.settle()  # waiting rows that cannot be applied must raise here
         except _MADE_UP as error:
-            self.halfway = True
-            self.faults.append(f"{self.place.where}: version {commit.version} cannot be applied: {_reason(error)}")
-            return False
+            raise _Halfway(
+                f"{self.place.where}: version {version.commit.version} cannot be applied: {_reason(error)}"
+            ) from error
+
+    def _applied(self, version: Version) -> None:
+        commit = version.commit
         self.version, self.digest, self.wall_ms = commit.version, commit.digest, commit.wall_ms
         self.tail = self.tail.plus(Logged.of(1, version.size, commit.records, self.group.kinds))
         self.round += version.size
         if self.scratch is not None and self.round > ROUND_BYTES:
             self._spill(self.scratch)
-        return True
 
     def _spill(self, scratch: Path) -> None:
         """Write the present records into a temporary checkpoint, and continue over it."""
