@@ -21,6 +21,7 @@ Nothing here knows stores or files.
 from .aggregator import Aggregator, independent_copy
 from .combined import Combined
 from .distinct import CountDistinct
+from .grid import DAY_MS, described
 from .kip450 import bucket_count, bucket_size
 from .laws import check_laws, nearly_equal
 from .projection import Projection, Where, renamed_column
@@ -32,6 +33,7 @@ from .window_state import Strategy, WindowState
 from .windows import FOREVER, Forever, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, Windows
 
 __all__ = [
+    "DAY_MS",
     "FOREVER",
     "STRATEGIES",
     "Aggregator",
@@ -70,6 +72,7 @@ __all__ = [
     "bucket_size",
     "check_laws",
     "choose",
+    "described",
     "independent_copy",
     "nearly_equal",
     "renamed_column",

@@ -26,6 +26,8 @@ from typing import Any, Final, Literal
 
 from hybridstore.clock import Duration, duration_ms
 
+from .grid import Align, Grid, Span, aligned_ms, check_zone
+
 Flavour = Literal["kip450", "kafka"]
 # The size of the window that never closes (ms): no time is beyond it, and the sum of two such times is an int64.
 FOREVER: Final = 2**61
@@ -33,6 +35,10 @@ FOREVER: Final = 2**61
 
 def _milliseconds(windows: object, argument: str, value: Any, *, zero: bool = False) -> int:
     return duration_ms(value, f"{type(windows).__name__}: {argument}", zero=zero)
+
+
+# Each record is in size / advance windows; a thousand windows take about 10 ms.
+MOST_WINDOWS: Final = 100_000
 
 
 class _Sized:
@@ -47,14 +53,19 @@ class _Sized:
         """Return how long (ms) after its exclusive end a window may still change."""
         return self.grace_ms
 
+    @property
+    def longest_ms(self) -> int:
+        """The length that no window exceeds (ms)."""
+        return self.size_ms
+
     def latest_end(self, ts: int) -> int:
-        """Return the largest end of a window that has begun by `ts`."""
-        return ts + self.size_ms
+        """Return the largest end of a window that has begun by `ts`, or a later time."""
+        return ts + self.longest_ms
 
     @property
     def needed_retention_ms(self) -> int:
         """A window is stored by its start, and may change while start > stream time - size - grace."""
-        return self.size_ms + self.grace_ms
+        return self.longest_ms + self.grace_ms
 
     @property
     def default_retention_ms(self) -> int:
@@ -62,30 +73,67 @@ class _Sized:
         return self.needed_retention_ms
 
 
-# Each record is in size / advance windows; a thousand windows take about 10 ms.
-MOST_WINDOWS: Final = 100_000
+class _OnGrid(_Sized):
+    """Windows on a grid: at multiples of the advance, or aligned to another time or to the days of a zone."""
+
+    __slots__ = ()
+
+    grid: Grid
+
+    @property
+    def regular(self) -> bool:
+        """Whether windows begin at multiples of `advance_ms`, are all as long, and leave no gaps."""
+        return self.grid.regular
+
+    @property
+    def longest_ms(self) -> int:
+        """The length that no window exceeds (ms): with a time zone a day more than the size."""
+        return self.grid.longest_ms
+
+    def end_of(self, start: int) -> int:
+        """Return the end of the window that begins at `start`."""
+        return start + self.size_ms if self.regular else self.grid.end_of(start)
+
+    def spans_of(self, ts: int) -> list[Span]:
+        """Return the windows that contain `ts`, in ascending order."""
+        return self.grid.spans(ts, ts)
+
+    def _shown(self, *given: tuple[str, Any]) -> str:
+        aligned = [(name, getattr(self, name)) for name in ("align_to", "time_zone")]
+        shown = [*given, *((name, value) for name, value in aligned if value is not None)]
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown)})"
 
 
-@dataclass(frozen=True, slots=True)
-class TumblingWindows(_Sized):
+@dataclass(frozen=True, slots=True, repr=False)
+class TumblingWindows(_OnGrid):
     """Windows [s, s + size) at every multiple of `size`.
 
-    A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for
-    an invalid duration, a size of 0 or a negative grace.
+    A window may change while `end > stream time - grace`; `grace` is 0 by default. `align_to` is a time at which a
+    window begins: a datetime or date, or a duration after 1970-01-01. `time_zone`, the name of a zone, makes windows of
+    whole days on its clock: a day there may have 23 or 25 hours. Raises ValueError or TypeError for an invalid
+    duration, a size of 0, a negative grace, and for an unknown zone or one with another size than whole days.
 
     >>> hs.TumblingWindows("1 minute").windows_for(75_000)  # the starts of the windows of a record at 75,000 ms
     [60000]
+    >>> hs.TumblingWindows("1 minute", align_to="15 s").windows_for(70_000)
+    [15000]
+    >>> hs.TumblingWindows("1 day", time_zone="Europe/Berlin").windows_for(90_000_000)
+    [82800000]
     """
 
     size: Duration = field(compare=False)
     grace: Duration | None = field(default=None, kw_only=True, compare=False)
-    size_ms: int = field(init=False, repr=False)
-    grace_ms: int = field(init=False, repr=False)
+    align_to: Align | None = field(default=None, kw_only=True, compare=False)
+    time_zone: str | None = field(default=None, kw_only=True, compare=False)
+    size_ms: int = field(init=False)
+    grace_ms: int = field(init=False)
+    grid: Grid = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size))
         grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
         object.__setattr__(self, "grace_ms", grace)
+        object.__setattr__(self, "grid", _grid(self, self.size_ms, self.size_ms))
 
     @property
     def advance_ms(self) -> int:
@@ -94,20 +142,25 @@ class TumblingWindows(_Sized):
 
     def windows_for(self, ts: int) -> list[int]:
         """Return the start of the window that contains `ts`, as a list."""
-        return [ts - ts % self.size_ms]
+        return [ts - ts % self.size_ms] if self.regular else [span.start for span in self.spans_of(ts)]
 
     def describe(self) -> list[Any]:
         """Return a stable description of plain text and numbers."""
-        return ["tumbling", self.size_ms, self.grace_ms]
+        return ["tumbling", self.size_ms, self.grace_ms, *self.grid.describe()]
+
+    def __repr__(self) -> str:
+        return self._shown(("size", self.size), ("grace", self.grace))
 
 
-@dataclass(frozen=True, slots=True)
-class HoppingWindows(_Sized):
-    """Windows [s, s + size) at every multiple of `advance`, which is at most `size`. No window starts before 0.
+@dataclass(frozen=True, slots=True, repr=False)
+class HoppingWindows(_OnGrid):
+    """Windows [s, s + size) at every multiple of `advance`. No window starts before 0. With an advance above the size
+    a record between two windows is in none: it has no result, and is not late.
 
-    A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for
-    an invalid duration, an advance of 0 or above the size, a negative grace, or more than 100,000 windows for each
-    record.
+    A window may change while `end > stream time - grace`; `grace` is 0 by default. `align_to` and `time_zone` are those
+    of `TumblingWindows`; with them the last window that would start before 0 starts at 0. Raises ValueError or
+    TypeError for an invalid duration, an advance of 0, a negative grace, more than 100,000 windows for each record, and
+    for an unknown zone or one with other spans than whole days.
 
     >>> hs.HoppingWindows("1 minute", "30 seconds").windows_for(75_000)
     [30000, 60000]
@@ -116,28 +169,29 @@ class HoppingWindows(_Sized):
     size: Duration = field(compare=False)
     advance: Duration = field(compare=False)
     grace: Duration | None = field(default=None, kw_only=True, compare=False)
-    size_ms: int = field(init=False, repr=False)
-    advance_ms: int = field(init=False, repr=False)
-    grace_ms: int = field(init=False, repr=False)
+    align_to: Align | None = field(default=None, kw_only=True, compare=False)
+    time_zone: str | None = field(default=None, kw_only=True, compare=False)
+    size_ms: int = field(init=False)
+    advance_ms: int = field(init=False)
+    grace_ms: int = field(init=False)
+    grid: Grid = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size))
         object.__setattr__(self, "advance_ms", _milliseconds(self, "advance", self.advance))
         grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
         object.__setattr__(self, "grace_ms", grace)
-        if self.advance_ms > self.size_ms:
-            raise ValueError(
-                f"HoppingWindows: advance: found {self.advance_ms} ms, expected at most the size, {self.size_ms} ms "
-                "(records between two windows would belong to none)"
-            )
         if -(-self.size_ms // self.advance_ms) > MOST_WINDOWS:
             raise ValueError(
                 f"HoppingWindows: found {-(-self.size_ms // self.advance_ms)} windows for each record (size / "
                 f"advance), expected at most {MOST_WINDOWS} (take a longer advance, or SlidingWindows)"
             )
+        object.__setattr__(self, "grid", _grid(self, self.size_ms, self.advance_ms))
 
     def windows_for(self, ts: int) -> list[int]:
         """Return the starts of the windows that contain `ts`, in ascending order."""
+        if not self.regular:
+            return [span.start for span in self.spans_of(ts)]
         return list(range(self.first_holding(ts), ts + 1, self.advance_ms))
 
     def first_holding(self, ts: int) -> int:
@@ -154,7 +208,16 @@ class HoppingWindows(_Sized):
 
     def describe(self) -> list[Any]:
         """Return a stable description of plain text and numbers."""
-        return ["hopping", self.size_ms, self.advance_ms, self.grace_ms]
+        return ["hopping", self.size_ms, self.advance_ms, self.grace_ms, *self.grid.describe()]
+
+    def __repr__(self) -> str:
+        return self._shown(("size", self.size), ("advance", self.advance), ("grace", self.grace))
+
+
+def _grid(windows: TumblingWindows | HoppingWindows, size_ms: int, advance_ms: int) -> Grid:
+    name = type(windows).__name__
+    zone = check_zone(name, windows.time_zone, (size_ms, advance_ms))
+    return Grid(size_ms, advance_ms, aligned_ms(name, windows.align_to, zone, advance_ms), zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +354,18 @@ class Forever(_Sized):
         """The distance between the starts of two windows: the size."""
         return self.size_ms
 
+    @property
+    def regular(self) -> bool:
+        """Whether windows begin at multiples of `advance_ms`, as this one does."""
+        return True
+
     def windows_for(self, ts: int) -> list[int]:
         """Return 0, the start of the window, as a list."""
         return [0]
+
+    def end_of(self, start: int) -> int:
+        """Return the end of the window, which no time reaches."""
+        return start + self.size_ms
 
     def describe(self) -> list[Any]:
         """Return a stable description of plain text and numbers."""

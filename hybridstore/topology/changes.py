@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ..aggregation import FOREVER, renamed_column
+from ..aggregation import DAY_MS, FOREVER, described, renamed_column
 from ..state.changes import Change, refused
 from ..stores.kinds import SESSION, SLIDING, SUPPRESSION, WINDOW
 
@@ -127,7 +127,8 @@ def _renamed(part: str, old: str, new: str) -> Change:
 
 def shape(windows: Sequence[Any]) -> tuple[str, list[int], int]:
     """Return the kind of windows with their flavour, their sizes (ms), and their grace (ms), of their description."""
-    kind, *rest = [part for part in windows if part != "panes"]
+    aligned = described(list(windows))
+    kind, *rest = [part for part in windows if part != "panes" and part not in aligned]
     if kind == SLIDING.name:
         kind, rest = f"sliding {rest[0]}", rest[1:]
     return kind, rest[:-1], rest[-1]
@@ -140,6 +141,8 @@ def needed_ms(windows: Sequence[Any]) -> int:
         return FOREVER
     if kind == SESSION.name:
         return 2 * sizes[0] + grace + 1
+    if any(part.startswith("zone") for part in described(list(windows))):
+        return sizes[0] + DAY_MS + grace
     return 3 * sizes[0] + grace + 1 if kind == "sliding kafka" else sizes[0] + grace
 
 
@@ -154,6 +157,9 @@ def _of_windows(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Nam
     if kind != new_kind:
         yield refused("windows", kind, new_kind, ANEW)
         return
+    grids = described(stored["windows"]), described(asked["windows"])
+    if grids[0] != grids[1]:
+        yield refused("windows: align_to and time_zone", grids[0], grids[1], ANEW)
     for name, old, new in zip(_SIZES[kind.split()[0]], sizes, new_sizes, strict=True):
         if old == new:
             continue

@@ -138,6 +138,7 @@ class Plan:
             and not self.whole
             and aggregates is not None
             and windows.advance_ms < windows.size_ms
+            and windows.regular
             and aggregates.commutative
             and aggregates.merge is not None
             # closed windows cannot be read

@@ -42,6 +42,9 @@ TOPOLOGIES: dict[str, hs.Topology] = {
         kinds=hs.CountDistinct("v"),
         even=hs.Sum("v", where=lambda row: row["v"] % 2 == 0),
     ),
+    "local_days": hs.stream(key="k", timestamp="t")
+    .windowed_by(hs.TumblingWindows("1 day", time_zone="Europe/Berlin"))
+    .aggregate(emit="commit", n=hs.Count()),
     "rows_by_window": LOUD.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(
         emit="commit", last=hs.LastBy("at"), odd=hs.Count(where=lambda row: row["n"] % 2)
     ),

@@ -47,6 +47,9 @@ WINDOWS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sliding of kafka": (hs.SlidingWindows(12, grace=10, flavour="kafka"), {}),
     "sliding of kafka kept": (hs.SlidingWindows(12, grace=10, flavour="kafka"), {"retention": 40}),
     "no windows": (None, {}),
+    "aligned": (hs.TumblingWindows(20, align_to=7, grace=5), {}),
+    "hopping aligned": (hs.HoppingWindows(20, 7, align_to=3), {}),
+    "hopping with gaps": (hs.HoppingWindows(6, 15, grace=4), {}),
 }
 EMITS: tuple[Emit, ...] = get_args(Emit)
 HOLDS: dict[str, Any] = {

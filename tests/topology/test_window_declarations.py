@@ -24,9 +24,8 @@ def test_durations_are_ints_timedeltas_or_text(size: Any) -> None:
 def test_windows_for_are_those_that_hold_the_time(ts: int, size: int, advance: int) -> None:
     tumbling = TumblingWindows(size)
     assert tumbling.windows_for(ts) == [s for s in range(max(0, ts - size), ts + 1) if s % size == 0 and s + size > ts]
-    if advance <= size:
-        actual = HoppingWindows(size, advance).windows_for(ts)
-        assert actual == [s for s in range(max(0, ts - size), ts + 1) if s % advance == 0 and s <= ts < s + size]
+    actual = HoppingWindows(size, advance).windows_for(ts)
+    assert actual == [s for s in range(max(0, ts - size), ts + 1) if s % advance == 0 and s <= ts < s + size]
 
 
 def test_windows_for_sliding_and_sessions() -> None:
@@ -45,7 +44,20 @@ def test_windows_for_sliding_and_sessions() -> None:
         (lambda: HoppingWindows(10, 0), ValueError, "HoppingWindows: advance"),
         (lambda: HoppingWindows("365 days", 1), ValueError, "found 31536000000 windows for each record"),
         (lambda: HoppingWindows(100_001, 1), ValueError, "expected at most 100000"),
-        (lambda: HoppingWindows(10, 11), ValueError, "advance: found 11 ms, expected at most the size, 10 ms"),
+        (
+            lambda: TumblingWindows("1 hour", time_zone="Europe/Rome"),
+            ValueError,
+            "found with 3600000 ms, expected whole",
+        ),
+        (
+            lambda: TumblingWindows("1 day", time_zone="Rome"),
+            ValueError,
+            "time_zone: found 'Rome', expected a name such",
+        ),
+        (lambda: TumblingWindows("1 day", time_zone=3), TypeError, "time_zone: found int, expected a name"),
+        (lambda: HoppingWindows("1 day", "1 hour", time_zone="UTC"), ValueError, "found with 3600000 ms"),
+        (lambda: TumblingWindows(5, align_to=-1), ValueError, "align_to: found -1"),
+        (lambda: TumblingWindows(5, align_to=1.5), TypeError, "align_to: found float"),
         (lambda: SlidingWindows(-1), ValueError, "SlidingWindows: size"),
         (lambda: SlidingWindows(10, flavour="flink"), ValueError, "flavour: found 'flink'"),
         (lambda: SlidingWindows(10, grace=5), ValueError, "grace: found 5 ms with flavour 'kip450'"),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...aggregation import Aggregator, HoppingWindows
+from ...aggregation import Aggregator, HoppingWindows, TumblingWindows
 from ...aggregation.exact_columns import Scale
 from ...clock import Watermark, expired_through
 from ..plan import Plan
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 _ROOM: Final = 62  # bits for a running sum of floats' limbs
 
 
+# So many windows are looked up by column at most.
+_SPANS: Final = 1_000_000
+
+
 class TimeColumns:
     """The way by column into the tumbling or hopping windows of one shard."""
 
@@ -60,6 +64,8 @@ class TimeColumns:
         """
         windowed = self._windowed
         times, keys, columns = way
+        if not windowed.windows.regular and int(times.max() - times.min()) // windowed.windows.advance_ms > _SPANS:
+            return Why.SPREAD
         before = windowed.stream_time if clock is None else max(windowed.stream_time, clock.late_ms)
         now = max(before, int(times.max()) if clock is None else clock.now_ms)
         closed = windowed.closed(before)
@@ -70,8 +76,7 @@ class TimeColumns:
         if isinstance(results, Why):
             windowed.dropped = dropped
         elif windowed.late is not None:
-            last = times - times % windowed.windows.advance_ms
-            windowed.late += np.nonzero(last + self._size <= closed)[0].tolist()
+            windowed.late += np.nonzero(self._all_closed(times, closed))[0].tolist()
         return results
 
     def _process(
@@ -176,6 +181,12 @@ class TimeColumns:
         """Return the items once for each open window that holds them; the starts of `items` are record times."""
         windows, times = self._windowed.windows, items.starts
         size, advance = windows.size_ms, windows.advance_ms
+        if isinstance(windows, TumblingWindows | HoppingWindows) and not windows.regular:
+            starts, _, first, behind = self._spans(times)
+            counts = behind - first
+            each = np.repeat(np.arange(len(times)), counts)
+            within = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
+            return self._in_time(items.chosen(each)._replace(starts=starts[first[each] + within]), closed)
         if not isinstance(windows, HoppingWindows):
             return self._in_time(items._replace(starts=times - times % size), closed)
         if size % advance == 0 and self._windowed.emit != "record":
@@ -188,9 +199,40 @@ class TimeColumns:
         each = np.nonzero(holds)[0]
         return self._in_time(items.chosen(each)._replace(starts=starts[holds]), closed)
 
+    def _spans(self, times: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return the starts and ends of the windows on a grid of their own that contain one of the times, and for each
+        time the place of the first of its windows, and of the first behind them.
+        """
+        windows = self._windowed.windows
+        assert isinstance(windows, TumblingWindows | HoppingWindows)
+        spans = np.array(windows.grid.spans(int(times.min()), int(times.max())), np.int64).reshape(-1, 2)
+        starts, ends = spans[:, 0], spans[:, 1]
+        first = np.searchsorted(ends, times, "right")
+        return starts, ends, first, np.maximum(np.searchsorted(starts, times, "right"), first)
+
+    def _all_closed(self, times: Ints, closed: int) -> Any:
+        """Return for each time whether it has windows, and all of them have closed."""
+        windows = self._windowed.windows
+        if windows.regular:
+            return times - times % windows.advance_ms + self._size <= closed
+        if not len(times):
+            return np.zeros(0, bool)
+        _, ends, first, behind = self._spans(times)
+        last = np.maximum(behind - 1, 0)
+        return (behind > first) & (ends[last] <= closed) if len(ends) else np.zeros(len(times), bool)
+
+    def _ends(self, starts: Ints) -> Ints:
+        """Return the ends of windows by their starts."""
+        windows = self._windowed.windows
+        if windows.regular:
+            return starts + self._size
+        distinct, place = np.unique(starts, return_inverse=True)
+        ends: Ints = np.array([windows.end_of(start) for start in distinct.tolist()], np.int64)[place]
+        return ends
+
     def _in_time(self, items: Items, closed: int) -> Items:
         """Return the items of windows that are open; the others are counted as dropped."""
-        late = items.starts + self._size <= closed
+        late = self._ends(items.starts) <= closed
         if not late.any():
             return items
         self._windowed.dropped += int(items.rows[late].sum())
@@ -215,7 +257,7 @@ class TimeColumns:
         results: Results
         if windowed.emit == "close":
             # only windows of the commit that close in it must be in memory, before the stored ones
-            closing = int(np.searchsorted(groups.starts, windowed.closed(now) - self._size, "right"))
+            closing = int(np.searchsorted(self._ends(groups.starts), windowed.closed(now), "right"))
             shared = windowed.form.shared
             windowed.open = {(starts[i], names[i]): list(shared(values[i])) for i in range(closing)}
             windowed.stream_time = now
@@ -224,7 +266,7 @@ class TimeColumns:
             results = Columns(
                 [part.take(array_of(groups.codes)) for part in keys.parts],
                 groups.starts,
-                groups.starts + self._size,
+                self._ends(groups.starts),
                 [
                     column if part.result is None else list(map(part.result, column))
                     for (part, _), column in zip(self._parts, columns, strict=True)
@@ -329,7 +371,7 @@ class TimeColumns:
             stored = finals[0] if bare else list(map(list, zip(*finals, strict=True)))
             self._write(windowed, names, stored, starts.tolist(), starts, now)
         return Columns(
-            [part.take(array_of(items.codes)) for part in keys.parts], items.starts, items.starts + self._size, results
+            [part.take(array_of(items.codes)) for part in keys.parts], items.starts, self._ends(items.starts), results
         )
 
 

@@ -39,6 +39,7 @@ class Why(StrEnum):
     STEPPED = "rows of the same commit were processed one by one"
     TIMED = "results carry their largest record time"
     LATE = "records are too late for windows that the watermark closes in this batch"
+    SPREAD = "times are too far apart for windows that are aligned, or of local days"
     STORED = "what is stored is a decimal, a float where whole numbers come, or too large"
 
 

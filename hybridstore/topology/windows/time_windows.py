@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...aggregation import Forever, HoppingWindows, TumblingWindows
-from ...clock import Watermark, closed_through, expired_through
+from ...clock import INT64_MAX, Watermark, closed_through, expired_through
 from ...state.group import StoreGroup
 from ...stores.window import WindowStore
 from ..batch import Records
@@ -23,7 +23,7 @@ class TimeWindowed(Windowed[WindowStore]):
     def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool = False) -> None:
         assert isinstance(plan.windows, TumblingWindows | HoppingWindows | Forever)
         self.windows = plan.windows
-        store = window_store(group, WINDOWS, plan.kept_ms, size_ms=plan.windows.size_ms, clocked=clocked)
+        store = window_store(group, WINDOWS, plan.kept_ms, size_ms=plan.windows.longest_ms, clocked=clocked)
         super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
         # (start, key) -> [largest record time, aggregate], changed in this commit
         self.open: dict[tuple[int, Any], list[Any]] = {}
@@ -32,8 +32,8 @@ class TimeWindowed(Windowed[WindowStore]):
         """See `Windowed.add`. O(records x windows)."""
         windows, open_, size = self.windows, self.open, self.windows.size_ms
         closing, floor = self.closing_ms, self.floor
-        tumbling = type(windows) is TumblingWindows
-        advance = windows.advance_ms
+        regular = isinstance(windows, Forever) or windows.regular
+        tumbling = regular and not isinstance(windows, HoppingWindows)
         add, finish, each = self.aggregates.add, self.aggregates.finish, self.emit == "record"
         closed = self.closed(now)
         self.store.touch(records.keys)
@@ -41,10 +41,12 @@ class TimeWindowed(Windowed[WindowStore]):
             if ts > now and clock is None:
                 now = ts
                 closed = max(closed_through(now, closing), floor)
-            for start in (ts - ts % size,) if tumbling else windows.windows_for(ts):
-                if start + size <= closed:
+            starts = (ts - ts % size,) if tumbling else windows.windows_for(ts)
+            for start in starts:
+                end = start + size if regular else windows.end_of(start)
+                if end <= closed:
                     self.dropped += 1
-                    if start + advance > ts:  # the last one
+                    if start == starts[-1]:
                         self.too_late()
                     continue
                 slot = open_.get((start, key))
@@ -54,7 +56,7 @@ class TimeWindowed(Windowed[WindowStore]):
                 if ts > slot[0]:
                     slot[0] = ts
                 if each:
-                    results.append(Result(key, start, start + size, finish(slot[1]), slot[0]))
+                    results.append(Result(key, start, end, finish(slot[1]), slot[0]))
         return now
 
     def _load(self, key: Any, start: int) -> list[Any]:
@@ -68,19 +70,24 @@ class TimeWindowed(Windowed[WindowStore]):
 
     def ended(self, after: int, through: int | None) -> list[Result]:
         """See `Windowed.ended`: by start and then key. O(those windows)."""
-        low = max(0, after - self.windows.size_ms + 1)
-        high = None if through is None else through - self.windows.size_ms
+        # windows on a grid of their own are read by their starts, and chosen by their ends
+        windows, regular = self.windows, self.windows.regular
+        low = max(0, after - windows.longest_ms + 1)
+        high = None if through is None else through - (windows.size_ms if regular else 1)
         if high is not None and high < low:
             return []
         slots: dict[tuple[int, Any], Sequence[Any]] = {
             (start, key): self.form.shared(value) for (key, start), value in self.store.fetch_all(low, high)
         }
         slots.update(row for row in self.open.items() if row[0][0] >= low and (high is None or row[0][0] <= high))
+        if not regular:
+            last = INT64_MAX if through is None else through
+            slots = {window: slot for window, slot in slots.items() if after < windows.end_of(window[0]) <= last}
         return [self._result(window, slots[window]) for window in sorted(slots)]
 
     def _result(self, window: tuple[int, Any], slot: Sequence[Any]) -> Result:
         start, key = window
-        return Result(key, start, start + self.windows.size_ms, self.aggregates.finish(slot[1]), slot[0])
+        return Result(key, start, self.windows.end_of(start), self.aggregates.finish(slot[1]), slot[0])
 
     def write(self) -> None:
         """See `Windowed.write`: by start and then key."""

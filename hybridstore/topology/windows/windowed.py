@@ -78,7 +78,7 @@ class Windowed(ABC, Generic[S]):
         self.retention_ms = plan.kept_ms
         self.closing_ms = plan.windows.closing_ms(clocked=clocked)
         # How far from a record's time its windows in the store can be; None: anywhere.
-        self.reach_ms: int | None = getattr(plan.windows, "size_ms", None)
+        self.reach_ms: int | None = getattr(plan.windows, "longest_ms", getattr(plan.windows, "size_ms", None))
         self.open: dict[Any, Any] = {}
         self.stream_time = self.committed = stream_time
         """The largest record time seen, or the watermark (ms), -1 at first; and as of the last commit."""
