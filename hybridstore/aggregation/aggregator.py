@@ -90,6 +90,9 @@ class Aggregator:
     the types of values for which this holds (`(int, bool)`). Without `exact_subtract`, `subtract` is only used if its
     strategy is named.
 
+    `timed`: `add`, `add_many` and `subtract` are given tuples (event time in ms, value) in place of values, so that the
+    time of a value may decide, and not the order of arrival, which depends on where commits are cut.
+
     `where(row)` says which rows of a topology are added: a function of the row, a dict. The function's name is part of
     `describe()`, and so is `name`, by which stored state is compared with the code; by default the names of the
     functions.
@@ -122,6 +125,7 @@ class Aggregator:
         "parameters",
         "result",
         "subtract",
+        "timed",
         "where",
     )
 
@@ -139,6 +143,7 @@ class Aggregator:
         add_many: Callable[[Any, Any], Any] | None = None,
         name: str | None = None,
         where: Where = None,
+        timed: bool = False,
     ) -> None:
         _function("init", init)
         _function("add", add)
@@ -162,6 +167,8 @@ class Aggregator:
         """The column of a row that is the value; None: the row itself."""
         self.better: Callable[[Any, Any], bool] | None = None
         """For an aggregate that is one of the values: whether the first, a newer value, replaces the second."""
+        self.timed = timed
+        """Whether `add`, `add_many` and `subtract` are given (event time in ms, value) in place of values."""
         self.linear = False
         """Whether an aggregate is as large as what went in, so that holding several at once does not pay."""
         self.where: Where = None
@@ -228,12 +235,14 @@ class Aggregator:
         return aggregate if self.copy is None else self.copy(aggregate)
 
     def of(self, values: Iterable[Any]) -> Any:
-        """Return the result for `values` in their order, which every strategy must equal.
+        """Return the result for `values` in their order, which every strategy must equal. If the aggregator is timed,
+        their places are their times.
 
         >>> hs.Last().of([1, 2, 3])
         3
         """
-        return self.finish(self.fold(self.init(), values if isinstance(values, list) else list(values)))
+        given: list[Any] = list(enumerate(values)) if self.timed else list(values)
+        return self.finish(self.fold(self.init(), given))
 
     def describe(self) -> list[Any]:
         """Return a stable description of plain lists, text and numbers: equal for equal aggregators, also in later

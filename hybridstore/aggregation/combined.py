@@ -59,6 +59,7 @@ class Combined(Aggregator):
             commutative=all(p.commutative for p in parts),
             exact_subtract=exact,
             name="combined",
+            timed=any(p.timed for p in parts),
         )
         if exact and any(p.exact_subtract is not True for p in parts):
             # each part is then asked which values are exact
@@ -96,6 +97,8 @@ class Combined(Aggregator):
     def _each(self, functions: list[Callable[[Any, Any], Any]]) -> Callable[[list[Any], Any], list[Any]]:
         """Return a function that applies one function of each part to its aggregate and its column's value."""
         steps = [(i, function, place) for i, (function, place) in enumerate(zip(functions, self.places, strict=True))]
+        if any(part.timed for part in self.parts):
+            return self._each_timed(steps)
         if len(self.columns) > 1:
 
             def each(aggregates: list[Any], values: list[Any]) -> list[Any]:
@@ -140,6 +143,21 @@ class Combined(Aggregator):
             return aggregates
 
         return all_of
+
+    def _each_timed(self, steps: list[tuple[int, Any, int]]) -> Callable[[list[Any], Any], list[Any]]:
+        """Return the function of `_each` for (event time, value): parts that are not timed are given the value."""
+        single = len(self.columns) == 1
+        timed = [part.timed for part in self.parts]
+
+        def each(aggregates: list[Any], pair: tuple[int, Any]) -> list[Any]:
+            ts, values = pair
+            for i, function, place in steps:
+                value = None if place < 0 else values if single else values[place]
+                if value is not None or place < 0:
+                    aggregates[i] = function(aggregates[i], (ts, value) if timed[i] else value)
+            return aggregates
+
+        return each
 
 
 def _starting(parts: tuple[Aggregator, ...]) -> Callable[[], list[Any]]:

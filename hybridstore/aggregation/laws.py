@@ -42,8 +42,9 @@ def _orders(samples: Sequence[Any]) -> Iterator[list[Any]]:
 def check_laws(aggregator: Aggregator, samples: Sequence[Any]) -> None:
     """Test an aggregator's declared powers on sample values; raise ValueError that lists the laws it breaks.
 
-    Give at least three different values, among them the difficult ones: more kinds of values find more faults. Passing
-    proves nothing. An aggregator that changes a sample breaks a law, too. Cost: some tens of passes over the samples.
+    Give at least three different values, among them the difficult ones: more kinds of values find more faults. If the
+    aggregator is timed, their places are their times. Passing proves nothing. An aggregator that changes a sample
+    breaks a law, too. Cost: some tens of passes over the samples.
 
     >>> hs.check_laws(hs.Sum(), [1, -2, 3])
     >>> joined = hs.Reduce(lambda before, text: before + text, commutative=True, name="joined")
@@ -53,7 +54,7 @@ def check_laws(aggregator: Aggregator, samples: Sequence[Any]) -> None:
     ValueError: aggregator reduce: breaks 1 of its laws:
       commutative: ['c', 'b', 'a'] gives what ['a', 'b', 'c'] gives: found 'cba', expected 'abc'
     """
-    values = list(samples)
+    values: list[Any] = list(enumerate(samples)) if aggregator.timed else list(samples)
     if len(values) < 3:
         raise ValueError(f"check_laws: samples: found {len(values)}, expected at least 3 values")
     broken = [f"{law}: {problem}" for law, problem in _violations(aggregator, values)]

@@ -5,7 +5,7 @@
     Min Max                      selection, merge, commutative
     TopK                         merge, commutative
     CollectSet                   exact subtract, merge, commutative
-    First Last Collect           ordered merge: not commutative
+    First Last Collect           merge, commutative: they are given the times of values
     Reduce(function)             what its arguments declare
 
 Aggregates are plain numbers, text, lists, dicts and tuples, so that any store can hold them. Values are never changed;
@@ -22,8 +22,11 @@ import operator
 from bisect import insort
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from itertools import chain
 from math import nan
 from typing import Any, Final, Literal
+
+from changelog.codec import pack
 
 from . import exact
 from .aggregator import Add, Aggregator, independent_copy
@@ -51,6 +54,7 @@ class _Builtin(Aggregator):
         exact_subtract: bool | tuple[type, ...] = False,
         add_many: Callable[[Any, Any], Any] | None = None,
         parameters: Sequence[Any] = (),
+        timed: bool = False,
     ) -> None:
         super().__init__(
             init,
@@ -63,6 +67,7 @@ class _Builtin(Aggregator):
             exact_subtract=exact_subtract,
             add_many=add_many,
             name=name,
+            timed=timed,
         )
         if column is not None and not isinstance(column, str):
             raise TypeError(f"{name}: column: found {type(column).__name__}, expected str")
@@ -266,28 +271,28 @@ class Max(_Builtin):
         self.better = operator.ge
 
 
-def _first_add(state: Any, value: Any) -> Any:
-    return value if state is None else state
+def _before(pair: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether a (time, value) is before another one in event order: by time, then by the packed bytes of the value."""
+    if pair[0] != other[0]:
+        return bool(pair[0] < other[0])
+    return pack(pair[1]) < pack(other[1])
 
 
-def _first_many(state: Any, values: Sequence[Any]) -> Any:
-    return values[0] if state is None and values else state
+def _first_add(state: Any, pair: Sequence[Any]) -> Any:
+    return list(pair) if state is None or _before(pair, state) else state
 
 
-def _last_add(_state: Any, value: Any) -> Any:
-    return value
+def _last_add(state: Any, pair: Sequence[Any]) -> Any:
+    return list(pair) if state is None or _before(state, pair) else state
 
 
-def _last_merge(older: Any, newer: Any) -> Any:
-    return older if newer is None else newer
-
-
-def _last_many(state: Any, values: Sequence[Any]) -> Any:
-    return values[-1] if values else state
+def _value_of(state: Any) -> Any:
+    return None if state is None else state[1]
 
 
 class First(_Builtin):
-    """The first value in event order, of equal times the first to arrive: None if none.
+    """The first value in event order, whatever the order of arrival: None if none. Of equal times the value whose
+    packed bytes are the smaller is the first.
 
     >>> hs.First().of(["/", "/help", "/docs"])
     '/'
@@ -301,15 +306,16 @@ class First(_Builtin):
             column,
             _none,
             _first_add,
-            merge=lambda older, newer: newer if older is None else older,
-            commutative=False,
-            add_many=_first_many,
+            merge=lambda older, newer: older if newer is None else _first_add(older, newer),
+            result=_value_of,
+            timed=True,
         )
         self.only(where)
 
 
 class Last(_Builtin):
-    """The last value in event order, of equal times the last to arrive: None if none.
+    """The last value in event order, whatever the order of arrival: None if none. Of equal times the value whose packed
+    bytes are the greater is the last.
 
     >>> hs.Last().of(["/", "/help", "/docs"])
     '/docs'
@@ -318,42 +324,86 @@ class Last(_Builtin):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__("last", column, _none, _last_add, merge=_last_merge, commutative=False, add_many=_last_many)
+        super().__init__(
+            "last",
+            column,
+            _none,
+            _last_add,
+            merge=lambda older, newer: older if newer is None else _last_add(older, newer),
+            result=_value_of,
+            timed=True,
+        )
         self.only(where)
 
 
-def _append(items: list[Any], value: Any) -> list[Any]:
-    items.append(value)
+def _append(items: list[Any], pair: Sequence[Any]) -> list[Any]:
+    items += pair
     return items
 
 
-def _extend(items: list[Any], values: Sequence[Any]) -> list[Any]:
-    items.extend(values)
+def _extend(items: list[Any], newer: list[Any]) -> list[Any]:
+    items += newer
     return items
+
+
+def _append_many(items: list[Any], pairs: Sequence[Sequence[Any]]) -> list[Any]:
+    items += chain.from_iterable(pairs)
+    return items
+
+
+def _in_event_order(items: list[Any]) -> list[int]:
+    """Return the places of pairs (time, value, time, value, ...) in event order. O(n log n), and O(n) in order."""
+    times = items[::2]
+    places = sorted(range(len(times)), key=times.__getitem__)
+    if len(set(times)) < len(times):
+        values = items[1::2]
+        places.sort(key=lambda place: (times[place], pack(values[place])))
+    return places
 
 
 class Collect(_Builtin):
-    """All values as a list, in event order.
+    """All values as a list, in event order, whatever the order of arrival; of equal times the value whose packed bytes
+    are the smaller comes first.
+
+    With `limit` at most so many values are kept: the first ones in event order. Raises ValueError for a limit below 1.
 
     >>> hs.Collect().of(["/", "/help", "/"])
     ['/', '/help', '/']
+    >>> hs.Collect(limit=2).of(["/", "/help", "/"])
+    ['/', '/help']
     """
 
     __slots__ = ()
 
-    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
+    def __init__(self, column: str | None = None, *, limit: int | None = None, where: Where = None) -> None:
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValueError(f"collect: limit: found {limit!r}, expected an int of at least 1")
+
+        def cut(items: list[Any]) -> list[Any]:
+            # twice as many may be kept, so that they are seldom sorted
+            if limit is not None and len(items) > 4 * limit:
+                places = _in_event_order(items)[:limit]
+                items[:] = [part for place in places for part in items[2 * place : 2 * place + 2]]
+            return items
+
+        def result(items: list[Any]) -> list[Any]:
+            values = items[1::2]
+            return [values[place] for place in _in_event_order(items)[:limit]]
+
         super().__init__(
             "collect",
             column,
             list,
-            _append,
-            merge=_extend,
+            _append if limit is None else lambda items, pair: cut(_append(items, pair)),
+            merge=_extend if limit is None else lambda items, newer: cut(_extend(items, newer)),
             copy=list.copy,
-            commutative=False,
-            add_many=_extend,
+            result=result,
+            add_many=_append_many if limit is None else lambda items, pairs: cut(_append_many(items, pairs)),
+            parameters=[] if limit is None else [limit],
+            timed=True,
         )
         self.only(where)
-        self.linear = True
+        self.linear = limit is None
 
 
 def _tally(counts: dict[Any, int], value: Any) -> dict[Any, int]:

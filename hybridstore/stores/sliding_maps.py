@@ -60,6 +60,8 @@ class SlidingMaps(KeyBlocks):
         self.size_ms: int = parameters["size_ms"]
         self._idle_width = max(1, self.size_ms // _IDLE_STEPS)
         self._strategy: Strategy[Any] | None = None
+        # whether window states have (time, value) in place of values
+        self._timed = False
         self._state_type: type | None = None
         self._tail = ColdTail(3)
         super().__init__(name, number, parameters, journal, {"expired": 0}, PUT_AT)
@@ -73,8 +75,9 @@ class SlidingMaps(KeyBlocks):
             return
         for key, run in self._runs.items():
             if type(run) is not list:
-                self._runs[key] = list(run.columns())
+                self._runs[key] = list(self._values_of(run))
         self._strategy = strategy
+        self._timed = strategy.aggregator.timed
         self._state_type = type(strategy.new())
 
     def _is_users(self, error: BaseException) -> bool:
@@ -104,7 +107,7 @@ class SlidingMaps(KeyBlocks):
         if self._dirty is not None:
             self._dirty.add(key)
         try:
-            return state.update(ts, value, self._low)
+            return state.update(ts, (ts, value) if self._timed else value, self._low)
         except BaseException:
             self._take_back(key, state, value, ts)
             raise
@@ -173,8 +176,9 @@ class SlidingMaps(KeyBlocks):
         now, low, size = self._stream_time, self._low, self.size_ms
         due = min(self._next_idle, self._cold_until) + size + 1
         state: Any = None
+        given = list(zip(times, values, strict=True)) if self._timed else values
         try:
-            for key, value, ts in zip(keys, values, times, strict=True):
+            for key, value, ts in zip(keys, given, times, strict=True):
                 if ts > now:
                     if ts >= due:
                         self.apply_time(ts)
@@ -198,7 +202,7 @@ class SlidingMaps(KeyBlocks):
         except BaseException as error:
             self._stream_time, self._low = now, low
             if self._is_users(error) and type(state) is state_type and runs.get(key) is state:
-                self._take_back(key, state, value, ts)
+                self._take_back(key, state, value[1] if self._timed else value, ts)
             raise
         self._stream_time, self._low = now, low
 
@@ -310,7 +314,7 @@ class SlidingMaps(KeyBlocks):
         """The aggregator failed: remove the new value, keep the other values, and rebuild the derived data at the next
         touch.
         """
-        times, values = state.columns()
+        times, values = self._values_of(state)
         i = bisect_right(times, ts) - 1
         if i >= 0 and times[i] == ts and values[i] is value:
             del times[i], values[i]
@@ -429,15 +433,22 @@ class SlidingMaps(KeyBlocks):
         if type(run) is list:
             # expired values are not restored, so they are never aggregated
             i = bisect_left(run[0], self._low)
-            runs[key] = run = self._strategy.restore(run[0][i:] if i else run[0], run[1][i:] if i else run[1])
+            times, values = (run[0][i:], run[1][i:]) if i else run
+            given = list(zip(times, values, strict=True)) if self._timed else values
+            runs[key] = run = self._strategy.restore(times, given)
         return run
+
+    def _values_of(self, state: WindowState) -> tuple[array[int], list[Any]]:
+        """Return the times and values of a window state, as they are stored."""
+        times, values = state.columns()
+        return times, [value for _, value in values] if self._timed else values
 
     def _live(self, key: Any) -> tuple[Sequence[int], list[Any]]:
         """Return the times and values of a loaded key that are in the window."""
         run = self._runs.get(key)
         if run is None:
             return (), []
-        times, values = run if type(run) is list else run.columns()
+        times, values = run if type(run) is list else self._values_of(run)
         i = bisect_left(times, self._low)
         return times[i:], values[i:]
 

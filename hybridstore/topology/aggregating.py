@@ -159,7 +159,7 @@ class Aggregating:
                 if value is None:
                     continue
                 try:
-                    part.add(part.init(), value)
+                    part.add(part.init(), (ts, value) if part.timed else value)
                 except TypeError:
                     of = "whole rows" if part.column is None else f"column {part.column!r}"
                     fault = f"found {type(value).__name__} {shown(value)}, which it cannot add"

@@ -4,6 +4,7 @@ import copy
 import math
 import statistics
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def test_declared_powers() -> None:
     assert Count().powers() == ["commutative", "merge", "subtract", "exact subtract"]
     assert Sum().powers() == ["commutative", "merge", "subtract", "exact subtract of int, bool, float"]
     assert Max().powers() == ["commutative", "merge", "selection"]
-    assert First().powers() == Last().powers() == Collect().powers() == ["merge"]
+    assert First().powers() == Last().powers() == Collect().powers() == ["commutative", "merge"]
     assert Reduce(max).powers() == []
 
 
@@ -214,14 +215,58 @@ def test_combined_results_in_the_order_of_names() -> None:
     assert both.names == ("requests", "bytes", "peak", "last")
     # a column is kept once, and a count needs none
     assert both.columns == ("bytes", "path")
+    assert both.timed
     assert both.of([both.project(row) for row in rows]) == (3, 8, 5, "/b")
 
 
 def test_combined_has_the_powers_that_all_have() -> None:
     assert Combined({"a": Count(), "b": Sum("x")}).powers() == Sum().powers()
     assert Combined({"a": Count(), "b": Max("x")}).powers() == ["commutative", "merge"]
-    assert Combined({"a": Sum("x"), "b": First("x")}).powers() == ["merge"]
+    assert Combined({"a": Sum("x"), "b": First("x")}).powers() == ["commutative", "merge"]
+    assert Combined({"a": Sum("x"), "b": Reduce(max, "x", associative=True)}).powers() == ["merge"]
     assert Combined({"a": Sum("x"), "b": Reduce(max, "x")}).powers() == []
+
+
+def test_event_order_decides_and_of_equal_times_the_packed_bytes() -> None:
+    first, last, both = First(), Last(), Collect(limit=2)
+    pairs: list[Any] = [(5, "b"), (3, "late"), (9, None), (3, "early"), (9, 1), (5, "a")]
+    for order in permutations(pairs):
+        assert first.finish(first.fold(first.init(), order)) == "late"
+        assert last.finish(last.fold(last.init(), order)) is None
+        assert both.finish(both.fold(both.init(), order)) == ["late", "early"]
+    everything = Collect()
+    assert everything.finish(everything.fold([], pairs)) == ["late", "early", "a", "b", 1, None]
+
+
+def test_a_limit_bounds_what_is_kept() -> None:
+    kept = Collect(limit=3)
+    items = kept.init()
+    for ts in range(1000, 0, -1):
+        items = kept.add(items, (ts, "x" * ts))
+        assert len(items) <= 12
+    assert kept.finish(items) == ["x", "xx", "xxx"]
+    assert len(kept.merge(items, kept.fold(kept.init(), [(ts, "y") for ts in range(50)]))) <= 12
+    assert Collect("v", limit=3).describe() == ["collect", "v", 3]
+    for limit in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match=r"^collect: limit: found .*, expected an int of at least 1"):
+            Collect(limit=limit)  # type: ignore[arg-type]
+
+
+def test_an_aggregator_of_ones_own_may_be_timed() -> None:
+    """How long the newest value has been the greatest: the time in the state decides."""
+    span = Aggregator(
+        lambda: (None, None),
+        lambda state, pair: (min(pair[0], state[0] or pair[0]), max(pair[0], state[1] or pair[0])),
+        lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
+        result=lambda state: state[1] - state[0],
+        copy=False,
+        commutative=True,
+        timed=True,
+        name="span",
+    )
+    both = Combined({"n": Count(), "span": span.on("x")})
+    pairs = [(30, 1), (10, 2), (25, None)]
+    assert both.finish(both.fold(both.init(), pairs)) == (3, 20)
 
 
 def test_combined_keeps_the_laws() -> None:

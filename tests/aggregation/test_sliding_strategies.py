@@ -97,7 +97,7 @@ COUNT_AND_MEAN = Combined({"n": Count(), "m": Mean("x")})
 MEAN_AND_COUNT = Combined({"m": Mean("x"), "n": Count("x")})
 MEAN = Combined({"m": Mean("x")})
 MANY = Combined({"n": Count("x"), "s": Sum("x"), "top": TopK(2, "x"), "max": Max("x")})
-ORDERED = Combined({"n": Count(), "last": Last("x")})
+TIMED = Combined({"n": Count(), "last": Last("x"), "all": Collect("x", limit=4)})
 
 CASES: list[tuple[Aggregator, Value, list[str]]] = [
     (Sum(), numbers, ["subtract", "merge", "ladder", "buckets", "chunks", "recompute"]),
@@ -108,9 +108,10 @@ CASES: list[tuple[Aggregator, Value, list[str]]] = [
     (TopK(3), small_ints, ["merge", "ladder", "buckets"]),
     (Variance(), small_ints, ["merge", "ladder"]),
     (CollectSet(), small_ints, ["subtract", "merge"]),
-    (First(), small_ints, ["chunks", "recompute"]),
-    (Last(), small_ints, ["chunks"]),
-    (Collect(), small_ints, ["recompute", "chunks"]),
+    (First(), small_ints, ["merge", "ladder", "recompute"]),
+    (Last(), small_ints, ["merge", "chunks"]),
+    (Collect(), small_ints, ["recompute", "merge"]),
+    (Collect(limit=3), small_ints, ["merge", "ladder"]),
     (Reduce(max, commutative=True, associative=True), small_ints, ["merge", "ladder"]),
     (LISTS, small_ints, ["chunks", "recompute"]),
     (LISTS_LEFT_INVERSE, small_ints, ["subtract"]),
@@ -125,7 +126,7 @@ CASES: list[tuple[Aggregator, Value, list[str]]] = [
     (MEAN_AND_COUNT, rows_of(MEAN_AND_COUNT), ["subtract"]),
     (MEAN, rows_of(MEAN), ["subtract"]),
     (MANY, rows_of(MANY), ["merge", "ladder"]),
-    (ORDERED, rows_of(ORDERED), ["chunks"]),
+    (TIMED, rows_of(TIMED), ["merge"]),
 ]
 PAIRS = [(a, value, strategy) for a, value, strategies in CASES for strategy in strategies]
 RECORDS = 230
@@ -140,6 +141,9 @@ def compare(
     store = StrategyStore(size_ms, strategy)
     handed_out: list[tuple[Any, str]] = []
     compared = 0
+    if aggregator.timed:
+        # the store of a timed aggregator gives each value its time
+        records = (record._replace(value=(record.ts, record.value)) for record in records)
     for number, record in enumerate(records):
         expected = oracle.add(record)
         result = store.add(record, fused=(seed + number // 50) % 4 != 0)
@@ -548,8 +552,17 @@ def test_the_best_strategy_follows_from_the_powers() -> None:
             COUNT_AND_MEAN,
         ],
         "monotone": [Min(), Max()],
-        "merge": [TopK(3), BAGS, MANY, Reduce(max, commutative=True, associative=True)],
-        "chunks": [First(), Last(), LISTS, TEXT, ORDERED, Reduce(max, associative=True)],
+        "merge": [
+            First(),
+            Last(),
+            Collect(limit=2),
+            TIMED,
+            TopK(3),
+            BAGS,
+            MANY,
+            Reduce(max, commutative=True, associative=True),
+        ],
+        "chunks": [LISTS, TEXT, Reduce(max, associative=True)],
         "ladder": [BAGS_ADD_ONLY, NONE_FIRST, Reduce(max, commutative=True)],
         "recompute": [Collect(), SMOOTHED, Reduce(max)],
     }

@@ -29,7 +29,8 @@ AGGREGATORS: dict[str, dict[str, hs.Aggregator]] = {
     "monotone": {"a": hs.Max("n")},
     "merge": {"a": hs.TopK(3, "n")},
     "ladder": {"a": BAG.on("n")},
-    "recompute": {"a": hs.Last("n")},
+    "recompute": {"a": hs.Reduce(max, "n")},
+    "timed": {"a": hs.Last("n"), "b": hs.Collect("n", limit=3), "n": hs.Count()},
 }
 
 

@@ -39,7 +39,8 @@ class ScanningStore:
         insort(rows, (record.ts, self.arrivals, record.value))
         while rows[0][0] < lo:
             del rows[0]
-        return self.aggregator.of([value for _, _, value in rows])
+        aggregator = self.aggregator
+        return aggregator.finish(aggregator.fold(aggregator.init(), [value for _, _, value in rows]))
 
     def live(self, key: str) -> list[tuple[int, Any]]:
         return [(ts, value) for ts, _, value in self.rows[key]]

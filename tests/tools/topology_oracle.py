@@ -2,7 +2,7 @@
 it.
 
 An oracle takes records one by one, in the order in which they count, and returns rows of (key, start, end, values or
-None); `values` are those in the window, in their order. Stream time is the oracle's own.
+None); `values` are those in the window in event order: by time, then by packed bytes. Stream time is the oracle's own.
 """
 
 from __future__ import annotations
@@ -10,8 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from changelog.codec import pack
+
 Row = tuple[Any, int, int, list[Any] | None]
 Record = tuple[int, Any, Any]  # time, key, value: sorted, the canonical order
+Pair = tuple[int, Any]  # time, value
+
+
+def in_event_order(pairs: list[Pair]) -> list[Any]:
+    """The values of (time, value), by time and then by packed bytes."""
+    return [value for _, value in sorted(pairs, key=lambda pair: (pair[0], pack(pair[1])))]
 
 
 @dataclass
@@ -23,7 +31,7 @@ class TimeOracle:
     grace: int
     now: int = -1
     dropped: int = 0
-    windows: dict[tuple[int, Any], list[Any]] = field(default_factory=dict)
+    windows: dict[tuple[int, Any], list[Pair]] = field(default_factory=dict)
 
     def process(self, ts: int, key: Any, value: Any) -> list[Row]:
         self.now = max(self.now, ts)
@@ -35,15 +43,16 @@ class TimeOracle:
                 self.dropped += 1
                 continue
             values = self.windows.setdefault((start, key), [])
-            values.append(value)
-            rows.append((key, start, start + self.size, list(values)))
+            values.append((ts, value))
+            rows.append((key, start, start + self.size, in_event_order(values)))
         return rows
 
     def closed(self, now: int) -> list[Row]:
         return [row for row in self.all() if row[2] <= now - self.grace]
 
     def all(self) -> list[Row]:
-        return [(key, start, start + self.size, values) for (start, key), values in sorted(self.windows.items())]
+        windows = sorted((window, in_event_order(values)) for window, values in self.windows.items())
+        return [(key, start, start + self.size, values) for (start, key), values in windows]
 
     def live(self) -> list[Row]:
         return [row for row in self.all() if row[2] > self.now - self.grace]
@@ -58,7 +67,7 @@ class SessionOracle:
     final: bool = False
     now: int = -1
     dropped: int = 0
-    sessions: dict[Any, list[tuple[int, int, list[Any]]]] = field(default_factory=dict)
+    sessions: dict[Any, list[tuple[int, int, list[Pair]]]] = field(default_factory=dict)
 
     def process(self, ts: int, key: Any, value: Any) -> list[Row]:
         expired = self.now - (2 * self.gap + self.grace + 1)
@@ -74,15 +83,19 @@ class SessionOracle:
         if end <= closed:
             self.dropped += 1
             return []
-        values = [v for _, _, values in joined for v in values] + [value]
+        values = [v for _, _, values in joined for v in values] + [(ts, value)]
         self.sessions[key] = sorted(
             [s for s in sessions if s not in joined] + [(start, end, values)], key=lambda s: s[:2]
         )
         removed: list[Row] = [(key, s, e, None) for s, e, _ in sorted(joined)] if start < end else []
-        return [*removed, (key, start, end, list(values))]
+        return [*removed, (key, start, end, in_event_order(values))]
 
     def all(self) -> list[Row]:
-        rows = [(key, start, end, values) for key, sessions in self.sessions.items() for start, end, values in sessions]
+        rows: list[Row] = [
+            (key, start, end, in_event_order(values))
+            for key, sessions in self.sessions.items()
+            for start, end, values in sessions
+        ]
         return sorted(rows, key=lambda row: (row[2], row[0], -row[1]))
 
     def closed(self, now: int) -> list[Row]:
@@ -115,7 +128,7 @@ class SlidingOracle:
             key,
             low,
             self.now,
-            [v for ts, _, k, v in sorted(self.records, key=lambda r: r[:2]) if k == key and ts >= low],
+            in_event_order([(ts, v) for ts, _, k, v in self.records if k == key and ts >= low]),
         )
 
     def live(self) -> list[Row]:
@@ -143,9 +156,9 @@ class KafkaSlidingOracle:
             of_key = [(ts, value) for k, ts, value in self.records if k == key]
             starts = {max(0, ts - self.size) for ts, _ in of_key} | {ts + 1 for ts, _ in of_key}
             for start in starts:
-                values = [value for ts, value in of_key if start <= ts <= start + self.size]
+                values = [(ts, value) for ts, value in of_key if start <= ts <= start + self.size]
                 if values:
-                    rows.append((key, start, start + self.size, values))
+                    rows.append((key, start, start + self.size, in_event_order(values)))
         return sorted(rows, key=lambda row: (row[1], row[0]))
 
     def closed(self, now: int) -> list[Row]:

@@ -117,7 +117,9 @@ def test_windows_that_cannot_be_combined_or_are_read_when_closed_are_kept_whole(
     assert declared(hopping, "commit", ONE, retention=80).paned
     assert not declared(hopping, "commit", ONE, retention=81).paned
     assert not declared(hs.HoppingWindows(60, 60), "commit", ONE).paned
-    for ordered in (hs.Last("n"), hs.Collect("n"), hs.Aggregator(int, lambda a, v: a + v, commutative=True)):
+    for timed in (hs.First("n"), hs.Last("n"), hs.Collect("n")):
+        assert declared(hopping, "commit", ONE | {"other": timed}).paned
+    for ordered in (hs.Reduce(max, "n", associative=True), hs.Aggregator(int, lambda a, v: a + v, commutative=True)):
         assert not declared(hopping, "commit", ONE | {"other": ordered}).paned
     assert str(declared(hopping, "commit", ONE)).endswith("windows (window, as panes)")
 
@@ -125,7 +127,7 @@ def test_windows_that_cannot_be_combined_or_are_read_when_closed_are_kept_whole(
 def test_a_state_with_whole_windows_keeps_them_whole(tmp_path: Path) -> None:
     windows = hs.HoppingWindows(60, 10)
     rows = [{"user": "ab"[i % 2], "time": 7 * i, "n": i} for i in range(120)]
-    ordered = ONE | {"other": hs.Last("n")}
+    ordered = ONE | {"other": hs.Reduce(max, "n", associative=True)}
     first = list(declared(windows, "commit", ordered).run(rows[:60], tmp_path / "s", commit_rows=20))
     assert first
     with declared(windows, "commit", ONE).open(tmp_path / "s", allow="drop aggregate other") as engine:

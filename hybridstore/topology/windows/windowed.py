@@ -113,9 +113,10 @@ class Windowed(ABC, Generic[S]):
 
     def rows(self, records: Records) -> Iterator[tuple[Any, Any, int]]:
         """Yield (key, value, time) of the records for `add`, which calls `too_late` for a record that no window
-        accepts.
+        accepts. A value is (time, value) if the aggregators are timed.
         """
-        return records.rows() if self.late is None else self._counted(records)
+        rows = records.rows() if self.late is None else self._counted(records)
+        return ((key, (ts, value), ts) for key, value, ts in rows) if self.aggregates.timed else rows
 
     def _counted(self, records: Records) -> Iterator[tuple[Any, Any, int]]:
         for self._at, row in enumerate(records.rows()):
