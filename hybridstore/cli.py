@@ -98,6 +98,10 @@ COMMANDS: Final = {
         ),
         "hybridstore.rescaling.command",
     ),
+    "rewind": (
+        Command("Go back to an older version of the state of a stopped job.", "state/ --to 41"),
+        "hybridstore.rewinding.command",
+    ),
 }
 _ASKED: Final = ("-h", "--help")
 

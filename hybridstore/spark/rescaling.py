@@ -122,7 +122,7 @@ def standing_of(location: Location, operator: str, *, stopped: bool = False) -> 
     chain, claim = read_chain(storage), newest_claim(storage)
     if not chain or claim is None:
         raise RescaleError(f"{storage.url}: no operator {operator!r} has state there (is this the checkpointLocation?)")
-    _check_stopped(storage, chain[-1], stopped=stopped)
+    check_stopped(storage, chain[-1], stopped=stopped)
     return Standing(location, operator, chain, claim, _version(location, operator))
 
 
@@ -144,7 +144,7 @@ def _version(location: Location, operator: str) -> int:
     return done + 1
 
 
-def _check_stopped(storage: Storage, fields: Mapping[str, Any], *, stopped: bool) -> None:
+def check_stopped(storage: Storage, fields: Mapping[str, Any], *, stopped: bool) -> None:
     """Raise RescaleError if the operator's query runs in this process, or if its driver is alive on this host."""
     sql = sys.modules.get("pyspark.sql")
     session = None if sql is None else sql.SparkSession.getActiveSession()
@@ -532,7 +532,7 @@ def go_back(location: Location, operator: str, *, stopped: bool) -> RescaleRepor
     chain, claim = read_chain(storage), newest_claim(storage)
     if not chain or claim is None or RESCALED not in chain[-1]:
         raise RescaleError(f"{storage.url}: there is no rescale to go back from (nothing was done)")
-    _check_stopped(storage, chain[-1], stopped=stopped)
+    check_stopped(storage, chain[-1], stopped=stopped)
     origin = chain[-1][RESCALED]
     standing = Standing(location, operator, chain, claim, origin["version"])
     for shard in range(standing.shards):

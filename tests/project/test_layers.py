@@ -176,6 +176,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.progress",
         "hybridstore.rescaling",
     ),
+    # goes back in any kind of state, and opens none as a job does
+    "hybridstore.rewinding": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.cli"),
     # an inspection tool must work on a directory whose job it does not know
     "hybridstore.cli": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.state.directory"),
     "hybridstore.inspection": (

@@ -1,0 +1,1 @@
+"""Rewinding: an existing state goes back to an older version."""

@@ -1,0 +1,285 @@
+"""The command `rewind`: existing state goes back to an older version, and its job goes on from there.
+
+    a state directory      under its lock: later checkpoints, later segments, and what is behind the version in its own
+                           segment are removed, newest first
+    a plain topology       the same for each shard, at the version of the same commit
+    a Spark query          Spark's later commits/ and offsets/ are moved aside; what later batches left in our shards is
+                           void by the rule of runs (`recovery.rule`), so nothing of it is removed
+
+Whenever the command is killed, the state opens at a version between both, and the command can be run again. On an
+object store the names of later versions are what stops earlier owners, so nothing is removed there: a copy is made
+instead.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from changelog.files import REAL_FILES
+from changelog.segment import list_segments, segment_name
+from changelog.storage import LocalStorage, is_url
+from recovery.errors import RestoreError
+from recovery.layout import CHANGELOG, SPARK_FOLDER, list_checkpoints
+from recovery.line import Fault
+
+from ..inspection.options import FINE, NEGATIVE, at_least
+from ..inspection.show.output import say
+from ..inspection.view.line import line_of
+from ..inspection.view.places import Place, operator_chain, resolve
+from ..inspection.view.reader import View, open_view
+from ..inspection.view.versions import reach
+from ..rescaling.report import RescaleError
+from ..state.generations import shards_there
+from ..state.lock import claim
+
+# Spark's logs of a query, by batch, in the order in which they are moved aside: a batch whose commit is gone is done
+# again, while a commit without its offsets would be an error.
+COMMITS: Final = "commits"
+OFFSETS: Final = "offsets"
+_LOGS: Final = (COMMITS, OFFSETS)
+# Where they are moved to, below the checkpoint location.
+ASIDE: Final = "rewound"
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments of `rewind`."""
+    where = "A state directory, the state of a plain topology, or the checkpointLocation of a Spark query; a path."
+    parser.add_argument("location", metavar="LOCATION", help=where)
+    text = "The version to go back to; of several shards that of shard 0; of a query the number of batches done."
+    parser.add_argument("--to", metavar="VERSION", type=at_least(0), required=True, help=text)
+    parser.add_argument("--write", action="store_true", help="Do it. Without --write, only show what would be done.")
+    how = parser.add_argument_group("how")
+    how.add_argument("--state", metavar="PLACE", help="The place of a query's state, if not LOCATION.")
+    text = "Confirm that the query is stopped, although the process of its driver is alive."
+    how.add_argument("--stopped", action="store_true", help=text)
+    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
+    how.add_argument("-h", "--help", action="help", help="Show this help.")
+
+
+def run(given: Namespace) -> int:
+    """Go back to an older version of a state whose job is stopped, so that the job goes on from there.
+
+    Without --write nothing is changed. What is later than the version is removed: copy the state before if you may want
+    it back. The source has to give the rows behind that version again. Of a Spark query only Spark's logs are moved
+    aside (to rewound/), and the batches are done again.
+
+    Exit codes: 0 done, 1 refused with nothing changed, 2 wrong usage, 3 cannot read.
+    """
+    if is_url(given.location):
+        say(
+            f"refused: {given.location}: on an object store later versions stop earlier owners, so they are not "
+            f"removed (make a copy: hybridstore inspect compact {given.location} --at {given.to} --to NEW --write, and "
+            "open NEW; of a Spark query move the later objects of commits/ and then offsets/ aside by hand, newest "
+            "first)"
+        )
+        return NEGATIVE
+    path = Path(given.location)
+    try:
+        if (path / OFFSETS).is_dir() or (path / SPARK_FOLDER).is_dir():
+            return _rewind_query(path, given)
+        return _rewind_states(path, given)
+    except (RestoreError, RescaleError) as error:
+        say(f"refused: {error}")
+        return NEGATIVE
+
+
+# --- plain states -------------------------------------------------------------------------------------------------
+
+
+class Cut(NamedTuple):
+    """What a state directory loses: the files to remove, in order, and where its last segment is cut."""
+
+    path: Path
+    newest: int
+    version: int
+    removed: list[Path]
+    segment: Path
+    end: int
+
+
+def _rewind_states(path: Path, given: Namespace) -> int:
+    places = shard_places(path)
+    with ExitStack() as stack:
+        if given.write:
+            for place in places:
+                lock = claim(path_of(place), REAL_FILES, read_only=False)
+                assert lock is not None
+                stack.callback(lock.release)
+                # The note of a clean close would forbid an earlier end.
+                lock.hold()
+        cuts = [_cut_of(place, version) for place, version in zip(places, versions_at(places, given.to), strict=True)]
+        for cut in cuts:
+            files = len(cut.removed)
+            print(
+                f"{cut.path}: from version {cut.newest} back to {cut.version}: {files} file{'s' * (files != 1)} "
+                f"removed, {cut.segment.name} cut at byte {cut.end}"
+            )
+            if given.write:
+                _apply(cut)
+    print("done: give the source's rows behind this version again" if given.write else "nothing was written (--write)")
+    return FINE
+
+
+def path_of(place: Place) -> Path:
+    """Return the directory of a place on a disk."""
+    assert place.path is not None
+    return place.path
+
+
+def shard_places(location: str | os.PathLike[str]) -> list[Place]:
+    """Return the places of the shards that count, of a plain state or topology on a disk; of a state of one shard its
+    own. Raises FileNotFoundError, ForeignFileError.
+    """
+    path = Path(location)
+    there = shards_there(LocalStorage(path)) if path.is_dir() else None
+    if there is None:
+        return resolve(path)
+    return [place for shard in range(there.shards) for place in resolve(path / there.folder(shard))]
+
+
+def versions_at(places: list[Place], version: int) -> list[int]:
+    """Return the version of each shard that belongs to `version` of the first one: that of the same commit of the run.
+
+    Raises RestoreError when a version is not retained, or the shards do not say which versions belong together.
+    O(shards * log(versions)) openings.
+    """
+    if len(places) == 1:
+        return [version]
+    commit = _commit(places[0], version)
+    return [version, *(_version_of(place, commit) for place in places[1:])]
+
+
+def _commit(place: Place, version: int) -> int:
+    from ..topology.run_state import RUN, RunState
+
+    settings = open_view(place, version).settings
+    if RUN not in settings:
+        raise RestoreError(
+            f"{place.where}: version {version} says nothing of a run, so the versions of the other shards that belong "
+            "to it are not known (only states of `run` go back shard by shard)"
+        )
+    return RunState(**settings[RUN]).commit
+
+
+def _version_of(place: Place, commit: int) -> int:
+    """Return the newest version of a shard up to this commit of the run."""
+    within = reach(place)
+    versions = sorted(
+        {*within.checkpoints, *(each.version for each in within.commits if each.version >= within.oldest)}
+    )
+    low, high = 0, len(versions)
+    while low < high:
+        middle = (low + high) // 2
+        if _commit(place, versions[middle]) <= commit:
+            low = middle + 1
+        else:
+            high = middle
+    # A shard that is a commit behind has not done it yet when the run ended.
+    if not low or _commit(place, versions[low - 1]) < commit - 1:
+        raise RestoreError(f"{place.where}: commit {commit} is not retained (choose a later version)")
+    return versions[low - 1]
+
+
+def _cut_of(place: Place, version: int) -> Cut:
+    """Return what going back to a version removes. Raises RestoreError when the version is not retained."""
+    root, view = path_of(place), open_view(place, version, thorough=True)
+    newest = max(version, open_view(place).version)
+    segment, end = _end_of(place, view)
+    checkpoints = [root / str(name) for name in list_checkpoints(place.storage) if name.version > version]
+    segments = [root / CHANGELOG / segment_name(first) for first in list_segments(root / CHANGELOG) if first > segment]
+    return Cut(
+        root,
+        newest,
+        version,
+        [*reversed(checkpoints), *reversed(segments)],
+        root / CHANGELOG / segment_name(segment),
+        end,
+    )
+
+
+def _end_of(place: Place, view: View) -> tuple[int, int]:
+    """Return the segment (its first version) and the byte behind the commit of the view's version."""
+    for item in line_of(place).walk(None):
+        if not isinstance(item, Fault) and item.commit.version == view.version:
+            return item.position.segment, item.position.offset
+    if view.pages is None or view.pages.meta.version != view.version:
+        raise RestoreError(f"{place.where}: version {view.version} is not retained: its end is not in the changelog")
+    return view.pages.meta.position.segment, view.pages.meta.position.offset
+
+
+def _apply(cut: Cut) -> None:
+    """Remove what is later, newest first, so that every moment leaves a state; then cut. Durable on return."""
+    for path in cut.removed:
+        REAL_FILES.remove(path)
+        REAL_FILES.sync_directory(path.parent)
+    file = REAL_FILES.append(cut.segment)
+    try:
+        if file.size > cut.end:
+            file.truncate(cut.end)
+            file.sync()
+    finally:
+        file.close()
+
+
+# --- Spark queries ------------------------------------------------------------------------------------------------
+
+
+def _rewind_query(path: Path, given: Namespace) -> int:
+    from ..spark.rescaling import check_stopped  # only here: Spark's modules load much
+
+    places = resolve(given.state or path)
+    version = given.to
+    for place in {place.operator: place for place in places}.values():
+        chain = operator_chain(place)
+        if place.operator_storage is not None and chain:
+            check_stopped(place.operator_storage, chain[-1], stopped=given.stopped)
+    storage = LocalStorage(path)
+    logs = {log: sorted(batches_of(storage, log)) for log in _LOGS}
+    newest = max(logs[OFFSETS], default=-1) + 1
+    if version >= newest or (version and version - 1 not in logs[COMMITS]):
+        kept = [batch + 1 for batch in logs[COMMITS] if batch + 1 < newest]
+        known = f"{kept[0]} to {kept[-1]}" if kept else "none"
+        raise RestoreError(f"{path}: version {version} is none that the query can go back to (there are: {known})")
+    for place in places:
+        view = open_view(place, version, thorough=True)
+        print(f"{place.label}: version {view.version} is sound")
+    names = [f"{log}/{batch}" for log in _LOGS for batch in reversed(logs[log]) if batch >= version]
+    print(
+        f"{path}: {len(names)} files of {COMMITS}/ and {OFFSETS}/ are moved to {ASIDE}/: batches {version} to "
+        f"{newest - 1}"
+    )
+    if not given.write:
+        print("nothing was written (--write)")
+        return FINE
+    for name in names:
+        _move_aside(storage, name)
+    print(
+        f"done: the next start does batch {version} again, with the rows behind batch {version - 1}; a sink that skips "
+        "batches which it has already (Spark's file sink: _spark_metadata) has to be turned back, too"
+    )
+    return FINE
+
+
+def batches_of(storage: LocalStorage, log: str) -> Iterator[int]:
+    """Yield the batches of one of Spark's logs."""
+    for name in storage.list(f"{log}/"):
+        batch = name.removeprefix(f"{log}/")
+        if batch.isdecimal():
+            yield int(batch)
+
+
+def _move_aside(storage: LocalStorage, name: str) -> None:
+    number = 0
+    while not storage.create(f"{ASIDE}/{number}/{name}", data := storage.get(name)):
+        if storage.get(f"{ASIDE}/{number}/{name}") == data:
+            break  # a rewind before ended between its two steps
+        number += 1
+    folder, _, batch = name.partition("/")
+    storage.delete([name])
+    REAL_FILES.remove(storage.root / folder / f".{batch}.crc")
+    storage.sync_folder(name)
