@@ -10,6 +10,7 @@ from ..state.group import StoreGroup
 from ..stores.keys import shown
 from ..stores.kinds import KINDS
 from .batch import Records, TimeForm, canonical_order
+from .duplicates import Opened, WithoutDuplicates
 from .output_rows import OutputRows
 from .plan import Plan
 from .results import ResultTable, tabled_rows
@@ -17,10 +18,11 @@ from .results import ResultTable, tabled_rows
 
 class Stores(dict[str, Any]):
     """The stores of custom logic by name, with the `time` of the row in hand (ms), whatever its timestamp column
-    holds."""
+    holds, and its `key` in the stored form."""
 
-    __slots__ = ("time",)
+    __slots__ = ("key", "time")
     time: int
+    key: Any
 
     def __missing__(self, name: str) -> Any:
         raise KeyError(f"process: store {name!r} is not declared: found {', '.join(self) or 'no stores'}")
@@ -50,7 +52,14 @@ class CustomLogic:
             if kind.timed(declared.parameters):
                 # due records of a suppression buffer are emitted by the function's next call, which returns them
                 self._movers.append(store.move_time)
-        if isinstance(custom.function, type):
+        self._logic: Opened | None = None
+        self._call: Callable[[Any], Any]
+        self._close: Callable[[], Any] | None
+        if isinstance(custom.function, WithoutDuplicates):
+            self._logic = custom.function(self.stores)
+            self._call = self._logic.process
+            self._close = None
+        elif isinstance(custom.function, type):
             instance = custom.function(self.stores)
             self._call = instance.process
             self._close = getattr(instance, "finish", None)
@@ -59,6 +68,7 @@ class CustomLogic:
             self._call = lambda row: function(row, stores)
             self._close = None
         self.dropped = 0
+        """Late rows that were left out since the opening: `process` decides itself, and counts none."""
 
     def order(self, records: Records) -> list[int]:
         """Return the canonical order of the records of a commit. O(n log n)."""
@@ -76,11 +86,11 @@ class CustomLogic:
         if clock is not None:
             self._move(clock.late_ms)
         try:
-            for row, ts in zip(records.values, records.times, strict=True):
+            for key, row, ts in records.rows():
                 if ts > now and clock is None:
                     now = ts
                     self._move(ts)
-                stores.time = ts
+                stores.time, stores.key = ts, key
                 out = self._call(row)
                 if type(out) is dict or type(out) is str:  # would be taken apart
                     raise TypeError(
@@ -91,6 +101,8 @@ class CustomLogic:
         except Exception as error:
             error.add_note(f"process: while processing the row {shown(row)}, time {ts}")
             raise
+        if self._logic is not None:
+            self.dropped = self._logic.dropped
         if clock is not None:
             self._move(clock.now_ms)
         return results

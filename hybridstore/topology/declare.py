@@ -32,7 +32,9 @@ from ..aggregation import (
 )
 from ..clock import Duration, duration_ms
 from ..stores.suppression_bounds import Suppression
+from . import declared_stores
 from .declared_stores import StoreDeclaration
+from .duplicates import SEEN, WithoutDuplicates
 from .joins.declared import Table, Within, input_name, joined, names_of
 from .joins.spec import How
 from .output_rows import columns_of_schema
@@ -357,6 +359,29 @@ class Topology(Plan):
         columns_of_schema(output_schema)
         return replace(self, custom=Custom(function, output_schema, declared))
 
+    def drop_duplicates(self, on: str | Sequence[str] | None = None, *, within: Duration) -> Topology:
+        """Pass rows on without duplicates: rows whose columns `on` (None: the key) were seen in a row within the time.
+
+        With `on`, these columns become the key. By a watermark (`apply(..., time="watermark")`) the rows are those of
+        Spark's `dropDuplicatesWithinWatermark` with a watermark delay of `within`: a row at or before the watermark is
+        late, and a key is forgotten when the watermark has reached the time of its first row and `within`. By stream
+        time the watermark is the stream time less `within`. Late rows are left out and counted (`Engine.dropped`, on
+        Spark `hybridstore.spark.metrics`). Raises ValueError for an invalid duration or after `windowed_by`,
+        `aggregate` or `process`, and TypeError for other names.
+
+        >>> clicks = hs.stream(timestamp="ts").drop_duplicates("id", within="1 minute")
+        >>> rows = [{"id": 7, "ts": 0}, {"id": 8, "ts": 500}, {"id": 7, "ts": 900}, {"id": 7, "ts": 200_000}]
+        >>> [(row["id"], row["ts"]) for row in clicks.run(rows)]
+        [(7, 0), (8, 500), (7, 200000)]
+        """
+        within_ms = duration_ms(within, "drop_duplicates: within")
+        keyed = self if on is None else replace(self, key=stream(key=on, timestamp=self.timestamp).key)
+        if not keyed.key:
+            raise ValueError("drop_duplicates: on: found None without a key, expected the columns of a duplicate")
+        function = WithoutDuplicates(within_ms)
+        store = declared_stores.window_store(SEEN, retention=function.retention_ms)
+        return keyed.process(function, self.mapped_schema, [store])
+
     # --- going on with a state ----------------------------------------------------------------------------------
 
     def changes(
@@ -582,6 +607,8 @@ class Topology(Plan):
             df, plan = union(plan, df)
         else:
             df, plan = stepped(df, plan)
+            if plan.custom is not None and isinstance(plan.custom.function, WithoutDuplicates):
+                plan = replace(plan, custom=replace(plan.custom, schema=df.schema))
         return apply_program(
             df,
             program(
