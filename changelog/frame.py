@@ -52,7 +52,9 @@ class Commit(NamedTuple):
 
 
 def encode(kind: int, sequence: int, body: bytes, seed: int) -> bytes:
-    """Return the bytes of one frame. O(len(body))."""
+    """Return the bytes of one frame. Raises ValueError for a body that no reader would take. O(len(body))."""
+    if len(body) > MAX_BODY_BYTES:
+        raise ValueError(f"a frame: found a body of {len(body):,} bytes, expected at most {MAX_BODY_BYTES:,}")
     prefix = _PREFIX.pack(MAGIC, kind, 0, len(body), sequence)
     crc = zlib.crc32(body, zlib.crc32(prefix, seed))
     return prefix + crc.to_bytes(4, "little") + body

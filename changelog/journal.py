@@ -8,13 +8,14 @@ mutations in order; the split into frames does not change the digest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any, Final
 
 from .codec import packer
 from .digest import DIGEST_BYTES, RunningDigest
 from .errors import HybridStoreError, StorePoisonedError
+from .frame import MAX_BODY_BYTES
 from .mutation import MANY, count_records, records_of
 from .turn import Turn
 
@@ -28,6 +29,8 @@ _REFUSED: Final = "_refused"
 _VALUE, _SINK = "value", "sink"
 # Well below frame.MAX_BODY_BYTES: every logged mutation can be read.
 MAX_MUTATION_BYTES: Final = 1 << 29
+# Checkpoints keep first and last keys of blocks in their directories, so keys are bounded below values.
+MAX_KEY_BYTES: Final = 1 << 24
 
 
 def is_small_atom(value: object) -> bool:
@@ -38,6 +41,23 @@ def is_small_atom(value: object) -> bool:
     if kind is int:
         return -9223372036854775808 <= value <= 18446744073709551615  # type: ignore[operator]
     return kind is float or kind is bool or value is None
+
+
+def key_bytes(key: object) -> int:
+    """Return how many bytes the text and bytes of a key take, and nine for each number. O(1), O(key) for long keys."""
+    kind = type(key)
+    if kind is str:
+        return len(key) if len(key) <= SMALL else len(key.encode("utf-8", "surrogatepass"))  # type: ignore[arg-type, attr-defined]
+    if kind is tuple:
+        return sum(map(key_bytes, key))  # type: ignore[call-overload]
+    return len(key) if kind is bytes else 9  # type: ignore[arg-type]
+
+
+def too_long(size: int) -> str:
+    """Return what is wrong with a key of this size."""
+    return (
+        f"found {size:,} bytes, expected at most {MAX_KEY_BYTES:,} (use a hash of the key, and put it into the value)"
+    )
 
 
 def strip_array_header(packed: bytes) -> bytes:
@@ -115,7 +135,7 @@ class Journal:
     def restart(self, parent_digest: bytes) -> None:
         """Forget the collected mutations and begin the version after the version with this digest."""
         self.items.clear()
-        self._chunks: list[bytes] = []
+        self._chunks: list[tuple[bytes, int]] = []
         self._bytes = 0
         self._waiting = 0
         self.records: dict[int, int] = {}
@@ -165,6 +185,10 @@ class Journal:
     def record(self, *mutation: Any) -> None:
         """Log one mutation whose values may be of any size and kind. Raises TypeError or
         ValueError, with nothing logged, if one cannot be packed or is above MAX_MUTATION_BYTES."""
+        self.log(self.packed(*mutation), mutation)
+
+    def packed(self, *mutation: Any) -> bytes:
+        """Pack one mutation, for `log`. Raises as `record`, with nothing logged."""
         try:
             packed = strip_array_header(self._pack(list(mutation)))
             if len(packed) > MAX_MUTATION_BYTES:
@@ -172,6 +196,10 @@ class Journal:
         except BaseException as error:
             setattr(error, _REFUSED, _VALUE)
             raise
+        return packed
+
+    def log(self, packed: bytes, mutation: tuple[Any, ...]) -> None:
+        """Log a mutation that is packed."""
         self._pack_items()
         code = mutation[0]
         op = code & 15
@@ -180,22 +208,40 @@ class Journal:
         self._add(packed, len(mutation))
 
     def record_columns(self, code: int, *columns: list[Any] | None) -> None:
-        """Log rows given by column (not empty, None for a column that is nil) as mutations of at most FRAME_RECORDS
-        rows.
+        """Log rows given by column (the keys first, not empty, None for a column that is nil) as mutations of at most
+        FRAME_RECORDS rows.
 
         Raises TypeError or ValueError, with nothing logged, if some row cannot be packed or is too large by itself.
         O(bytes).
         """
+        mutations = list(self._packed_columns(code, columns))
+        self._pack_items()
+        rows = max(len(column) for column in columns if column is not None)
+        self.records[code] = self.records.get(code, 0) + rows
+        mutations.reverse()
+        while mutations:  # each is freed when its frame is made, so that the packed batch is never in memory twice
+            self._add(mutations.pop(), 1 + len(columns))
+
+    def check_columns(self, *columns: list[Any]) -> None:
+        """Raise what `record_columns` would, and log nothing: for stores that apply rows before they log them.
+        O(bytes).
+        """
+        for _ in self._packed_columns(0, columns):
+            pass
+
+    def _packed_columns(self, code: int, columns: tuple[list[Any] | None, ...]) -> Iterator[bytes]:
+        """Yield rows given by column as packed mutations. Raises as `record_columns`."""
         try:
             rows = max(len(column) for column in columns if column is not None)
             waiting = [(start, min(start + FRAME_RECORDS, rows)) for start in range(0, rows, FRAME_RECORDS)][::-1]
-            mutations: list[bytes] = []
             while waiting:
                 start, end = waiting.pop()
                 parts = [None if column is None else column[start:end] for column in columns]
                 packed = strip_array_header(self._pack([code, *parts]))
+                if len(packed) > MAX_KEY_BYTES and parts[0] and (size := max(map(key_bytes, parts[0]))) > MAX_KEY_BYTES:
+                    raise ValueError(f"a key: {too_long(size)}")
                 if len(packed) <= MAX_MUTATION_BYTES:
-                    mutations.append(packed)
+                    yield packed
                 elif end - start > 1:
                     middle = (start + end) // 2
                     waiting += [(middle, end), (start, middle)]
@@ -204,14 +250,9 @@ class Journal:
         except BaseException as error:
             setattr(error, _REFUSED, _VALUE)
             raise
-        self._pack_items()
-        self.records[code] = self.records.get(code, 0) + rows
-        mutations.reverse()
-        while mutations:  # each is freed when its frame is made, so that the packed batch is never in memory twice
-            self._add(mutations.pop(), 1 + len(columns))
 
     def _add(self, packed: bytes, items: int) -> None:
-        self._chunks.append(packed)
+        self._chunks.append((packed, items))
         self._bytes += len(packed)
         self._waiting += items
         if self._bytes >= self._frame_bytes or self._waiting >= self.limit:
@@ -222,13 +263,13 @@ class Journal:
         if items:
             payload = strip_array_header(self._pack(items))
             count_records(items, self.records)
-            self._chunks.append(payload)
+            self._chunks.append((payload, len(items)))
             self._bytes += len(payload)
             self._waiting += len(items)
             items.clear()
 
     def spill(self) -> None:
-        """Pack the waiting mutations into one frame body and pass the body to the sink. O(waiting)."""
+        """Pack the waiting mutations into a frame body, as a rule one, and pass the body to the sink. O(waiting)."""
         if self._failure is not None:
             raise StorePoisonedError(
                 f"a change was cut short by {type(self._failure).__name__} (reopen the store: the last commit is "
@@ -237,9 +278,24 @@ class Journal:
         self._pack_items()
         if not self._chunks:
             return
-        body = b"".join([b"\xdd", self._waiting.to_bytes(4, "big"), *self._chunks])
+        chunks, size = self._chunks, self._bytes
         self._chunks = []
         self._bytes = self._waiting = 0
+        if size + 5 <= MAX_BODY_BYTES:
+            self._pass(chunks)
+            return
+        part: list[tuple[bytes, int]] = []
+        for chunk in chunks:
+            if part and sum(len(packed) for packed, _ in part) + len(chunk[0]) + 5 > MAX_BODY_BYTES:
+                self._pass(part)
+                part = []
+            part.append(chunk)
+        self._pass(part)
+
+    def _pass(self, chunks: list[tuple[bytes, int]]) -> None:
+        """Pass packed mutations, each with its number of items, to the sink as one frame body."""
+        items = sum(count for _, count in chunks)
+        body = b"".join([b"\xdd", items.to_bytes(4, "big"), *(packed for packed, _ in chunks)])
         self._hash.add(memoryview(body)[5:])
         try:
             self._sink(body)

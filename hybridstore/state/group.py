@@ -259,7 +259,7 @@ class StoreGroup:
         return [store.capture() for store in self.stores.values()]
 
     def shut(self, error: Exception) -> None:
-        """The state was closed: every user's store raises `error`, and open iterators end.
+        """The state was closed: every user's store raises `error`, and open iterators with more rows do.
 
         O(stores).
         """

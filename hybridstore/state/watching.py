@@ -28,9 +28,9 @@ class WatchingJournal(Journal):
         # (number of the store, key, times) -> (value, packed)
         self._watched: dict[tuple[int, Any, Any], tuple[Any, bytes]] = {}
 
-    def record(self, *mutation: Any) -> None:
+    def log(self, packed: bytes, mutation: tuple[Any, ...]) -> None:
         """See `Journal`."""
-        super().record(*mutation)
+        super().log(packed, mutation)
         number, op = mutation[0] >> 4, mutation[0] & 15
         if number and op in (PUT, PUT_AT, PUT_SPAN):
             self._watched[(number, mutation[1], mutation[3:])] = (mutation[2], pack(mutation[2]))

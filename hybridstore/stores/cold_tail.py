@@ -204,10 +204,11 @@ class TailKeys(KeyRule):
         self._store_of = weakref.ref(touched)
         self.fast = None  # every key passes this check
 
-    def admit(self, key: Any, *, pin: bool = True) -> None:
+    def admit(self, key: Any, *, pin: bool = True) -> bool:
         """As the rule; also touches the key."""
-        self.rule.admit(key, pin=pin)
+        short = self.rule.admit(key, pin=pin)
         self._touch([key])
+        return short
 
     def admit_all(self, keys: list[Any]) -> None:
         """As the rule; also touches the keys."""

@@ -144,8 +144,8 @@ class Edge(Tailed):
     # --- the end ----------------------------------------------------------------------------------------------
 
     def shut(self, error: Exception) -> None:
-        """End open iterators and raise `error` for every key and query from now on: the state was closed. O(open
-        iterators).
+        """Raise `error` in place of the next row of open iterators, and for every key and query from now on: the state
+        was closed. O(open iterators).
         """
         self._iterators.shut(error)
         self._keys = ShutKeys(self.name, error)

@@ -88,8 +88,8 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)
             if not small:
                 self._check_value(key, value)
-            if type(key) is not self._keys.fast:
-                self._keys.admit(key)
+            if type(key) is not self._keys.fast or len(key) > SMALL:
+                small = self._keys.admit(key) and small
             try:
                 if small:
                     self._log((self._code_put, key, value))
@@ -111,8 +111,8 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         small = is_small_atom(value)
         if not small:
             self._check_value(key, value)
-        if type(key) is not self._keys.fast:
-            self._keys.admit(key, pin=value is not None)
+        if type(key) is not self._keys.fast or len(key) > SMALL:
+            small = self._keys.admit(key, pin=value is not None) and small
         if ts <= self._expired:
             self.dropped["expired"] += 1
             return
@@ -245,6 +245,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             with collector_held():
                 whole = (key_list, value_list) if ts_list is None else (key_list, value_list, ts_list)
                 if NoneType in kinds or not self._put_together(*whole):
+                    self._journal.check_columns(key_list, value_list)
                     for part in batches(*whole):
                         if None in part[1] or not self._put_together(*part):
                             for row in zip(*part, strict=True):

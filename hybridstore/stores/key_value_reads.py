@@ -197,8 +197,8 @@ class KeyValueReads(KeyBlocks):
         return self.get(key) is not None
 
     def _visible(self, rows: list[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        shown = self._iterators.rows(rows)
-        return iter(shown) if self.ttl_ms is None else ((key, row[0]) for key, row in shown)
+        shown = self._iterators.over(rows)
+        return shown if self.ttl_ms is None else ((key, row[0]) for key, row in shown)
 
     def _ordered(self) -> Any:
         """Return all loaded, live keys in order."""

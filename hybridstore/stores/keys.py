@@ -11,8 +11,10 @@ from itertools import islice
 from typing import Any, Final
 
 from changelog.codec import INT64_MAX, INT64_MIN
+from changelog.journal import MAX_KEY_BYTES, SMALL, key_bytes, too_long
 
 SCALARS: Final[dict[type, str]] = {str: "str", bytes: "bytes", int: "int", float: "float", bool: "bool"}
+_FAST: Final = (str, bytes)
 _BY_NAME: Final = {name: kind for kind, name in SCALARS.items()}
 
 
@@ -23,9 +25,10 @@ def shown(key: Any) -> str:
 
 
 class KeyRule:
-    """The type of a store's keys. `fast` is the type that needs no further check (str, bytes, bool), or None.
+    """The type of a store's keys. `fast` is the type that needs no further check as long as a key is short (str,
+    bytes), or None.
 
-    On a hot path: `if type(key) is not rule.fast: rule.admit(key)`.
+    On a hot path: `if type(key) is not rule.fast or len(key) > SMALL: small = rule.admit(key) and small`.
     """
 
     __slots__ = ("_parts", "_scalar", "_store", "fast")
@@ -34,10 +37,10 @@ class KeyRule:
         self._store = store
         self._scalar: type | None = None
         self._parts: tuple[type, ...] | None = None
-        self.fast: type | None = None
+        self.fast: Any = None
 
-    def admit(self, key: Any, *, pin: bool = True) -> None:
-        """Raise TypeError or ValueError unless `key` may be a key of this store.
+    def admit(self, key: Any, *, pin: bool = True) -> bool:
+        """Raise TypeError or ValueError unless `key` may be a key of this store. Return whether the key is short.
 
         With `pin`, an accepted first key decides the type.
         """
@@ -48,6 +51,7 @@ class KeyRule:
             kinds = tuple(map(type, key))
             for part, part_kind in zip(key, kinds, strict=True):
                 self._admit_scalar(part, part_kind)
+            short = self._is_short(key)
             known = self._parts
             if known is not None:
                 for i, (a, b) in enumerate(zip(kinds, known, strict=False)):
@@ -58,15 +62,23 @@ class KeyRule:
                         )
             if pin and (known is None or len(kinds) > len(known)):
                 self._parts = kinds
-            return
+            return short
         self._admit_scalar(key, kind)
+        short = (kind is not str and kind is not bytes) or self._is_short(key)
         if kind is self._scalar:
-            return
+            return short
         if self._scalar is not None or self._parts is not None:
             raise self._mismatch(key)
         if pin:
             self._scalar = kind
-            self.fast = kind if kind in (str, bytes, bool) else None
+            self.fast = kind if kind in _FAST else None
+        return short
+
+    def _is_short(self, key: Any) -> bool:
+        size = key_bytes(key)
+        if size > MAX_KEY_BYTES:
+            raise ValueError(f"store {self._store!r}: key {shown(key)}: {too_long(size)}")
+        return size <= SMALL
 
     def admit_all(self, keys: list[Any]) -> None:
         """Admit every key of a column, or raise and decide nothing. O(n), at C speed for text, bytes, bool and int."""
@@ -135,7 +147,7 @@ class KeyRule:
             self._parts = tuple(_BY_NAME[name] for name in description[1:])
         else:
             self._scalar = _BY_NAME[description[0]]
-            self.fast = self._scalar if self._scalar in (str, bytes, bool) else None
+            self.fast = self._scalar if self._scalar in _FAST else None
 
 
 class ShutKeys(KeyRule):
@@ -149,7 +161,7 @@ class ShutKeys(KeyRule):
         super().__init__(store)
         self._error = error
 
-    def admit(self, key: Any, *, pin: bool = True) -> None:
+    def admit(self, key: Any, *, pin: bool = True) -> bool:
         """Raise what the store was shut with."""
         raise self._error
 

@@ -85,8 +85,8 @@ class SessionStore(SessionReads):
             small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)
             if not small:
                 self._check_value(key, value)
-            if type(key) is not self._keys.fast:
-                self._keys.admit(key, pin=value is not None)
+            if type(key) is not self._keys.fast or len(key) > SMALL:
+                small = self._keys.admit(key, pin=value is not None) and small
             now = self._stream_time
             if end <= now and end <= now - self._expiry_lag:
                 self.dropped["expired"] += 1
@@ -173,6 +173,7 @@ class SessionStore(SessionReads):
         with collector_held():
             whole = key_list, value_list, start_list, end_list
             if NoneType in kinds or not self._put_together(whole, low, high, ordered):
+                self._journal.check_columns(key_list, value_list)
                 for part in batches(*whole):
                     span = min(part[3]), max(part[3]), in_order(part[3])
                     if None in part[1] or not self._put_together(part, *span):

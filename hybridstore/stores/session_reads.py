@@ -65,7 +65,7 @@ class SessionReads(TimeBuckets):
         self._keys.admit(key, pin=False)
         low, latest = self._bounds(earliest_end, latest_start)
         width, buckets = self._width, self._buckets
-        rows: list[tuple[Session, Any]] = self._iterators.rows()
+        rows: list[tuple[Session, Any]] = []
         for number in self._numbers(low, INT64_MAX):
             bucket = buckets[number]
             if number * width - bucket.longest > latest:
@@ -88,7 +88,7 @@ class SessionReads(TimeBuckets):
                 for end, start, value in zip(ends[i:j], starts[i:j], values[i:j], strict=True)
                 if start <= latest
             ]
-        return reversed(rows) if reverse else iter(rows)
+        return self._iterators.over(rows, reverse=reverse)
 
     @read
     def find_sessions_range(
@@ -192,12 +192,12 @@ class SessionReads(TimeBuckets):
     def _scan(
         self, numbers: list[int], key_from: Any, key_to: Any, low: int, high: int, latest: int, reverse: bool
     ) -> Iterator[tuple[Session, Any]]:
-        buckets = self._iterators.rows((n, self._buckets[n]) for n in (reversed(numbers) if reverse else numbers))
+        buckets = self._iterators.over(((n, self._buckets[n]) for n in numbers), reverse=reverse)
         return self._read(buckets, key_from, key_to, low, high, latest, reverse, self._open_snapshot())
 
     def _read(
         self,
-        buckets: list[tuple[int, SessionBucket]],
+        buckets: Iterator[tuple[int, SessionBucket]],
         key_from: Any,
         key_to: Any,
         low: int,
@@ -217,7 +217,7 @@ class SessionReads(TimeBuckets):
                 rows.sort(key=_order)
             if reverse:
                 rows.reverse()
-            for end, key, minus_start, value in self._iterators.rows(rows):
+            for end, key, minus_start, value in self._iterators.over(rows):
                 yield (key, -minus_start, end), value
         del token
 

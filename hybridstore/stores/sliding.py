@@ -11,9 +11,9 @@ the stream time that causes the removal is logged.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from changelog.journal import is_small_atom
+from changelog.journal import MAX_KEY_BYTES, SMALL, is_small_atom, key_bytes
 from changelog.mutation import PUT_COLUMNS, TIME
 from changelog.turn import entry, read
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ..aggregation.slid import Grouped
 
 Window = tuple[Any, int, int, Any]  # key, start, end, aggregate
+# Values that take a few bytes each.
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
 
 
 class SlidingStore(SlidingMaps):
@@ -70,15 +72,19 @@ class SlidingStore(SlidingMaps):
         small = is_small_atom(value)
         if not small:
             self._check_value(key, value)
-        if type(key) is not self._keys.fast:
-            self._keys.admit(key)
+        if type(key) is not self._keys.fast or len(key) > SMALL:
+            small = self._keys.admit(key) and small
         if ts < self._low:
             self.dropped["expired"] += 1
             return None
-        before = self._stream_time
+        before, mutation = self._stream_time, (self._code_put, key, value, ts)
+        packed = None if small else self._journal.packed(*mutation)
         try:
             aggregate = self.apply_add(key, value, ts)
-            self._log_row(small, (self._code_put, key, value, ts))
+            if packed is None:
+                self._log_row(True, mutation)
+            else:
+                self._journal.log(packed, mutation)
         except BaseException as error:
             if self._is_users(error):
                 self._log_time(before)
@@ -190,6 +196,8 @@ class SlidingStore(SlidingMaps):
         nothing is aggregated, and the results are the keys' states.
         """
         self._keys.admit_all(keys)
+        if keys and (sum(map(key_bytes, keys)) > MAX_KEY_BYTES or not _NUMBERS.issuperset(map(type, values))):
+            self._journal.check_columns(keys, values)
         self.prefetch(keys)
         late: set[int] = set()
         before = self._stream_time
@@ -269,7 +277,7 @@ class SlidingStore(SlidingMaps):
         self.settle()
         self._load_all()
         windows = [self.get(key) for key in sorted(self._runs)]
-        return iter(self._iterators.rows((window[0], window[3]) for window in windows if window is not None))
+        return self._iterators.over((window[0], window[3]) for window in windows if window is not None)
 
     @read
     def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[int, Any]]:
@@ -285,8 +293,7 @@ class SlidingStore(SlidingMaps):
         if self._bucket.cold:
             self._touch(key)
         times, values = self._live(key)
-        rows = self._iterators.rows(zip(times, values, strict=True))
-        return reversed(rows) if reverse else iter(rows)
+        return self._iterators.over(zip(times, values, strict=True), reverse=reverse)
 
     @read
     def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[Any, int], Any]]:
@@ -302,7 +309,5 @@ class SlidingStore(SlidingMaps):
         """
         self.settle()
         self._load_all()
-        rows = self._iterators.rows(
-            ((key, ts), value) for key in sorted(self._runs) for ts, value in zip(*self._live(key), strict=True)
-        )
-        return reversed(rows) if reverse else iter(rows)
+        rows = (((key, ts), value) for key in sorted(self._runs) for ts, value in zip(*self._live(key), strict=True))
+        return self._iterators.over(rows, reverse=reverse)

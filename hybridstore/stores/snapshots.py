@@ -1,7 +1,7 @@
 """Snapshots: an iterator reads a store as it was when the iterator was opened.
 
     fetch_range() ─▶ token (the epoch goes up) ─▶ a bucket of an older epoch is copied before it is changed
-    close()       ─▶ `OpenIterators.shut` empties the rows that iterators have still to give
+    close()       ─▶ `OpenIterators.shut`: the next row of an iterator with more rows is the store's error
 
 The surprise: opening a snapshot copies nothing, and without writes during the reading nothing is ever copied.
 """
@@ -9,43 +9,59 @@ The surprise: opening a snapshot copies nothing, and without writes during the r
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from operator import length_hint
+from typing import Any, Never
 
 
-class _Rows(list[Any]):
-    """The remaining rows of an open iterator: a list that the store can reach while the iterator reads it."""
+class _Ending:
+    """What an open iterator asks behind its last row: an error, if the store was shut before that row was read."""
 
-    __slots__ = ("__weakref__",)
-    __hash__ = object.__hash__  # type: ignore[assignment]  # by identity, to be kept in a set
+    __slots__ = ("__weakref__", "_error", "_rows", "remaining")
+
+    def __init__(self, rows: list[Any], reverse: bool) -> None:
+        self._error: Exception | None = None
+        self._rows = rows
+        self.remaining: Iterator[Any] = reversed(rows) if reverse else iter(rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Never:
+        raise StopIteration if self._error is None else self._error
+
+    def shut(self, error: Exception) -> None:
+        """Free the rows that were not read."""
+        if length_hint(self.remaining):
+            self._error = error
+        self._rows.clear()
 
 
 class OpenIterators:
-    """The remaining rows of all open iterators of a store, so that closing the state ends the iterators without a check
-    per row.
-    """
+    """All open iterators of a store, so that shutting the store ends the iterators without a check per row."""
 
-    __slots__ = ("_rows", "_shut")
+    __slots__ = ("_endings", "_shut")
 
     def __init__(self) -> None:
-        self._rows: weakref.WeakSet[_Rows] = weakref.WeakSet()
+        self._endings: weakref.WeakSet[_Ending] = weakref.WeakSet()
         self._shut: Exception | None = None
 
-    def rows(self, items: Iterable[Any] = ()) -> list[Any]:
-        """Return a list of `items` to iterate over; `shut` will empty it. Raises what the store was shut with.
-        O(items).
+    def over(self, items: Iterable[Any], *, reverse: bool = False) -> Iterator[Any]:
+        """Return an iterator over `items`, which are read now; after `shut` it raises the error in place of a row.
+        Raises what the store was shut with. O(items).
         """
         if self._shut is not None:
             raise self._shut
-        rows = _Rows(items)
-        self._rows.add(rows)
-        return rows
+        ending = _Ending(list(items), reverse)
+        self._endings.add(ending)
+        return chain(ending.remaining, ending)
 
     def shut(self, error: Exception) -> None:
-        """End every open iterator; opening an iterator raises `error` from now on. O(open iterators)."""
+        """End every open iterator with `error`; opening an iterator raises `error` from now on. O(open iterators)."""
         self._shut = error
-        for rows in list(self._rows):
-            rows.clear()
+        for ending in list(self._endings):
+            ending.shut(error)
 
 
 class Snapshots:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Final
 
 from changelog.codec import packer
-from changelog.journal import SMALL, Journal, is_small_atom
+from changelog.journal import SMALL, Journal, is_small_atom, key_bytes
 from changelog.mutation import EVICT, PUT_COLUMNS
 from changelog.turn import entry, read
 
@@ -98,8 +98,8 @@ class SuppressionBuffer(SuppressionMaps):
             self._check_window(key)
         measures = self._sizes is not None or self.max_bytes is not None
         size = self._size(key, value) if measures else 0
-        if type(key) is not self._keys.fast:
-            self._keys.admit(key)
+        if type(key) is not self._keys.fast or len(key) > SMALL:
+            small = self._keys.admit(key) and small
         # Steps that may fail alone (a damaged block, a user's function) run before anything is logged.
         if measures and self._sizes is None:
             self._measure()
@@ -174,7 +174,8 @@ class SuppressionBuffer(SuppressionMaps):
                 through, key = last
                 # the key is not needed if no other record has its buffer time
                 alone = first is None or first[0] > through
-                self._log_row(True, (self.number * 16 + EVICT, through, None if alone else key))
+                named = None if alone else key
+                self._log_row(key_bytes(named) <= SMALL, (self.number * 16 + EVICT, through, named))
         except BaseException as error:
             self._journal.fail(error)
             raise
@@ -218,7 +219,10 @@ class SuppressionBuffer(SuppressionMaps):
                 self._load_for(key_list, max(ts_list))
             if not self._bounded:
                 return self._put_together(key_list, value_list, ts_list, sizes)
-            start, rows, small = 0, len(key_list), all(map(is_small_atom, value_list))
+            start, rows = 0, len(key_list)
+            small = all(map(is_small_atom, value_list)) and max(map(key_bytes, key_list), default=0) <= SMALL
+            if not small:
+                self._journal.check_columns(key_list, value_list)
             while start < rows:
                 end = start + self._room(sizes, start, rows)
                 if end > start:
@@ -231,7 +235,8 @@ class SuppressionBuffer(SuppressionMaps):
                         key, value, ts = key_list[start], value_list[start], ts_list[start]
                         size = sizes[start] if measures else 0
                         start += 1
-                        emitted += self._put(key, value, ts, size, small or is_small_atom(value))
+                        short = small or (is_small_atom(value) and key_bytes(key) <= SMALL)
+                        emitted += self._put(key, value, ts, size, short)
                 except BufferFullError as error:
                     error.emitted[:0] = emitted  # records that earlier rows pushed out were emitted, too
                     raise
@@ -240,7 +245,8 @@ class SuppressionBuffer(SuppressionMaps):
     def _put_together(self, keys: list[Any], values: list[Any], times: list[int], sizes: list[int]) -> list[Emission]:
         """Log and apply rows by column, none of which can pass a bound."""
         with self._journal.whole:
-            if len(keys) > _FEW_ROWS or not all(map(is_small_atom, values)):
+            short = len(keys) <= _FEW_ROWS and max(map(key_bytes, keys), default=0) <= SMALL
+            if not (short and all(map(is_small_atom, values))):
                 self._journal.record_columns(self.number * 16 + PUT_COLUMNS, keys, values, times)
             else:
                 for row in zip(keys, values, times, strict=True):
@@ -337,7 +343,7 @@ class SuppressionBuffer(SuppressionMaps):
         self.settle()
         self._load_all()
         order = sorted((row[0], key) for key, row in self._runs.items())
-        return iter(self._iterators.rows((key, *self._runs[key][1:]) for _, key in order))
+        return self._iterators.over((key, *self._runs[key][1:]) for _, key in order)
 
     @read
     def emitted(self) -> list[tuple[int, Any, Any, int]]:

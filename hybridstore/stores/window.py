@@ -96,8 +96,8 @@ class WindowStore(WindowReads):
             small = ((kind is bytes or kind is str) and len(value) <= SMALL) or kind is float or is_small_atom(value)
             if not small:
                 self._check_value(key, value)
-            if type(key) is not self._keys.fast:
-                self._keys.admit(key)
+            if type(key) is not self._keys.fast or len(key) > SMALL:
+                small = self._keys.admit(key) and small
             if ts <= self._refused:
                 self._drop(ts)
                 return
@@ -174,6 +174,7 @@ class WindowStore(WindowReads):
         with collector_held():
             whole = key_list, value_list, ts_list
             if NoneType in kinds or not self._put_together(whole, low, high, ordered):
+                self._journal.check_columns(key_list, value_list)
                 for part in batches(*whole):
                     part_values, part_times = part[1:]
                     span = min(part_times), max(part_times), in_order(part_times)

@@ -105,7 +105,7 @@ class WindowReads(TimeBuckets):
         """
         self._keys.admit(key, pin=False)
         low, high = self._bounds(time_from, time_to)
-        rows: list[tuple[int, Any]] = self._iterators.rows()
+        rows: list[tuple[int, Any]] = []
         for number in self._numbers(low, high):
             run = self._run(number, key)
             if run is None:
@@ -123,7 +123,7 @@ class WindowReads(TimeBuckets):
             else:
                 i, j = bisect_left(times, low), bisect_right(times, high)
                 rows += zip(times[i:j], values[i:j], strict=True)
-        return reversed(rows) if reverse else iter(rows)
+        return self._iterators.over(rows, reverse=reverse)
 
     @read
     def fetch_range(
@@ -151,7 +151,7 @@ class WindowReads(TimeBuckets):
         low, high = self._bounds(time_from, time_to)
         self.settle()
         numbers = self._numbers(low, high)
-        buckets = self._iterators.rows(self._buckets[n] for n in (reversed(numbers) if reverse else numbers))
+        buckets = self._iterators.over((self._buckets[n] for n in numbers), reverse=reverse)
         return self._scan(buckets, key_from, key_to, low, high, reverse, self._open_snapshot())
 
     def fetch_all(
@@ -194,7 +194,7 @@ class WindowReads(TimeBuckets):
 
     def _scan(
         self,
-        buckets: list[Bucket],
+        buckets: Iterator[Bucket],
         key_from: Any,
         key_to: Any,
         low: int,
@@ -206,10 +206,7 @@ class WindowReads(TimeBuckets):
             self._turn.take(self, reads=True)
             if bucket.cold:
                 self._load_all(bucket)
-            rows = self._iterators.rows(rows_between(bucket.runs, key_from, key_to, low, high))
-            rows.sort(key=_BY_TIME_AND_KEY)
-            if reverse:
-                rows.reverse()
-            for ts, key, value in rows:
+            rows = sorted(rows_between(bucket.runs, key_from, key_to, low, high), key=_BY_TIME_AND_KEY)
+            for ts, key, value in self._iterators.over(rows, reverse=reverse):
                 yield (key, ts), value
         del token

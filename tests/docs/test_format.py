@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 import hybridstore as hs
-from changelog import frame, mutation, segment
+from changelog import frame, journal, mutation, segment
 from changelog.mutation import ARITY, OP_NAMES, mutations
 from changelog.reader import SegmentReader
 from recovery import checkpoint, runs
@@ -105,6 +105,7 @@ def test_the_page_has_the_sizes_and_versions_of_the_code() -> None:
     assert segment.HEADER_BYTES == 80
     assert frame.HEADER_BYTES == 16
     assert frame.MAX_BODY_BYTES == 2**30
+    assert (journal.MAX_KEY_BYTES, journal.MAX_MUTATION_BYTES) == (2**24, 2**29)
     assert {packs.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {1}
     assert (packs.HEADER.size, packs.TRAILER.size) == (24, 16)
     assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, runs.FORMAT_VERSION) == (1, 1, 1)

@@ -98,15 +98,20 @@ def test_segment_on_record_may_have_been_pruned(tmp_path: Path) -> None:
     state.close()
 
 
-def test_closed_store_refuses_and_its_iterators_end(tmp_path: Path) -> None:
+def test_a_closed_store_refuses_and_its_iterators_do_in_place_of_a_row(tmp_path: Path) -> None:
     state = open_small(tmp_path)
     store = state.window("x", retention=10)
     for key in "abc":
         store.put(key, 1, 5)
     iterators = [store.all(), store.all(reverse=True), store.fetch("a", 0, 9)]
     assert next(iterators[0]) == (("a", 5), 1)
+    ended = store.fetch("b", 0, 9)
+    assert next(ended) == (5, 1)
     state.close()
-    assert [list(rows) for rows in iterators] == [[], [], []]
+    for rows in iterators:
+        with pytest.raises(hs.StoreClosedError, match="the store is closed"):
+            list(rows)
+    assert list(ended) == []  # no row is missing
     for call in (lambda: store.put("d", 1, 5), lambda: store.get("a", 5), store.all, lambda: store.fetch("a", 0, 9)):
         with pytest.raises(hs.StoreClosedError):
             call()

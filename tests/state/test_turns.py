@@ -208,6 +208,47 @@ def test_an_iterator_is_read_by_its_own_thread(tmp_path: Path) -> None:
         assert isinstance(error, StoreInUseError)
 
 
+ITERATORS: dict[str, Callable[[Five], Iterator[Any]]] = {
+    "kv.items": lambda five: iter(five.kv.items()),
+    "kv.keys": lambda five: iter(five.kv),
+    "kv.range reversed": lambda five: five.kv.range(reverse=True),
+    "ttl": lambda five: five.ttl.all(),
+    "window.fetch": lambda five: five.window.fetch("k1"),
+    "window.all": lambda five: five.window.all(),
+    "window.all reversed": lambda five: five.window.all(reverse=True),
+    "session.fetch": lambda five: five.session.fetch("k1"),
+    "session.all": lambda five: five.session.all(),
+    "sliding.fetch": lambda five: five.sliding.fetch("k1"),
+    "sliding.all": lambda five: five.sliding.all(),
+    "sliding.aggregates": lambda five: five.sliding.aggregates(),
+    "buffer": lambda five: five.buffer.buffered(),
+}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_an_iterator_of_a_closed_or_forked_store_does_not_end_short(five: Five, name: str) -> None:
+    expected = list(ITERATORS[name](five))
+    in_child, closed = ITERATORS[name](five), ITERATORS[name](five)
+    assert len(expected) > 1
+    assert next(in_child) == next(closed) == expected[0]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, str(len(list(in_child))).encode())
+        except BaseException as error:
+            os.write(writing, type(error).__name__.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == b"StoreClosedError"
+    os.close(reading)
+    os.close(writing)
+    assert [expected[0], *in_child] == expected  # the parent's go on
+    five.state.close()
+    with pytest.raises(hs.StoreClosedError):
+        next(closed)
+
+
 def test_the_first_use_decides_and_hand_over_passes_on(tmp_path: Path) -> None:
     state = opened(tmp_path / "state")
     kv = state.key_value("kv")  # declares, and binds nobody

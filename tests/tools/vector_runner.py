@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -140,7 +141,9 @@ class Lookahead:
 
     def has_next(self) -> bool:
         if not self.ahead and not self.finished:
-            self.ahead = list(islice(self.rows, 1))
+            # what a closed store has in place of a row is no row, and Java's hasNext does not throw
+            with suppress(hs.StoreClosedError):
+                self.ahead = list(islice(self.rows, 1))
             self.finished = not self.ahead
         return bool(self.ahead)
 
