@@ -12,10 +12,10 @@ from changelog.storage import is_url
 from recovery.layout import SPARK_FOLDER
 
 from ..spark.location import Location, locate
-from ..spark.rescaling import go_back, remove_old, rescale_operator
 from .plain import go_back_state, remove_old_state, rescale_state
 from .report import RescaleError, RescaleReport
 from .routes import Route
+from .spark import go_back, remove_old, rescale_operator
 
 OnStep = Callable[[str, int, int], None]
 

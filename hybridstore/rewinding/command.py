@@ -230,7 +230,7 @@ def _apply(cut: Cut) -> None:
 
 
 def _rewind_query(path: Path, given: Namespace) -> int:
-    from ..spark.rescaling import check_stopped  # only here: Spark's modules load much
+    from ..rescaling.spark import check_stopped  # only here: Spark's modules load much
 
     places = resolve(given.state or path)
     version = given.to

@@ -48,21 +48,21 @@ from recovery.runs import Claim, newest_claim
 from recovery.shard_log import METRICS, SINCE, ShardLog, encode_object
 from recovery.write import FreshCheckpoint, write_checkpoint
 
-from ..rescaling.report import RescaleError, RescaleReport, check_late
-from ..rescaling.routes import Route, Routes, closing_ms
-from ..rescaling.sharing import Compared, Family, Nowhere, Parent, check_certain, families
+from ..spark.launches import newest_driver
+from ..spark.loaded import ShardCache
+from ..spark.location import Location
+from ..spark.operator_file import append_operator, has_moved, read_chain, read_operator
+from ..spark.provider import SHARD_BLOCK_RECORDS, StateStoreProvider
+from ..spark.query_log import committed, planned
+from ..spark.reading import shards
+from ..spark.shard_files import ShardFiles, Since
+from ..spark.shard_id import StateStoreId
 from ..state.changes import Change
 from ..state.numbers import added
 from ..topology.windows.windowed import WINDOWS
-from .launches import newest_driver
-from .loaded import ShardCache
-from .location import Location
-from .operator_file import append_operator, has_moved, read_chain, read_operator
-from .provider import SHARD_BLOCK_RECORDS, StateStoreProvider
-from .query_log import committed, planned
-from .reading import shards
-from .shard_files import ShardFiles, Since
-from .shard_id import StateStoreId
+from .report import RescaleError, RescaleReport, check_late
+from .routes import Route, Routes, closing_ms
+from .sharing import Compared, Family, Nowhere, Parent, check_certain, families
 
 FORMAT_VERSION: Final = 1
 # The entry that a rescale adds to a description: the number, generation and version of the old shards.
