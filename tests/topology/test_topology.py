@@ -115,7 +115,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
         "strategy: found 'leader', expected one of",
     ),
     (
-        lambda: BASE.windowed_by(hs.SlidingWindows(5)).aggregate(strategy="ladder", n=hs.Collect("x")),
+        lambda: BASE.windowed_by(hs.SlidingWindows(5)).aggregate(strategy="ladder", n=hs.Reduce(max, "x")),
         ValueError,
         "commutative",
     ),

@@ -22,7 +22,7 @@ from hybridstore.topology.batch import Records
 from hybridstore.topology.custom import CustomLogic
 from hybridstore.topology.shard_run import ShardRun
 from tests.tools.hooks import check_stores, crash, force_cold
-from tests.tools.topology_oracle import KafkaSlidingOracle, Record, Row, SlidingOracle
+from tests.tools.topology_oracle import KafkaSlidingOracle, Record, Row, SlidingOracle, in_event_order
 
 SMALL = Tuning(frame_records=7, segment_bytes=2000, block_records=8, bucket_divisor=8)
 
@@ -46,11 +46,13 @@ class FinalOracle:
                     self.dropped += 1
                     continue
                 _, values = self.open.setdefault((start, end, key), (closes, []))
-                values.append(value)
-                each.append((key, start, end, list(values)))
+                values.append((ts, value))
+                each.append((key, start, end, in_event_order(values)))
         changed = {row[:3]: row for row in each}
         final = [window for window, (closes, _) in self.open.items() if closes <= clock.now_ms]
-        rows = [(key, start, end, self.open.pop((start, end, key))[1]) for start, end, key in sorted(final)]
+        rows = [
+            (key, start, end, in_event_order(self.open.pop((start, end, key))[1])) for start, end, key in sorted(final)
+        ]
         return each, sorted(changed.values(), key=lambda row: (row[1], row[0])), rows
 
 
@@ -76,12 +78,13 @@ class SessionOracle:
                 if row[0] == key and row[2] + span > clock.late_ms and row[1] - self.gap <= ts <= row[2] + self.gap
             ]
             self.sessions = [row for row in self.sessions if row not in near]
-            values = [value for row in sorted(near, key=lambda row: row[1]) for value in row[3]] + [value]
+            values = [pair for row in near for pair in row[3]] + [(ts, value)]
             bounds = [ts, *(row[1] for row in near), *(row[2] for row in near)]
             self.sessions.append((key, min(bounds), max(bounds), values))
         closed = [row for row in self.sessions if row[2] + span <= clock.now_ms]
         self.sessions = [row for row in self.sessions if row not in closed]
-        return sorted(closed, key=lambda row: (row[2], row[0], -row[1]))
+        ordered = sorted(closed, key=lambda row: (row[2], row[0], -row[1]))
+        return [(key, start, end, in_event_order(pairs)) for key, start, end, pairs in ordered]
 
 
 class Shard:
@@ -139,7 +142,10 @@ def streams(r: random.Random, batches: int, delay: int, late: int) -> list[tuple
 
 
 def declared(windows: Any, emit: Any, *, suppressed: bool = False) -> hs.Topology:
-    topology = hs.stream(key="user", timestamp="time").windowed_by(windows).aggregate(emit=emit, all=hs.Collect("n"))
+    # hopping windows that are kept longer are kept whole
+    kept = windows.default_retention_ms + 1 if isinstance(windows, hs.HoppingWindows) else None
+    declared = hs.stream(key="user", timestamp="time").windowed_by(windows, retention=kept)
+    topology = declared.aggregate(emit=emit, all=hs.Collect("n"))
     return topology.suppress(hs.until_window_closes()) if suppressed else topology
 
 
