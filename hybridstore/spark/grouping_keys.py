@@ -8,6 +8,7 @@ The text is that of `hybridstore.topology.null_keys`: null is a key like others,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from ..topology.null_keys import given_key, stored_key
@@ -33,14 +34,31 @@ class GroupingKeys:
         parts = (list(key) if type(key) is tuple else key,) if self._single else key
         return _row(parts, self._columns)
 
+    def of_timer(self, text: str) -> Any:
+        """Return the key of a text as Spark gives it with an expired timer: moments are in local time, without a zone.
+        O(length).
+        """
+        key = self.given(text)
+        if not any(isinstance(part, datetime) and part.tzinfo for part in key):
+            return key
+        parts = [
+            part.astimezone().replace(tzinfo=None) if isinstance(part, datetime) and part.tzinfo else part
+            for part in key
+        ]
+        return _named(parts, self._columns) if self._columns else tuple(parts)
+
 
 def _given(part: Any, column: Column) -> Any:
     return _row(part, column.kind.parts) if type(part) is list else part
 
 
 def _row(parts: Sequence[Any], columns: Sequence[Column]) -> Any:
+    return _named([_given(part, column) for part, column in zip(parts, columns, strict=True)], columns)
+
+
+def _named(parts: Sequence[Any], columns: Sequence[Column]) -> Any:
     from pyspark.sql import Row
 
-    row: Any = tuple.__new__(Row, [_given(part, column) for part, column in zip(parts, columns, strict=True)])
+    row: Any = tuple.__new__(Row, parts)
     row.__fields__ = [column.name for column in columns]
     return row

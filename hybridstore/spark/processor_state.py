@@ -557,6 +557,7 @@ class Handle:
 
     def listTimers(self) -> Iterator[int]:
         """Iterate over the current key's timers."""
+        self._timed("list_timers")
         return iter(self.timers.of(self.key) if self.has_timers else ())
 
     def deleteIfExists(self, stateName: str) -> None:

@@ -18,7 +18,8 @@ from ..state.upgrades import Upgrade
 from ..topology.batch import LeftOut
 from ..topology.output_rows import Column, columns_of_schema
 from ..topology.plan import NullKeys
-from .connect import ask, grouping, watermark_column
+from .batch_processor import process_batch
+from .connect import ask, grouping, parallelism, watermark_column
 from .grouping_keys import GroupingKeys
 from .location import Location, locate
 from .operator import Place, apply_program
@@ -139,6 +140,13 @@ def run_processor(
     program.key_columns = key_columns(df, keys)
     program.event_time = asked.event_time or None
     program.see(df)
+    if not df.isStreaming:
+        if asked.initial is not None:
+            frame, initial_keys = grouping_of(asked.initial, key)
+            program.initial = rows_by_key(_rows(frame.toArrow()), initial_keys)
+            program.initial_schema = frame.schema
+        tasks = place.get("tasks") or place.get("shards") or parallelism(df.sparkSession) or 1
+        return process_batch(df, program, tasks)
     if asked.initial is not None:
         names = ("checkpoint", "state", "storage_options", "cache", "cache_bytes")
         location = locate(*(place.get(name) for name in names))  # type: ignore[arg-type]
@@ -282,6 +290,14 @@ class ProcessorRunner:
             self._late_ms = watermark_of(location, batch).late_ms
         self._handle.begin(batch.timestamp_ms)
 
+    def begin_alone(self, now_ms: int, shard: int, shards: int) -> None:
+        """Set the times for a batch DataFrame, which has no watermark: no row is late, and no event timer expires."""
+        self._shard, self._shards = shard, shards
+        processing = -1 if self._program.mode == "None" else now_ms
+        self._values = self._times(processing, -1)
+        self._now = processing if self._program.mode == "ProcessingTime" else -1
+        self._handle.begin(now_ms)
+
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Call the processor with the rows of every key, then with each expired timer."""
         program, handle = self._program, self._handle
@@ -300,7 +316,7 @@ class ProcessorRunner:
         if program.mode != "None" and handle.has_timers:
             for expiry, stored in handle.timers.expired(self._now):
                 handle.select_stored(stored)
-                given = handle.keys.given(stored)
+                given = handle.keys.of_timer(stored)
                 results.extend(processor.handleExpiredTimer(given, self._values, self._expired(expiry)))
                 handle.timers.delete(stored, expiry)
         processor.close()

@@ -268,6 +268,11 @@ class Tailed(ABC):
         """How many rows wait in the tail. O(1)."""
         return len(self._tail)
 
+    @property
+    def waiting_keys(self) -> int:
+        """How many different keys the rows in the tail have. O(rows that wait)."""
+        return len(set(self._tail.keys()))
+
     @abstractmethod
     def warm(self) -> bool:
         """Load one more cold block; False: nothing is left."""

@@ -215,6 +215,17 @@ def test_damage_is_named_and_what_is_before_it_is_shown(tmp_path: Path, seed: in
         path.write_bytes(whole)
 
 
+def test_a_key_written_in_every_version_of_a_long_tail_counts_once(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", durability="os") as state:
+        counts = state.key_value("counts")
+        for _ in range(3):
+            counts.put_all({f"k{n}": n for n in range(1500)})
+            state.commit()
+    (place,) = resolve(tmp_path / "s")
+    counted = open_view(place).stores["counts"].counted
+    assert (counted.records, counted.exact) == (1500, False)
+
+
 def test_a_long_tail_shows_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long tail only what is asked for is looked at; every answer stays what it was."""
     seen = build(tmp_path / "s", seed)

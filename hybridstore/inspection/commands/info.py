@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
 from typing import Any
 
 from .. import options as o
 from ..look import Look
-from ..rows import FACT_NAMES, STORE_COLUMNS, facts_of, parameters_text, store_rows
+from ..rows import FACT_NAMES, STORE_COLUMNS, count_cell, facts_of, parameters_text, store_rows
 from ..show.output import Shown
+from ..view.store_view import Count
 
 _COLUMNS = ("shard", "path", "version", "committed", "digest", "checkpoint", "tail_versions", "tail_records")
 
@@ -55,7 +57,7 @@ def _operators(look: Look) -> None:
                 "version": view.seen,
                 "checkpoint": None if view.checkpoint is None else view.checkpoint.version,
                 "since": view.tail.commits,
-                "records": sum(store.counted.records for store in view.stores.values()),
+                "records": count_cell(summed(store.counted for store in view.stores.values())),
                 "committed": look.time(view.wall_ms),
                 "digest": Shown(view.digest.hex()[:8], view.digest.hex()),
             }
@@ -72,9 +74,16 @@ def _operators(look: Look) -> None:
                     "operator": view.place.operator,
                     "store": store.name,
                     "kind": store.kind,
-                    "records": 0,
+                    "records": Count(0, True),
                     "parameters": parameters_text(store.parameters),
                 },
             )
-            total["records"] += store.counted.records
-    look.out.rows(totals.values(), ["operator", "store", "kind", "records", "parameters"])
+            total["records"] = summed([total["records"], store.counted])
+    rows = ({**total, "records": count_cell(total["records"])} for total in totals.values())
+    look.out.rows(rows, ["operator", "store", "kind", "records", "parameters"])
+
+
+def summed(counts: Iterable[Count]) -> Count:
+    """Return the sum of numbers of records, which is exact if all are."""
+    counts = list(counts)
+    return Count(sum(count.records for count in counts), all(count.exact for count in counts))

@@ -22,7 +22,7 @@ from recovery.errors import CorruptCheckpointError
 from recovery.pages import PageCheckpoint
 
 from ...clock import INT64_MAX
-from ...stores.kinds import KINDS, Store
+from ...stores.kinds import KEY_VALUE, KINDS, Store
 
 T = TypeVar("T")
 
@@ -153,6 +153,9 @@ class StoreView:
         self._faults = faults
         # Computed before any block is loaded, when this is O(blocks).
         self._estimate = live.num_records if tail_records > _LONG_TAIL else None
+        if self._estimate is not None and live.kind == KEY_VALUE.name:
+            # a key that was written several times is one record
+            self._estimate -= live.waiting_rows - live.waiting_keys
 
     @cached_property
     def capture(self) -> StoreCapture:
