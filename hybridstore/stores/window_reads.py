@@ -7,7 +7,7 @@ iterator sees the store as it was when it was opened.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from .buckets import Bucket
 from .columns import column_list
 from .snapshots import SnapshotToken
 from .time_buckets import TimeBuckets
-from .window_runs import rows_between
+from .window_runs import parts_of, rows_between
 
 _BY_TIME_AND_KEY: Final = itemgetter(0, 1)
 
@@ -126,6 +126,45 @@ class WindowReads(TimeBuckets):
         return self._iterators.over(rows, reverse=reverse)
 
     @read
+    @read
+    def fetch_many(self, spans: Mapping[Any, tuple[int, int]]) -> dict[Any, tuple[list[int], list[Any]]]:
+        """Return the times and values of many keys, each from its first to its last time (ms, inclusive), by time; keys
+        without rows are left out. The same as a `fetch` for each, and faster. O(buckets * keys + rows).
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour")
+        >>> pages.put_many([("ann", "/", 0), ("ann", "/help", 500), ("bob", "/", 900)])
+        >>> pages.fetch_many({"ann": (0, 100), "bob": (0, 1000), "cid": (0, 1000)})
+        {'ann': ([0], ['/']), 'bob': ([900], ['/'])}
+        """
+        for key in spans:
+            self._keys.admit(key, pin=False)
+        if not spans:
+            return {}
+        if self._tail:
+            self._ask(list(spans))
+        starts, ends = zip(*spans.values(), strict=True)
+        low, high = self._bounds(max(min(starts), 0), max(ends))
+        rows: dict[Any, tuple[list[int], list[Any]]] = {}
+        for number in self._numbers(low, high):
+            if self._buckets[number].cold:
+                for key in spans:
+                    self._run(number, key)
+                if number not in self._buckets:
+                    continue
+            runs = self._buckets[number].runs
+            for key in spans.keys() & runs.keys():
+                start, end = spans[key]
+                times, values = parts_of(runs[key])
+                i, j = bisect_left(times, max(start, low)), bisect_right(times, end)
+                if i < j:
+                    of_key = rows.get(key)
+                    if of_key is None:
+                        rows[key] = [*times[i:j]], [*values[i:j]]
+                    else:
+                        of_key[0].extend(times[i:j])
+                        of_key[1].extend(values[i:j])
+        return rows
+
     def fetch_range(
         self,
         key_from: Any = None,

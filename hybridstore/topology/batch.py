@@ -137,8 +137,9 @@ def as_row(row: Any) -> Mapping[str, Any]:
 
     Raises TypeError for anything else.
     """
-    if isinstance(row, Mapping):
-        return row
+    if type(row) is dict or isinstance(row, Mapping):  # the first look is a tenth of the second
+        mapping: Mapping[str, Any] = row
+        return mapping
     as_dict = getattr(row, "_asdict", None) or getattr(row, "asDict", None)
     if as_dict is None:
         raise TypeError(

@@ -96,7 +96,8 @@ class _Head:
         self.source = source
         self.side = side
         self.at = reader.at
-        self.last_row = reader.last_row
+        self._last_row = reader.last_row
+        self._last: Any = None
         self.newest = -1
         """The newest time (ms) of all rows so far, the next row included."""
         self._reader = reader
@@ -123,7 +124,8 @@ class _Head:
     def _time(self, row: Any) -> int:
         """Return the time of a row; -1 if only a step gives it one, or it has none."""
         try:
-            return time_ms(as_row(row)[self.source.timestamp], self.source.timestamp)
+            moment = as_row(row)[self.source.timestamp]
+            return moment if type(moment) is int else time_ms(moment, self.source.timestamp)
         except (KeyError, TypeError, ValueError):
             return -1  # the row is refused, or left out, when the commit takes it
 
@@ -133,16 +135,20 @@ class _Head:
         self._next += 1
         self._looked = False
         self.at = self.at + 1 if self._position is None else self._position(row)
-        if self._next == len(self._rows):
-            self.last_row = self._reader.last_row
-        else:
-            self.last_row = self._reader.brief(row)
+        self._last = row
         return row
+
+    @property
+    def last_row(self) -> str | None:
+        """Key and time of the last row that was taken, as text."""
+        if self._last is not None:
+            self._last_row, self._last = self._reader.brief(self._last), None
+        return self._last_row
 
     def up_to(self, position: Any) -> Iterable[Any]:
         """Return the rows up to a position. Only before the first `take`."""
         if position == self.at:
             return ()
         rows = self._reader.take(sys.maxsize, None, position)
-        self.at, self.last_row = self._reader.at, self._reader.last_row
+        self.at, self._last_row = self._reader.at, self._reader.last_row
         return () if rows is None else arrow_rows(rows) if is_arrow(rows) else rows

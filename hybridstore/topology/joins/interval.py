@@ -37,12 +37,9 @@ class _Near:
 
     __slots__ = ("times", "values")
 
-    def __init__(self, stored: Iterable[tuple[int, Any]], fresh: Iterable[tuple[int, Any]] = ()) -> None:
-        rows = list(stored)
-        self.times = [ts for ts, _ in rows]
-        self.values = [value for _, value in rows]
-        for ts, value in fresh:
-            self.add(ts, value)
+    def __init__(self, times: list[int], values: list[Any]) -> None:
+        self.times = times
+        self.values = values
 
     def add(self, ts: int, value: Any) -> None:
         """Add the row that arrived last."""
@@ -71,39 +68,29 @@ class _Commit:
     """The rows of one commit: they meet those stored before and one another, and are stored together at the end."""
 
     def __init__(self, stores: tuple[WindowStore, WindowStore], records: Records, reach_ms: int) -> None:
-        self._stores = stores
-        self._reach = reach_ms
         # of each key the first and the last time: of a hot key only the rows near these are read
-        self._first: dict[Any, int] = {}
-        self._last: dict[Any, int] = {}
-        for key, ts in zip(records.keys, records.times, strict=True):
-            self._first.setdefault(key, ts)
-            self._last[key] = ts
-        self._near: tuple[dict[Any, _Near], dict[Any, _Near]] = {}, {}
-        self._fresh: tuple[dict[Any, list[tuple[int, Any]]], dict[Any, list[tuple[int, Any]]]] = {}, {}
-        self.new: tuple[list[tuple[Any, Any, int]], list[tuple[Any, Any, int]]] = [], []
-        """The rows of each side as (key, value, time), in the order of arrival."""
-
-    def rows(self, side: int, key: Any) -> _Near:
-        """Return the rows of a side and key that may meet rows of the commit: stored ones, and those added so far."""
-        near = self._near[side].get(key)
-        if near is None:
-            near = self._near[side][key] = _Near(self.stored(side, key), self._fresh[side].get(key, ()))
-        return near
-
-    def stored(self, side: int, key: Any) -> Iterable[tuple[int, Any]]:
-        """Return the rows of a side and key that were stored before the commit and may meet rows of it."""
-        low, high = self._first[key] - self._reach, self._last[key] + self._reach
-        return self._stores[side].fetch(key, low, high)
+        first: dict[Any, int] = dict(zip(reversed(records.keys), reversed(records.times), strict=True))
+        last = dict(zip(records.keys, records.times, strict=True))
+        spans = {key: (ts - reach_ms, last[key] + reach_ms) for key, ts in first.items()}
+        self.near: tuple[dict[Any, _Near], dict[Any, _Near]] = (
+            {key: _Near(*rows) for key, rows in stores[LEFT].fetch_many(spans).items()},
+            {key: _Near(*rows) for key, rows in stores[RIGHT].fetch_many(spans).items()},
+        )
+        """The rows of each side, by key, that may meet rows of the commit: stored ones, and those added so far."""
+        self.new: tuple[tuple[list[Any], ...], tuple[list[Any], ...]] = ([], [], []), ([], [], [])
+        """The keys, values and times of the rows of each side, in the order of arrival."""
 
     def add(self, side: int, key: Any, value: Any, ts: int) -> None:
         """Add a row of the commit, behind all that arrived before."""
-        self.new[side].append((key, value, ts))
-        near = self._near[side].get(key)
-        if near is not None:
-            near.add(ts, value)
+        keys, values, times = self.new[side]
+        keys.append(key)
+        values.append(value)
+        times.append(ts)
+        near = self.near[side].get(key)
+        if near is None:
+            self.near[side][key] = _Near([ts], [value])
         else:
-            self._fresh[side].setdefault(key, []).append((ts, value))
+            near.add(ts, value)
 
 
 class IntervalJoin:
@@ -160,15 +147,14 @@ class IntervalJoin:
         else:
             for key, (side, row), ts in records.rows():
                 value = encoded[side](row)
-                if how != "anti":
-                    others = commit.rows(1 - side, key)
-                    if others.times:
-                        before, after = self._reach[side]
-                        for k in others.between(ts - before, ts + after):
-                            if side == LEFT:
-                                pairs.append(Pair(key, ts, value, others.times[k], others.values[k]))
-                            else:
-                                pairs.append(Pair(key, others.times[k], others.values[k], ts, value))
+                others = commit.near[1 - side].get(key)
+                if others is not None and how != "anti":
+                    before, after = self._reach[side]
+                    for k in others.between(ts - before, ts + after):
+                        if side == LEFT:
+                            pairs.append(Pair(key, ts, value, others.times[k], others.values[k]))
+                        else:
+                            pairs.append(Pair(key, others.times[k], others.values[k], ts, value))
                 commit.add(side, key, value, ts)
         self._store(commit)
         return self.advance(now) + pairs
@@ -183,7 +169,8 @@ class IntervalJoin:
             waiting = unmatched[key] = self._without_partner(commit, key)
         if side == RIGHT:
             return [Pair(key, *row, None, None) for row in waiting.take(ts - before, ts + after)]
-        if commit.rows(RIGHT, key).between(ts - before, ts + after):
+        partners = commit.near[RIGHT].get(key)
+        if partners is not None and partners.between(ts - before, ts + after):
             return [Pair(key, ts, value, None, None)]
         waiting.add(ts, value)
         return []
@@ -191,21 +178,23 @@ class IntervalJoin:
     def _without_partner(self, commit: _Commit, key: Any) -> _Near:
         """Return the stored left rows of a key that have no partner yet."""
         before, after = self._reach[LEFT]
-        rows = list(commit.stored(LEFT, key))
-        if not rows:
-            return _Near(())
+        near = commit.near[LEFT].get(key)
+        if near is None:
+            return _Near([], [])
         # partners of a row at the edge of what the commit may meet can be beyond that edge
-        partners = _Near(self._stores[RIGHT].fetch(key, rows[0][0] - before, rows[-1][0] + after))
-        return _Near(row for row in rows if not partners.between(row[0] - before, row[0] + after))
+        stored = list(self._stores[RIGHT].fetch(key, max(near.times[0] - before, 0), near.times[-1] + after))
+        partners = _Near([ts for ts, _ in stored], [])
+        alone = [place for place, ts in enumerate(near.times) if not partners.between(ts - before, ts + after)]
+        return _Near([near.times[place] for place in alone], [near.values[place] for place in alone])
 
     def _store(self, commit: _Commit) -> None:
         for side in (LEFT, RIGHT):
-            rows = commit.new[side]
-            if rows:
-                self._stores[side].put_columns(*map(list, zip(*rows, strict=True)))
+            keys, values, times = commit.new[side]
+            if keys:
+                self._stores[side].put_columns(keys, values, times)
             due = self._due[side]
             if due is not None:
-                for key, value, ts in rows:
+                for key, value, ts in zip(keys, values, times, strict=True):
                     due.add(ts, key, value)
 
     def _unmatched(self, now: int) -> list[Pair]:
