@@ -97,6 +97,7 @@ if _typing.TYPE_CHECKING:
     from .topology.declared_stores import key_value_store, session_store, sliding_store, suppression_store, window_store
     from .topology.engine import Engine
     from .topology.run_state import last_position
+    from .topology.timers import KeyTimers, Timer
 
 # Imported when first asked for, so that a command that only looks, or a job that only opens a store, does not pay for
 # the rest.
@@ -171,6 +172,8 @@ _HOME = {
     "rescale": (".rescaling.door", "rescale"),
     "session_store": (".topology.declared_stores", "session_store"),
     "sliding_store": (".topology.declared_stores", "sliding_store"),
+    "KeyTimers": (".topology.timers", "KeyTimers"),
+    "Timer": (".topology.timers", "Timer"),
     "stream": (".topology.declare", "stream"),
     "suppression_store": (".topology.declared_stores", "suppression_store"),
     "table": (".topology.joins.declared", "table"),
@@ -216,6 +219,7 @@ __all__ = [
     "HoppingWindows",
     "HybridStore",
     "HybridStoreError",
+    "KeyTimers",
     "KeyValueStore",
     "Last",
     "LastBy",
@@ -247,6 +251,7 @@ __all__ = [
     "Suppression",
     "SuppressionBuffer",
     "Table",
+    "Timer",
     "TopK",
     "Topology",
     "TumblingWindows",

@@ -49,6 +49,8 @@ _PROCESSOR: Final = {
     "timers:due": behind_first,
     "timers:key": by_key,
 }
+# Timers of custom logic.
+_TIMERS: Final = {"timers:due": behind_first, "timers:key": by_key, "clock:due": behind_first, "clock:key": by_key}
 
 
 class Routes:
@@ -68,6 +70,8 @@ class Routes:
             return by_key
         if "processor" in self._program:
             return next((route for start, route in _PROCESSOR.items() if store.startswith(start)), None)
+        if self._program.get("process") is not None and store in _TIMERS:
+            return _TIMERS[store]
         if "windows" in self._program and self._program.get("process") is None:
             return before_window if store == "suppressed" else by_key
         return None

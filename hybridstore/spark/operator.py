@@ -184,10 +184,12 @@ def apply_program(
 
     null_keys: NullKeys = getattr(program, "null_keys", "skip")
     sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, number, null_keys))
-    if "watermark" in (time, getattr(program, "empty_shards", None)):
+    moves = "watermark" in (time, getattr(program, "empty_shards", None))
+    tick_ms = getattr(program, "tick_ms", None)
+    if moves or tick_ms:
         from .ticks import with_ticks
 
-        sharded = with_ticks(sharded, location, number, name)
+        sharded = with_ticks(sharded, location, number, name, watermark=moves, every_ms=tick_ms or 0)
     launched = replace(
         operator,
         shards=number,

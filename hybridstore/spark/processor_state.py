@@ -19,11 +19,11 @@ from recovery.errors import CheckpointMismatchError
 from ..state.group import StoreGroup
 from ..state.upgrades import Upgrade
 from ..stores.kinds import KEY_VALUE
+from ..topology.timers import TIMERS, Timers
 from .grouping_keys import GroupingKeys
 from .state_values import StateValues, evolution, refusal, schema_text
 
 _GONE: Final = object()
-TIMERS: Final = "timers"
 
 
 class Variable:
@@ -405,37 +405,6 @@ class MapVariable(Variable):
         for place in removed:
             self._store.delete(place)
         self._changed, self._cleared = {}, set()
-
-
-class Timers:
-    """Timers of all keys: (expiry, key) in order, and each key's own. Keys are texts."""
-
-    def __init__(self, group: StoreGroup) -> None:
-        self._due = KEY_VALUE.open(group, f"{TIMERS}:due", {"ttl_ms": None})
-        self._of_key = KEY_VALUE.open(group, f"{TIMERS}:key", {"ttl_ms": None})
-
-    def of(self, key: str) -> list[int]:
-        """Return a key's timers in order."""
-        return list(self._of_key.get(key) or ())
-
-    def register(self, key: str, expiry_ms: int) -> None:
-        """Add a timer; adding the same timer again changes nothing."""
-        mine = self.of(key)
-        if expiry_ms not in mine:
-            self._of_key.put(key, sorted([*mine, expiry_ms]))
-            self._due.put((expiry_ms, key), True)
-
-    def delete(self, key: str, expiry_ms: int) -> None:
-        """Remove a timer; an absent timer is no error."""
-        mine = self.of(key)
-        if expiry_ms in mine:
-            mine.remove(expiry_ms)
-            self._of_key.put(key, mine or None)
-            self._due.delete((expiry_ms, key))
-
-    def expired(self, now_ms: int) -> list[tuple[int, str]]:
-        """Return (expiry, key) of the timers with expiry <= now, in order. O(result)."""
-        return [(expiry, key) for (expiry, key), _ in self._due.range(None, (now_ms + 1,)) if expiry <= now_ms]
 
 
 class Handle:

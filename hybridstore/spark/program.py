@@ -25,6 +25,8 @@ from .event_time import with_times
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .shipped import Batch
+
 
 class TopologyProgram:
     """A topology that can be sent to workers.
@@ -60,6 +62,11 @@ class TopologyProgram:
     def null_keys(self) -> NullKeys:
         """What becomes of rows whose key is null."""
         return self.plan.null_keys
+
+    @property
+    def tick_ms(self) -> int | None:
+        """How often a batch is made for timers by the clock (ms); None without such timers."""
+        return None if self.plan.custom is None else self.plan.custom.tick_ms
 
     @property
     def timestamp(self) -> str:
@@ -128,9 +135,11 @@ class Runner:
     def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False, allow: Collection[str] = ()) -> None:
         self._run = ShardRun(plan, group, clocked=clocked, where="the state of a shard", allow=allow)
 
-    def begin(self, batch: object, shard: int, shards: int, location: object) -> None:
+    def begin(self, batch: Batch, shard: int, shards: int, location: object) -> None:
         """Set the number of the shard, and of how many: rows were assigned to shards by their keys before any `map`."""
         self._run.place = (shard, shards)
+        if isinstance(self._run.logic, CustomLogic):
+            self._run.logic.at_clock(batch.timestamp_ms)
 
     @property
     def dropped(self) -> int:

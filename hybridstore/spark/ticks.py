@@ -1,11 +1,12 @@
-"""Ticks: a streaming source that emits a row for each shard whenever the query's watermark has moved.
+"""Ticks: a streaming source that emits a row for each shard whenever the query's watermark has moved, or the clock has
+come to the next multiple of an interval.
 
     commits/<batch> ── the next batch's watermark ──▶ offset ── one that is new ──▶ a row for each shard
 
 When the watermark has moved, Spark runs a batch without data for its own stateful operators, and calls them for every
 partition. For Spark, hybridstore's operator is not a stateful operator. Ticks give the same effect: ticks are new data,
 so Spark runs a batch, and every shard gets a tick. The offset of ticks is a watermark that Spark has written itself, so
-a replayed batch has the same ticks.
+a replayed batch has the same ticks. Timers by the clock fire by the time of the batch, which Spark writes too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from changelog.storage import is_url
 
+from ..topology.custom import wall_ms
 from .location import Location, locate
 from .query_log import next_watermark
 from .sharding import SHARD_COLUMN
@@ -38,6 +40,7 @@ except ImportError:  # before Spark 4.2, which calls a source once for all batch
 
 NAME: Final = "hybridstore-ticks"
 _WATERMARK: Final = "watermark_ms"
+_CLOCK: Final = "clock_ms"
 # With this setting each source of a query has a name (`DataStreamReader.name`, Spark 4.2).
 _NAMED: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 # Sessions with the source; Spark warns if a source is registered a second time.
@@ -47,24 +50,39 @@ _registered: WeakSet[SparkSession] = WeakSet()
 class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Runs on the driver: tells Spark about new ticks, and makes them."""
 
-    def __init__(self, location: Location, shards: int) -> None:
+    def __init__(self, location: Location, shards: int, *, watermark: bool = True, every_ms: int = 0) -> None:
         self._location = location
         self._shards = shards
+        self._watermark = watermark
+        self._every_ms = every_ms
+        # the clock of a query that ends with what is available at its start
+        self._stopped_ms: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return 0, because a new query has no watermark."""
-        return {_WATERMARK: 0}
+        return {_WATERMARK: 0, **({_CLOCK: 0} if self._every_ms else {})}
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
-        """Return the watermark that the next batch will have."""
-        return {_WATERMARK: max(next_watermark(self._location.query()), 0 if start is None else start[_WATERMARK])}
+        """Return the watermark that the next batch will have, and the clock, rounded down to a multiple of the
+        interval. Neither moves back."""
+        before = self.initialOffset() if start is None else start
+        offset = {_WATERMARK: before[_WATERMARK]}
+        if self._watermark:
+            offset[_WATERMARK] = max(next_watermark(self._location.query()), offset[_WATERMARK])
+        if self._every_ms:
+            now_ms = wall_ms() if self._stopped_ms is None else self._stopped_ms
+            offset[_CLOCK] = max(now_ms // self._every_ms * self._every_ms, before.get(_CLOCK, 0))
+        return offset
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Do nothing: ticks of watermarks that follow from the available data belong to the query, too."""
+        """Stop the clock, which would never end. Ticks of watermarks that follow from the available data belong to the
+        query, too."""
+        self._stopped_ms = wall_ms()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return one partition if the watermark has moved, else none."""
-        return [InputPartition(end[_WATERMARK])] if end[_WATERMARK] > start[_WATERMARK] else []
+        """Return one partition if the watermark or the clock has moved, else none."""
+        moved = end[_WATERMARK] > start[_WATERMARK] or end.get(_CLOCK, 0) > start.get(_CLOCK, 0)
+        return [InputPartition(end[_WATERMARK])] if moved else []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
         """Yield the ticks of all shards."""
@@ -75,8 +93,9 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class TickSource(DataSource):
-    """The data source "hybridstore-ticks". Its options are `checkpoint`, `shards` and `secret`. The last has the
-    storage options of an object store; Spark redacts an option of this name by default (`spark.redaction.regex`).
+    """The data source "hybridstore-ticks". Its options are `checkpoint`, `shards`, `watermark`, `every_ms` and
+    `secret`. The last has the storage options of an object store; Spark redacts an option of this name by default
+    (`spark.redaction.regex`).
     """
 
     @classmethod
@@ -88,10 +107,17 @@ class TickSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = json.loads(self.options["secret"])
-        return TickReader(locate(self.options["checkpoint"], storage_options=options), int(self.options["shards"]))
+        return TickReader(
+            locate(self.options["checkpoint"], storage_options=options),
+            int(self.options["shards"]),
+            watermark=self.options["watermark"] == "true",
+            every_ms=int(self.options["every_ms"]),
+        )
 
 
-def with_ticks(sharded: DataFrame, location: Location, shards: int, operator: str) -> DataFrame:
+def with_ticks(
+    sharded: DataFrame, location: Location, shards: int, operator: str, *, watermark: bool, every_ms: int
+) -> DataFrame:
     """Return the rows of `sharded` together with ticks. A tick is a row of nulls whose shard is the negative number
     `shard - shards`. The source has the operator's name where Spark asks every source of a query for a name (`_NAMED`),
     and none elsewhere, where Spark refuses names.
@@ -109,7 +135,8 @@ def with_ticks(sharded: DataFrame, location: Location, shards: int, operator: st
         reader = reader.name(
             "hybridstore_ticks_" + re.sub(r"\W", lambda match: f"_{ord(match[0]):x}_", operator, flags=re.A)
         )
-    ticks = reader.option("checkpoint", location.checkpoint).option("shards", shards).option("secret", secret).load()
+    reader = reader.option("checkpoint", location.checkpoint).option("shards", shards).option("secret", secret)
+    ticks = reader.option("watermark", "true" if watermark else "false").option("every_ms", every_ms).load()
     return sharded.union(
         ticks.select(
             *(

@@ -302,7 +302,7 @@ def from_rows(
             try:
                 key = row[single] if single is not None else tuple([row[name] for name in plan.key]) or ALL
                 moment = row[plan.timestamp]
-                if not grouped and (key is None or (single is None and None in key)):
+                if not grouped and (key is None or (single is None and not keyless and None in key)):
                     null_keys += 1
                     if unkeyed is not None and moment is not None and moment == moment:
                         unkeyed.append((dict(row), moment))

@@ -319,7 +319,13 @@ class Topology(Plan):
         return replace(self, late_column=column)
 
     def process(
-        self, function: Callable[..., Any], output_schema: Any = None, stores: Sequence[StoreDeclaration] = ()
+        self,
+        function: Callable[..., Any],
+        output_schema: Any = None,
+        stores: Sequence[StoreDeclaration] = (),
+        *,
+        on_timer: Callable[..., Any] | None = None,
+        clock_ticks: Duration | None = None,
     ) -> Topology:
         """Run custom logic on every row, with its own stores; `stores` are made by
         `hybridstore.key_value_store(...)` and its kin.
@@ -331,6 +337,13 @@ class Topology(Plan):
         `output_schema` names the output columns and their types: DDL text such as "k string, n bigint", a StructType or
         an Arrow schema; in plain Python it may be None. Each row must have exactly these columns, with values of these
         types, in plain Python too.
+
+        `on_timer(timer, stores)`, of a class the method `on_timer(timer)`, is called with each `hybridstore.Timer` that
+        fires, and may return rows too. Timers belong to a key, and are part of the state. `stores.timers` sets, lists
+        and deletes those of the key in hand by event time, which fire when stream time (or the watermark) reaches them.
+        `clock_ticks` allows timers by the clock as well, `stores.clock_timers`, which fire at the end of the first
+        commit whose clock has reached them. On Spark a batch is made as often as `clock_ticks`, with or without rows,
+        and its time, which a replay repeats, is the clock.
 
         Raises ValueError for a schema that cannot be read, and TypeError for a wrong function, store or schema.
 
@@ -357,7 +370,17 @@ class Topology(Plan):
                 raise ValueError(f"process: stores: found {store.name!r} twice, expected each name once")
             declared[store.name] = store
         columns_of_schema(output_schema)
-        return replace(self, custom=Custom(function, output_schema, declared))
+        if on_timer is not None and not callable(on_timer):
+            raise TypeError(f"process: on_timer: found {type(on_timer).__name__}, expected a function")
+        if on_timer is not None and isinstance(function, type):
+            raise TypeError("process: on_timer: found with a class, expected a method of this name")
+        tick_ms = None if clock_ticks is None else duration_ms(clock_ticks, "process: clock_ticks")
+        custom = Custom(function, output_schema, declared, on_timer, tick_ms)
+        if tick_ms is not None and not custom.timed:
+            raise ValueError("process: clock_ticks: found without on_timer, expected with it")
+        if custom.timed and (reserved := {"timers:due", "timers:key", "clock:due", "clock:key"} & declared.keys()):
+            raise ValueError(f"process: stores: {sorted(reserved)[0]!r} is a store of timers (choose another name)")
+        return replace(self, custom=custom)
 
     def drop_duplicates(self, on: str | Sequence[str] | None = None, *, within: Duration) -> Topology:
         """Pass rows on without duplicates: rows whose columns `on` (None: the key) were seen in a row within the time.

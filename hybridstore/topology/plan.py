@@ -44,11 +44,22 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """Custom logic: `function(row, stores)` or a class with `process(row)`, and the stores it declares."""
+    """Custom logic: `function(row, stores)` or a class with `process(row)`, and the stores it declares.
+
+    `on_timer` is called with timers that fire; a class has a method of this name instead. `tick_ms`: how late a timer
+    by the clock may fire on Spark; None: no timers by the clock.
+    """
 
     function: Callable[..., Any]
     schema: Any
     stores: dict[str, StoreDeclaration]
+    on_timer: Callable[..., Any] | None = None
+    tick_ms: int | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether the logic has timers."""
+        return self.on_timer is not None or (isinstance(self.function, type) and hasattr(self.function, "on_timer"))
 
 
 def passed_on(row: dict[str, Any], stores: object) -> list[dict[str, Any]]:

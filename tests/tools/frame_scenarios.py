@@ -38,7 +38,7 @@ class Frames(StatefulProcessor):
         expiry = expiredTimerInfo.getExpiryTimeInMs()
         answers: list[Any] = [("expired", self.value.get())]
         if key[0] != "soon":
-            answers.append((expiry, timerValues.getCurrentWatermarkInMs(), list(self.handle.listTimers())))
+            answers.append((expiry, timerValues.getCurrentWatermarkInMs(), sorted(self.handle.listTimers())))
         self.value.clear()
         yield from self.frames(key, answers)
 
@@ -116,26 +116,26 @@ class Frames(StatefulProcessor):
             self.handle.deleteTimer(timer)
         self.handle.registerTimer(newest + 3000)
         self.value.update((newest, None))
-        yield list(self.handle.listTimers())
+        yield sorted(self.handle.listTimers())
 
     def alarms(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
         mark = times.getCurrentWatermarkInMs()
         for after in (0, 5000, 5000, 20_000):
             self.handle.registerTimer(mark + after)
-        yield list(self.handle.listTimers())
+        yield sorted(self.handle.listTimers())
 
     def deleted(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
         mark = times.getCurrentWatermarkInMs()
         self.handle.registerTimer(mark + 1)
         self.handle.registerTimer(mark + 2)
         self.handle.deleteTimer(mark + 1)
-        yield list(self.handle.listTimers())
+        yield sorted(self.handle.listTimers())
 
     def late(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
         yield [str(at) for frame in rows for at in frame["t"]]
 
     def initial(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
-        yield (self.value.get(), list(self.handle.listTimers()), sum(len(frame) for frame in rows))
+        yield (self.value.get(), sorted(self.handle.listTimers()), sum(len(frame) for frame in rows))
 
     def soon(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
         self.value.update((sum(len(frame) for frame in rows), None))
