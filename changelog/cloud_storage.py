@@ -52,6 +52,16 @@ _INSTEAD: Final = {
     "https": "give s3://, gs:// or az://, and the server as an option: storage_options={'endpoint': 'https://...'}",
 }
 
+# Options of the connection, which obstore takes apart from those of the store, and panics for among them. The others
+# of the connection are set here.
+_CONNECTION: Final = frozenset(
+    ("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_ca_certificate", "proxy_excludes", "user_agent")
+)
+_SET_HERE: Final = re.compile(
+    "timeout|connect_timeout|read_timeout|default_content_type|randomize_addresses|(http1|http2|pool)_.*", re.ASCII
+)
+_TRUTH: Final = {"true": True, "1": True, "false": False, "0": False}
+
 Result = TypeVar("Result")
 
 
@@ -85,6 +95,8 @@ class CloudStorage:
             raise HybridStoreError(f"{url}: found no bucket, expected {scheme}://bucket/path")
         self.options = dict(options or {})
         self._address = f"{parts.scheme}://{parts.netloc}"
+        _check_installed(self._address)
+        _options(self._address, self.options)
         self._base = "".join(f"{part}/" for part in parts.path.split("/") if part)
         self._client = _Client(self._address, self.options)
 
@@ -244,6 +256,44 @@ class CloudStorage:
         return (CloudStorage, (self.url, self.options))
 
 
+def _check_installed(address: str) -> None:
+    """Raise HybridStoreError where obstore is not installed."""
+    try:
+        import obstore.store  # noqa: F401
+    except ImportError:
+        raise HybridStoreError(
+            f"{address}: state on object stores needs obstore: pip install 'hybridstore[cloud]'"
+        ) from None
+
+
+def _options(address: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return obstore's options of the store, and those of the connection. Raises HybridStoreError, naming the option,
+    for a value that is not text or a truth value, and for what hybridstore sets itself. O(options).
+    """
+    store: dict[str, Any] = {}
+    connection: dict[str, Any] = {}
+    for name, value in options.items():
+        if not isinstance(name, str) or not isinstance(value, str | bool):
+            raise HybridStoreError(
+                f"{address}: storage_options: found {name!r} with a value of type {type(value).__name__}, expected "
+                "texts (or True, False), such as endpoint='http://localhost:9000'"
+            )
+        plain = re.sub("^(aws|google|azure)_", "", name.lower())
+        if _SET_HERE.fullmatch(plain):
+            raise HybridStoreError(
+                f"{address}: storage_options: found {name!r}, which hybridstore sets itself (leave it out)"
+            )
+        if plain not in _CONNECTION:
+            store[name] = value
+        elif not plain.startswith("allow_"):
+            connection[plain] = value
+        elif isinstance(value, bool) or value.lower() in _TRUTH:
+            connection[plain] = value if isinstance(value, bool) else _TRUTH[value.lower()]
+        else:
+            raise HybridStoreError(f"{address}: storage_options: {name}: expected 'true' or 'false'")
+    return store, connection
+
+
 class _RangeError(OSError):
     """A range begins beyond the end of its object."""
 
@@ -284,12 +334,9 @@ class _Client:
         return self._store
 
     def _open(self) -> Any:
-        try:
-            import obstore.store as stores
-        except ImportError:
-            raise HybridStoreError(
-                f"{self.address}: state on object stores needs obstore: pip install 'hybridstore[cloud]'"
-            ) from None
+        _check_installed(self.address)
+        import obstore.store as stores
+
         if self.address.startswith("memory:"):
             return stores.MemoryStore()
         patience = 30.0 if self._seconds is None else max(1.0, self._seconds / 3)
@@ -298,9 +345,11 @@ class _Client:
         if next(filter(None, (self.options.get("endpoint"), *named)), "").startswith("http://"):
             client["allow_http"] = True
         retries = {"max_retries": 10, "retry_timeout": timedelta(seconds=min(LINE_SECONDS, patience / 2))}
+        config, connection = _options(self.address, self.options)
+        client |= connection
         from_url: Any = stores.from_url  # its overloads want the options of one store
         try:
-            return from_url(self.address, config=self.options or None, client_options=client, retry_config=retries)
+            return from_url(self.address, config=config or None, client_options=client, retry_config=retries)
         except Exception as error:
             raise _unreachable(self.address, error, self.options, "is a storage option misspelt?") from None
 

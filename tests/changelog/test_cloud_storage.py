@@ -16,16 +16,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("obstore")
 
+import hybridstore as hs
 from changelog import cloud_storage
 from changelog.cloud_storage import CloudStorage
 from changelog.errors import HybridStoreError, StorageUnreachableError
 from changelog.rounds import REQUEST_BYTES, merged
 from changelog.storage import is_url, storage_at
+from hybridstore.cli import GROUPS, run
 from tests.tools.s3_server import S3Server
 
 FAULTS = ("500", "503", "reset", "lost")
@@ -318,3 +321,50 @@ def test_a_number_in_an_address_is_no_range_beyond_the_end(monkeypatch: pytest.M
         server.draw = lambda method, path: "503"
         with pytest.raises(StorageUnreachableError, match="tried for"):
             storage.create("x", b"1")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout": "10"}, "found 'timeout', which hybridstore sets itself"),
+        ({"AWS_HTTP2_ONLY": "true"}, "found 'AWS_HTTP2_ONLY', which hybridstore sets itself"),
+        ({"endpoint": 9000}, "found 'endpoint' with a value of type int"),
+        ({"allow_http": "perhaps"}, "allow_http: expected 'true' or 'false'"),
+        ({1: "x"}, "found 1 with a value"),
+    ],
+)
+def test_an_option_that_cannot_be_one_is_named(options: dict[Any, Any], words: str) -> None:
+    for url in ("s3://bucket/a", "gs://bucket/a", "az://container/a"):
+        with pytest.raises(HybridStoreError, match=words):
+            CloudStorage(url, options)
+
+
+@pytest.mark.parametrize("options", [{"allow_http": "true"}, {"AWS_ALLOW_HTTP": "TRUE"}, {"allow_http": True}])
+def test_options_of_the_connection_are_taken(options: dict[str, Any]) -> None:
+    with S3Server() as server:
+        storage = CloudStorage(server.url("options"), {**server.options, **options, "user_agent": "test"})
+        assert storage.create("a", b"1")
+        assert storage.get("a") == b"1"
+
+
+def test_without_obstore_everything_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    words = r"s3://bucket: state on object stores needs obstore: pip install 'hybridstore\[cloud\]'"
+    with pytest.raises(HybridStoreError, match=words):
+        hs.open("s3://bucket/state")
+    with pytest.raises(HybridStoreError, match=words):
+        hs.inspect("s3://bucket/state")
+    for name in GROUPS["inspect"].commands.keys() - {"changes"}:  # which imports a program first
+        more = {"get": ["a", "b"], "history": ["a", "b"], "keys": ["a"], "scan": ["a"], "export": ["--to", "x.jsonl"]}
+        more |= {
+            "diff": ["@1"],
+            "pack": ["--to", "x.zip"],
+            "report": ["-o", "x.html"],
+            "changes": ["--program", "os:x"],
+        }
+        code = run(["inspect", name, "s3://bucket/state", *more.get(name, [])])
+        assert code == 3, name
+        assert re.search(words, capsys.readouterr().err), name
