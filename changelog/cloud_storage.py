@@ -266,7 +266,7 @@ def _check_installed(address: str) -> None:
         ) from None
 
 
-def _options(address: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _options(address: str, options: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return obstore's options of the store, and those of the connection. Raises HybridStoreError, naming the option,
     for a value that is not text or a truth value, and for what hybridstore sets itself. O(options).
     """
