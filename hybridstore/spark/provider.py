@@ -198,8 +198,6 @@ class StateStore(NamedStores):
             self.shard.checkpoints.finish(wait=True)
         self._provider._let_go(self)
 
-    release = abort
-
     def dropped_by(self, store: Any) -> dict[str, int]:
         """Return how many records a store has dropped since this version was loaded, by reason.
 

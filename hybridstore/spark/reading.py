@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from changelog.changes import DELETED, expand
 from changelog.codec import unpack
@@ -19,7 +19,7 @@ from recovery.layout import OPERATOR, SPARK_FOLDER, LogName
 from recovery.rule import Lost, Runs
 from recovery.runs import newest_claim
 
-from ..stores.kinds import KINDS, Store
+from ..stores.kinds import KINDS, Row, Store
 from .errors import MissingVersionError
 from .loaded import ShardCache
 from .location import Location, locate
@@ -30,23 +30,12 @@ from .shard_files import ShardFiles
 from .shard_id import StateStoreId
 
 
-class StateRow(NamedTuple):
-    """One record of a store: `start` and `end` (ms) are its time in a window store (both), or its session's bounds;
-    else None.
-    """
-
-    key: Any
-    start: int | None
-    end: int | None
-    value: Any
-
-
 class ChangeRow(NamedTuple):
     """One change: the version it belongs to, "put", "delete", "evict" or "time", and the record."""
 
     version: int
     op: str
-    row: StateRow
+    row: Row
 
 
 class ShardState(NamedTuple):
@@ -160,9 +149,9 @@ def open_version(state: ShardState, version: int) -> StateStore:
     return provider.get_read_store(version)
 
 
-def store_rows(store: Store) -> Iterator[StateRow]:
+def store_rows(store: Store) -> Iterator[Row]:
     """Yield the records of a store, whatever its kind, in its order."""
-    return (StateRow(*row) for row in KINDS[store.kind].rows(store))
+    return KINDS[store.kind].rows(store)
 
 
 def changes(state: ShardState, first: int, last: int) -> Iterator[tuple[str, ChangeRow]]:
@@ -183,7 +172,7 @@ def changes(state: ShardState, first: int, last: int) -> Iterator[tuple[str, Cha
                     for change in expand(mutation):
                         low, high = (min(change.times), max(change.times)) if change.times else (None, None)
                         value = None if change.value is DELETED else change.value
-                        row = StateRow(change.key, low, high, value)
+                        row = Row(change.key, low, high, value)
                         name = names.get(mutation.store, str(mutation.store))
                         yield name, ChangeRow(version.commit.version, change.op, row)
     except (Lost, FileNotFoundError) as error:

@@ -25,9 +25,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from pyspark.sql.types import StructType
 
 from ..inspection.show.key_text import plain, to_json
+from ..stores.kinds import Row
 from .errors import SparkSetupError
 from .location import Location, locate
-from .reading import StateRow, changes, check_version, newest_version, open_version, shards, store_rows
+from .reading import changes, check_version, newest_version, open_version, shards, store_rows
 from .shard_rows import metrics
 
 _CONTENTS = "shard int, store string, key string, start bigint, end bigint, value string"
@@ -160,7 +161,7 @@ class StateReader(DataSourceReader):
         state = shards(query.location, query.operator)[partition.shard]
         typed = {field.name for field in self._schema if field.dataType.simpleString() != "string"}
 
-        def fields(store: str, row: StateRow) -> dict[str, Any]:
+        def fields(store: str, row: Row) -> dict[str, Any]:
             return {
                 "shard": partition.shard,
                 "store": store,

@@ -49,7 +49,9 @@ def run(look: Look, given: Namespace) -> int:
     if look.several and all(place.shard is not None for place in look.places):
         return _query(look, given)
     out = look.out
-    reached = {place: max((commit.version for commit in reach(place).commits), default=0) for place in look.places}
+    within = {place: reach(place) for place in look.places}
+    reached = {place: max((commit.version for commit in each.commits), default=0) for place, each in within.items()}
+    faults = [fault for each in within.values() for fault in each.faults]
 
     def rows() -> Iterator[dict[str, Any]]:
         before = time.monotonic()
@@ -65,7 +67,7 @@ def run(look: Look, given: Namespace) -> int:
 
     columns = ("shard", "version", "versions_per_s", "changes_per_s", "bytes_per_s", "checkpoint", "restart_ms")
     _show(look, rows(), columns, "" if look.several else "shard")
-    return look.finish()
+    return look.finish(more=faults)
 
 
 def _show(look: Look, rows: Iterator[dict[str, Any]], columns: Sequence[str], hidden: str) -> None:
