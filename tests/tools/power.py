@@ -45,7 +45,7 @@ class Power:
         make, write, truncate = AppendFile.__init__, AppendFile.write, AppendFile.truncate
         mkdir, link, remove = Files.mkdir, Files.link, Files.remove
 
-        def made(file: AppendFile, path: Path, *, create: bool, **options: Any) -> None:
+        def make_file(file: AppendFile, path: Path, *, create: bool, **options: Any) -> None:
             make(file, path, create=create, **options)
             if create:
                 self._numbers[path] = len(self.history) + 1
@@ -82,7 +82,7 @@ class Power:
             if there:
                 self._note("unname", path)
 
-        patch.setattr(AppendFile, "__init__", made)
+        patch.setattr(AppendFile, "__init__", make_file)
         patch.setattr(AppendFile, "write", wrote)
         patch.setattr(AppendFile, "truncate", cut)
         patch.setattr(AppendFile, "sync", lambda file: self._note("sync", file.path, self._numbers.get(file.path, 0)))
