@@ -68,7 +68,12 @@ class VersionedStore:
 
     @property
     def stream_time(self) -> int:
-        """T: the newest time (ms) that any put or delete had; -1 at first."""
+        """T: the newest time (ms) that any put or delete had; -1 at first.
+
+        >>> prices = hs.open("state").versioned("prices", history="1 hour")
+        >>> prices.put("tea", 3, ts=60_000).stored, prices.stream_time
+        (True, 60000)
+        """
         return self._versions.stream_time
 
     def put(self, key: Any, value: Any, ts: int) -> Stored:

@@ -133,8 +133,9 @@ class WindowReads(TimeBuckets):
 
         >>> pages = hs.open("state").window("pages", retention="1 hour")
         >>> pages.put_many([("ann", "/", 0), ("ann", "/help", 500), ("bob", "/", 900)])
-        >>> pages.fetch_many({"ann": (0, 100), "bob": (0, 1000), "cid": (0, 1000)})
-        {'ann': ([0], ['/']), 'bob': ([900], ['/'])}
+        >>> rows = pages.fetch_many({"ann": (0, 100), "bob": (0, 1000), "cid": (0, 1000)})
+        >>> sorted(rows.items())
+        [('ann', ([0], ['/'])), ('bob', ([900], ['/']))]
         """
         for key in spans:
             self._keys.admit(key, pin=False)

@@ -18,7 +18,11 @@ _OF_TABLES: Final = ("inner", "left")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that streams are joined with: of each key the newest row counts. Made by `hybridstore.table`."""
+    """A table that streams are joined with: of each key the newest row counts. Made by `hybridstore.table`.
+
+    >>> print(hs.table(name="users", key="user", timestamp="since"))
+    table       users; key user; time since; newest rows
+    """
 
     source: Input
 
