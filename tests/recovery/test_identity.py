@@ -197,3 +197,58 @@ def test_other_blocks_behind_the_header_of_a_pack_are_not_read(tmp_path: Path) -
         values_of(state)
     with hs.open(first) as state:
         assert values_of(state) == {f"account{i:04}": 1000 + i for i in range(1000)}
+
+
+def test_another_shard_on_an_object_store_is_refused() -> None:
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    from changelog.storage import storage_at
+    from tests.tools.s3_server import S3Server
+
+    with S3Server() as server:
+        url, options = server.url("mixed"), server.options
+        list(COUNTS.run(ROWS[:60], url, shards=2, commit_rows=20, storage_options=options))
+        place = storage_at(url, options)
+        assert place.list("generations/") == ["generations/0000000001.json"]
+        place.delete(place.list("0/"))
+        for name in place.list("1/"):
+            assert place.create(f"0/{name.removeprefix('1/')}", place.get(name))
+        before = place.list()
+        calls: list[Callable[[], object]] = [
+            lambda: list(COUNTS.run(ROWS, url, shards=2, commit_rows=20, storage_options=options)),
+            lambda: hs.open(f"{url}/0", storage_options=options),
+            lambda: hs.open(f"{url}/0", at="newest", storage_options=options),
+            lambda: COUNTS.changes(url, storage_options=options),
+            lambda: hs.inspect(f"{url}/0", storage_options=options),
+            lambda: hs.rescale(url, shards=3, late=True, storage_options=options),
+        ]
+        for call in calls:
+            with pytest.raises(HybridStoreError, match=r"belongs to shard 1 of 2 .*, its place to shard 0 of 2"):
+                call()
+        assert place.list() == before
+
+
+def test_a_pack_of_another_state_on_an_object_store_is_not_read(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    from changelog.storage import storage_at
+    from tests.tools.s3_server import S3Server
+
+    with S3Server() as server:
+        for name, base in (("first", 1000), ("second", 30000)):
+            with hs.open(server.url(name), storage_options=server.options, cache=tmp_path / "cache") as state:
+                state.key_value("kv").put_all({f"account{i:04}": base + i for i in range(1000)})
+                state.commit()
+                state.checkpoint(wait=True)
+        first, second = (storage_at(server.url(name), server.options) for name in ("first", "second"))
+        (pack,), (other,) = first.list("packs/"), second.list("packs/")
+        first.delete([pack])
+        assert first.create(pack, second.get(other))
+        place = {"storage_options": server.options, "cache": tmp_path / "another"}
+        with (
+            hs.open(server.url("first"), **place) as state,
+            pytest.raises(hs.CorruptCheckpointError, match="not what the top record's hash says"),
+        ):
+            values_of(state)
+        with hs.open(server.url("first"), **place) as state:
+            assert values_of(state) == {f"account{i:04}": 1000 + i for i in range(1000)}
