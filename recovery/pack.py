@@ -37,8 +37,8 @@ HEADER: Final = struct.Struct("<8sHHI8s")
 TRAILER: Final = struct.Struct("<Q8s")
 # The number that a footer gives a page of the directory; blocks count from 1.
 PAGE: Final = 0
-# A pack is written when it has this many bytes, or an eighth of the bytes written before: this bounds the memory of a
-# writer, and a large state still has few packs.
+# A pack is written when it has this many bytes, or about an eighth of the bytes written before: this bounds the memory
+# of a writer, and a large state still has few packs. Where memory is limited, packs are as much smaller.
 PACK_BYTES: Final = 64 << 20
 _PACK_SHARE: Final = 8
 # The errors of mounted object stores for a map of one of their files.
@@ -66,12 +66,13 @@ class FooterLine(NamedTuple):
 class PackWriter:
     """Collects blocks and pages and creates packs of them. `packs` lists the durable packs."""
 
-    def __init__(self, storage: Storage, version: int, first: int) -> None:
+    def __init__(self, storage: Storage, version: int, first: int, pack_bytes: int | None = None) -> None:
         self.packs: list[PackRecord] = []
         self.bytes = 0  # of blocks and pages, in all packs
         self._storage = storage
         self._version = version
         self._number = first
+        self._pack_bytes = pack_bytes or PACK_BYTES
         self._begin()
 
     def _begin(self) -> None:
@@ -84,7 +85,8 @@ class PackWriter:
         """Add a block, or a page with the number PAGE, and return (number of its pack, offset). O(1), or O(pack) when
         the pack is full and therefore created.
         """
-        if self._size + len(data) > max(PACK_BYTES, self.bytes // _PACK_SHARE):
+        share = self.bytes * self._pack_bytes // (_PACK_SHARE * PACK_BYTES)
+        if self._size + len(data) > max(self._pack_bytes, share):
             self.finish()
         offset = self._size
         self._parts.append(data)

@@ -289,8 +289,10 @@ def write_checkpoint(
     previous: CheckpointReader | None,
     launch: int = 0,
     block_records: int = BLOCK_RECORDS,
+    pack_bytes: int | None = None,
 ) -> CheckpointReport:
-    """Write the checkpoint of `version` into `storage` and return its report.
+    """Write the checkpoint of `version` into `storage` and return its report. `pack_bytes` bounds a pack, and so the
+    memory that this takes (None: 64 MiB).
 
     `previous` must be the checkpoint since which the captures collected their changes, or None when they hold
     everything. `launch` is part of the name of a shard's checkpoint. Raises OSError or CheckpointError; the storage
@@ -299,7 +301,7 @@ def write_checkpoint(
     """
     started = time.perf_counter()
     old_packs = [] if previous is None else previous.meta.packs
-    writer = PackWriter(storage, version, max((record.number for record in old_packs), default=0) + 1)
+    writer = PackWriter(storage, version, max((record.number for record in old_packs), default=0) + 1, pack_bytes)
     try:
         plans = [_Planner(capture, previous, writer, block_records).plan() for capture in captures]
         items = [item for plan in plans for item in plan.items]

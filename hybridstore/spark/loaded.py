@@ -88,7 +88,7 @@ class LoadedShard:
         logged = self.reached.since.logged
         self._tasks += 1
         if self._tasks >= MEASURE_TASKS or abs(logged.records - self._logged) >= MEASURE_RECORDS:
-            self.measured = memory_bytes(self.group, self.checkpoints) + logged.bytes
+            self.measured = memory_bytes(self.group) + logged.bytes
             self._tasks, self._logged = 0, logged.records
 
     def follows(self, line: Iterable[tuple[LogName, Step]]) -> None:

@@ -29,6 +29,7 @@ from recovery.write import CheckpointReport, write_checkpoint
 from .group import StoreGroup
 from .hydration import pass_on
 from .log_lines import info, warn
+from .memory_budget import pack_bytes
 from .policy import CheckpointPolicy, Logged
 
 RETRY_SECONDS: Final = 30.0
@@ -85,10 +86,10 @@ class Attempt:
             return False
         return True
 
-    def join(self) -> None:
-        """Return when the thread has ended, or was never begun."""
+    def join(self, seconds: float | None = None) -> None:
+        """Return when the thread has ended, or was never begun, or after `seconds`."""
         if self._thread is not None and self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(seconds)
 
     def run(self) -> None:
         """Write the checkpoint, then prune, and keep the outcome of both.
@@ -152,10 +153,14 @@ class Checkpointer:
 
     def due(self) -> bool:
         """True when the policy asks for a checkpoint now. O(1)."""
-        if self.attempt is not None or (self.failure is not None and time.monotonic() < self._retry_at):
+        if not self.ready():
             return False
         records = 0 if self.reader is None else self.reader.meta.records
         return self.policy.due(self.since, time.time() - self.begun, records, self.commit_seconds())
+
+    def ready(self) -> bool:
+        """True when no checkpoint is in progress, and none has failed a moment ago. O(1)."""
+        return self.attempt is None and (self.failure is None or time.monotonic() >= self._retry_at)
 
     def begin(
         self, target: Target, *, before: Step | None = None, prune: Step | None = None, wait: bool = False
@@ -207,6 +212,7 @@ class Checkpointer:
             previous=previous,
             launch=target.launch,
             block_records=self._block_records,
+            pack_bytes=pack_bytes(),
         )
 
     def finish(self, *, wait: bool) -> CheckpointReport | None:

@@ -29,11 +29,11 @@ from ..progress import Progress
 from . import fork
 from .checkpointer import Checkpointer, Target
 from .group import StoreGroup
-from .home import Home, home_of
+from .home import BUCKET_BLOCK_RECORDS, Home, home_of
 from .hydration import OnProgress, load_all
 from .log import Log
 from .log_lines import warn
-from .memory import Memory
+from .memory import Memory, Relief
 from .memory_budget import BUDGET
 from .metrics import Metrics
 from .named_stores import NamedStores
@@ -92,9 +92,9 @@ class HybridStore(Usable, NamedStores):
         lazy        blocks of the checkpoint load when touched (the first read takes milliseconds); False reads, checks
                     and decodes all blocks now, so that no later read waits for the disk or a decoder
         checkpoint  when to checkpoint, by default so that a restart takes under a second
-        memory_limit  bytes that the stores of this process may hold; the smallest limit of any open state governs.
-                      Beyond the limit a commit writes a checkpoint and makes all records cold, so that they are loaded
-                      again when touched: state may exceed memory
+        memory_limit  bytes of memory that the stores of this process may take; the smallest limit of any open state
+                      governs. Before the limit is reached, records that a checkpoint holds are freed, and single
+                      records are read again when they are touched: state may exceed memory (docs/operating.md)
         debug       find values that were changed in place after a put (slow)
         progress    called as progress(phase, done, total) during the restore; None draws a bar on a terminal after a
                     second
@@ -150,9 +150,11 @@ class HybridStore(Usable, NamedStores):
         self._group.journal.on_failure = lambda error: self._broke("a change", error)
         self._turn = self._group.journal.turn
         self._turn.where, self._turn.bound = home.where, True
-        self._checkpoints = Checkpointer(
-            self._group, home.where, asked.checkpoint, home.block_records, partial(Apart, self)
+        # under a limit single records are read, each at the cost of its block
+        block_records = (
+            home.block_records if asked.memory_limit is None else min(home.block_records, BUCKET_BLOCK_RECORDS)
         )
+        self._checkpoints = Checkpointer(self._group, home.where, asked.checkpoint, block_records, partial(Apart, self))
         self._checkpoints.commit_seconds = home.commit_seconds
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
         try:
@@ -325,11 +327,12 @@ class HybridStore(Usable, NamedStores):
         1
         """
         log, checkpoints, group = self._usable(), self._checkpoints, self._group
-        checkpoints.finish(wait=False)
+        renewed = checkpoints.finish(wait=False) is not None
         self._memory.slice()
         group.check_watched()
         if group.journal.empty:
             log.check()
+            self._relieve(log, Logged(), renewed=renewed)
             return group.version
         self._apart = "a commit"
         try:
@@ -345,18 +348,53 @@ class HybridStore(Usable, NamedStores):
         try:
             if checkpoints.due():
                 self._checkpoint(log, wait=False)
-            if self._memory.short(logged):
-                self._go_cold()
         # the version is durable: a caller that caught this error would commit the changes again
         except Exception as error:
             checkpoints.fail(group.version, error)
+        self._relieve(log, logged, renewed=renewed)
         return group.version
 
+    def _relieve(self, log: Log, logged: Logged, *, renewed: bool) -> None:
+        """Behind a commit of `logged`: keep the limit of memory. Raises nothing: the version is durable."""
+        relief = self._memory.relief(logged, renewed=renewed)
+        if relief is None:
+            return
+        try:
+            if relief is Relief.CHECKPOINT:
+                self._checkpoint(log, wait=False)
+            else:
+                self._go_cold()
+        except Exception as error:
+            self._checkpoints.fail(self._group.version, error)
+
     def _go_cold(self) -> None:
-        """Write a checkpoint and free all records that it holds; if the checkpoint cannot be written, keep them."""
-        self._checkpoints.finish(wait=True)
-        self._checkpoint(self._usable(), wait=True)
-        self._memory.chill()
+        """Make all records cold as of the last commit, and free those in memory, in slices.
+
+        Raises StorePoisonedError when the last commit cannot be read. O(tail).
+        """
+        self._usable()
+        self._checkpoints.finish(wait=True)  # records of a checkpoint that fails are taken back into the maps
+        try:
+            with Apart(self, "letting memory go"):
+                self._memory.leave_maps()
+                self._restore_in_place()
+                self._memory.became_cold()
+        except (OSError, HybridStoreError) as error:
+            raise self._refusal("letting memory go", error) from error
+
+    def _restore_in_place(self) -> None:
+        """Restore the stores as of the last commit. Raises what a restore raises. O(restore)."""
+        reached = self._home.restore(self._group, None, None)
+        self._memory.forget()  # the old map is unmapped after the last iterator that was opened before
+        self._checkpoints.reader = reached.checkpoint
+        if reached.report.version != self._group.version:
+            raise RestoreError(
+                f"{self.path}: found version {reached.report.version}, expected the committed version "
+                f"{self._group.version}"
+            )
+        self._group.reached(reached.report.version, reached.report.digest)
+        self._group.redefine_lost()
+        self._memory.restored()
 
     @entry_of_all
     def hydrate(self, budget_ms: float = 5.0) -> int:
@@ -404,17 +442,7 @@ class HybridStore(Usable, NamedStores):
             with Apart(self, "a rollback"):
                 self._checkpoints.finish(wait=True)
                 log.rollback(self._group)
-                reached = self._home.restore(self._group, None, None)
-                self._memory.forget()  # the old map is unmapped after the last iterator that was opened before
-                self._checkpoints.reader = reached.checkpoint
-                if reached.report.version != self._group.version:
-                    raise RestoreError(
-                        f"{self.path}: found version {reached.report.version}, expected the committed version "
-                        f"{self._group.version}"
-                    )
-                self._group.reached(reached.report.version, reached.report.digest)
-                self._group.redefine_lost()
-                self._memory.restored()
+                self._restore_in_place()
         except StorePoisonedError:
             raise
         except (OSError, HybridStoreError) as error:

@@ -1,33 +1,72 @@
-"""Memory: which blocks of an open state are in memory: blocks are loaded slice by slice, and become cold when memory is
-short.
+"""Memory: which records of an open state are in memory: blocks are loaded slice by slice, and records are freed when
+memory is short.
 
 restored   every block is cold, and a thread begins to decode ahead
-slice      a commit loads decoded blocks, for 2 ms
-chill      the records of the newest checkpoint are freed, and load again when they are touched
+slice      a commit loads decoded blocks, for 2 ms; or, under a limit, frees old maps, for as long
+relief     what memory needs after a commit: a checkpoint, or to become cold
+
+    memory    0 ... 40 % ........ 60 % ......... 70 % ...... limit
+              |     |             |              └ becomes cold, if the tail is short; else a checkpoint begins
+              |     |             └ a commit waits for a checkpoint in progress, 25 ms at most; beyond 100 %, 100 ms
+              |     └ becomes cold when a checkpoint has been made
+              └ a checkpoint begins when the changes since the last one take a quarter of the limit
+
+The percentages are of the part of the limit that records may take (`memory_budget.usable`).
+To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. The maps
+of before are emptied in slices, since freeing all records at once would take seconds.
 """
 
 from __future__ import annotations
 
+import ctypes
+import time
+from contextlib import suppress
+from enum import Enum
+from typing import Final
+
 from recovery.checkpoint import Ahead
 
+from ..stores.cold_blocks import SPARING
+from ..stores.cold_tail import Maps
 from .checkpointer import Checkpointer
 from .group import StoreGroup
 from .hydration import COMMIT_BUDGET_MS, hydrate, read_ahead, stop_ahead
-from .memory_budget import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES
-from .policy import Logged
+from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, usable
+from .policy import SPEED, Logged
+
+# Shares of the limit, see above.
+_CHANGES: Final = 1 / 4
+_RENEWED: Final = 0.4
+_PRESSED: Final = 0.6
+_FULL: Final = 0.7
+# The share of what is in memory that the tail may have where a state becomes cold without a new checkpoint.
+_TAIL: Final = 1 / 8
+# How long a commit waits for a checkpoint, and the longest replay of a tail at a commit (s).
+_WAIT_SECONDS: Final = 0.025
+_OVER_SECONDS: Final = 0.1
+_REPLAY_SECONDS: Final = 0.03
+# So many entries of a map are freed between two looks at the clock.
+_FREED_ENTRIES: Final = 256
 
 
-def memory_bytes(group: StoreGroup, checkpoints: Checkpointer) -> int:
+class Relief(Enum):
+    """What memory needs."""
+
+    CHECKPOINT = "checkpoint"
+    COLD = "cold"
+
+
+def memory_bytes(group: StoreGroup) -> int:
     """Return an estimate of the bytes that stores hold in memory; see `memory_budget`. The call changes nothing; only
-    the thread of the stores may make it. O(keys) at worst.
+    the thread of the stores may make it. O(blocks).
     """
-    records = sum(store.records_in_memory for store in group.stores.values())
-    reader, packed = checkpoints.reader, 0.0
-    if reader is not None and reader.meta.records:
-        packed = reader.meta.size / reader.meta.records
-    elif records:
-        packed = checkpoints.behind.bytes / records
-    return int(records * (PLACE_BYTES + 2 * packed))
+    return sum(store.bytes_in_memory for store in group.stores.values())
+
+
+def give_back() -> None:
+    """Return freed memory to the system, where the C library can. A millisecond for some 10 MB."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Memory:
@@ -41,6 +80,13 @@ class Memory:
         self._checkpoints = checkpoints
         self._cold = False
         self._unchecked = Logged()  # since the budget was checked
+        self._loaded = 0  # records, by the count of `SPARING` at that time
+        self._wait = 0.0  # how long a commit waits for a checkpoint (s), by the last count
+        # what the last time of becoming cold could not free
+        self._floor = 0
+        # maps of before, to be emptied; how many entries they had, and how many bytes those take
+        self._old: list[Maps] = []
+        self._old_entries = self._old_bytes = 0
 
     def restored(self, *, read_only: bool = False) -> None:
         """Blocks are cold: a thread decodes them ahead, and, unless `read_only`, commits load them."""
@@ -49,7 +95,9 @@ class Memory:
         read_ahead(self._checkpoints.reader, self._group)
 
     def slice(self) -> None:
-        """Load decoded blocks for about 2 ms; does nothing if the process has a budget."""
+        """Load decoded blocks for about 2 ms; under a budget, free what is left of old maps for as long."""
+        if self._old:
+            self._free(COMMIT_BUDGET_MS)
         if self._cold and BUDGET.limit is None:
             reader = self._checkpoints.reader
             self.hydrate(COMMIT_BUDGET_MS, None if reader is None else reader.ahead)
@@ -62,38 +110,84 @@ class Memory:
         return remaining
 
     def count(self) -> int:
-        """Estimate the bytes in memory, for this state's part of the budget; see `memory_budget`. O(keys) at worst."""
-        self.counted = memory_bytes(self._group, self._checkpoints)
+        """Estimate the bytes in memory, for this state's part of the budget; see `memory_budget`. O(blocks)."""
+        self.counted = memory_bytes(self._group) + self._old_remaining()
         return self.counted
 
-    def short(self, logged: Logged) -> bool:
-        """After a commit of `logged`: True when the budget of the process is exceeded. From time to time this state is
-        counted, and compared together with the last counts of the others.
+    def _old_remaining(self) -> int:
+        """Return about how many bytes of old maps are still to be freed. O(maps)."""
+        return self._old_bytes * sum(map(len, self._old)) // max(1, self._old_entries)
+
+    def relief(self, logged: Logged, *, renewed: bool) -> Relief | None:
+        """After a commit of `logged`: what memory needs, None for nothing. `renewed`: a checkpoint has just been made.
+
+        From time to time this state is counted, and compared together with the last counts of the others. Waits a
+        little if memory is nearly full and a checkpoint is in progress.
         """
-        if BUDGET.limit is None:
-            return False
+        limit = BUDGET.limit
+        if limit is None:
+            return None
+        limit = usable(limit)
+        if renewed:
+            give_back()  # what the checkpoint took
+        attempt = self._checkpoints.attempt
+        if self._wait and attempt is not None:
+            attempt.join(self._wait)
         unchecked = self._unchecked = self._unchecked.plus(logged)
-        if unchecked.records < CHECK_RECORDS and unchecked.commits < CHECK_COMMITS:
-            return False
-        self._unchecked = Logged()
-        self.count()
-        return BUDGET.exceeded()
+        records = unchecked.records + SPARING.loaded - self._loaded
+        if not renewed and records < min(CHECK_RECORDS, limit // CHECK_BYTES) and unchecked.commits < CHECK_COMMITS:
+            return None
+        self._unchecked, self._loaded = Logged(), SPARING.loaded
+        counted = self.count()
+        used, large = BUDGET.used(self)
+        self._wait = _OVER_SECONDS if used > limit else _WAIT_SECONDS if used > _PRESSED * limit else 0.0
+        if attempt is not None or not large:
+            return None
+        checkpoints = self._checkpoints
+        behind = checkpoints.behind
+        records_in_memory = sum(store.records_in_memory for store in self._group.stores.values())
+        changed = (counted - self._old_remaining()) * min(1.0, behind.records / max(1, records_in_memory))
+        full = used > _FULL * limit and not self._old
+        # rows of the tail come back into memory beside the maps that are freed
+        short = SPEED.factor * behind.seconds <= _REPLAY_SECONDS and changed < _TAIL * counted
+        if checkpoints.reader is not None and counted > self._floor and not self._old:
+            if full and (short or renewed):
+                return Relief.COLD
+            if renewed and used > _RENEWED * limit and SPEED.factor * behind.seconds <= _REPLAY_SECONDS:
+                return Relief.COLD
+        if (full or changed > _CHANGES * limit) and behind.commits and checkpoints.ready():
+            return Relief.CHECKPOINT
+        return None
 
-    def chill(self) -> None:
-        """Free all records of the newest checkpoint, if it is of the last commit; else free nothing.
+    def leave_maps(self) -> None:
+        """Keep the maps of the stores, which are about to become cold, to free them in slices. O(buckets)."""
+        self._old_bytes = memory_bytes(self._group)
+        self._old = [each for store in self._group.stores.values() for each in store.maps() if each]
+        self._old_entries = sum(map(len, self._old))
 
-        Raises what reading the checkpoint's directory raises. O(blocks).
-        """
-        reader = self._checkpoints.reader
-        if reader is None or reader.meta.version != self._group.version:
-            return
-        stop_ahead(reader)
-        stores = self._group.stores.values()
-        bases = {store.number: reader.directory(store.number) for store in stores}
-        with self._checkpoints.apart("letting memory go"):
-            for store in stores:
-                store.chill(bases[store.number])
+    def became_cold(self) -> None:
+        """Count anew: what could not be freed is not tried again before more is in memory. O(blocks)."""
+        self._floor = memory_bytes(self._group) * 5 // 4
         self.count()
+
+    def _free(self, budget_ms: float) -> None:
+        """Empty old maps for about `budget_ms` of processor time, at least a part of one."""
+        deadline = time.thread_time() + budget_ms / 1000
+        old = self._old
+        while old:
+            last = old[-1]
+            if isinstance(last, list):
+                del last[-_FREED_ENTRIES:]
+            else:
+                pop = last.popitem if isinstance(last, dict) else last.pop
+                for _ in range(min(len(last), _FREED_ENTRIES)):
+                    pop()
+            if not last:
+                old.pop()
+                if not old:
+                    give_back()
+            if time.thread_time() >= deadline:
+                return
 
     def forget(self) -> None:
         """Close the checkpoint in use."""

@@ -1,8 +1,8 @@
 """Memory: one budget for all stores that are open in a process.
 
-The smallest `memory_limit` given to any open store governs. The bytes in memory are estimated from counts: each record
-counts twice its packed size, and 60 bytes for its place. A store that commits while the budget is exceeded writes a
-checkpoint and makes all its records cold: they are freed, and load again when they are touched.
+The smallest `memory_limit` given to any open store governs. The bytes in memory are estimated from samples
+(`stores.sizes`). Where there is a limit, a touch of a cold key takes the key's records alone out of their block
+(`stores.cold_blocks`), and what a state has in memory beyond the limit is freed as `memory` says.
 
 The surprise: states of several threads share the budget, and a thread must not look into the stores of another thread,
 not even to count. So each state is counted by its own thread, at its commits, and `exceeded` adds up these numbers.
@@ -13,11 +13,18 @@ from __future__ import annotations
 from typing import Final, Protocol
 from weakref import ReferenceType, ref
 
-# The bytes of a record besides its value and key: its place in a run, a dict, a list.
-PLACE_BYTES: Final = 60
-# Counting is O(keys) for some kinds of stores, and so not done at every small commit.
+from recovery.pack import PACK_BYTES
+
+from ..stores.cold_blocks import SPARING
+
+# Counting is O(blocks), and so not done at every small commit: after so many commits, or after so many records that
+# were logged or loaded, one for this many bytes of the limit.
 CHECK_RECORDS: Final = 10_000
 CHECK_COMMITS: Final = 64
+CHECK_BYTES: Final = 8192
+PACK_SHARE: Final = 32
+_KEPT_BYTES: Final = 6 << 20
+LEAST_PACK_BYTES: Final = 1 << 20
 
 
 class Holder(Protocol):
@@ -66,11 +73,13 @@ class Budget:
         self._open.add(holder)
         if holder.limit is not None:
             self._limited.add(holder)
+        SPARING.on = self.limit is not None
 
     def leave(self, holder: Holder) -> None:
         """Stop counting a state."""
         self._open.discard(holder)
         self._limited.discard(holder)
+        SPARING.on = self.limit is not None
 
     @property
     def limit(self) -> int | None:
@@ -79,13 +88,30 @@ class Budget:
             return None
         return min((limit for holder in self._limited.living() if (limit := holder.limit) is not None), default=None)
 
-    def exceeded(self) -> bool:
-        """True when all states together exceed the limit, by the last count of each. O(states)."""
-        limit = self.limit
-        return limit is not None and sum(holder.counted for holder in self._open.living()) > limit
+    def used(self, holder: Holder) -> tuple[int, bool]:
+        """Return the bytes of all states together, by the last count of each, and whether `holder` has at least half
+        of its share: a smaller one would free little. O(states).
+        """
+        counts = [other.counted for other in self._open.living()]
+        return sum(counts), 2 * len(counts) * holder.counted >= sum(counts)
 
 
 BUDGET: Final = Budget()
+
+
+def usable(limit: int) -> int:
+    """Return how many of the bytes of a limit records may take by their estimate. The rest is for what a checkpoint
+    copies and packs, and for memory that Python and the C library keep: measured from outside, a quarter and 6 MB.
+    """
+    return max(limit // 2, (limit - _KEPT_BYTES) * 3 // 4)
+
+
+def pack_bytes() -> int | None:
+    """Return how many bytes a writer of checkpoints may collect before it creates a file: a share of the limit, twice
+    of which is in memory while the file is created; None without a limit. O(1).
+    """
+    limit = BUDGET.limit
+    return None if limit is None else min(PACK_BYTES, max(LEAST_PACK_BYTES, limit // PACK_SHARE))
 
 
 def check_limit(limit: object) -> int | None:

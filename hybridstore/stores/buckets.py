@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Self
 
-from .cold_blocks import Cold, covering
+from .cold_blocks import Cold, TakenBlock, covering
 
 # Stands for a deleted record in an overlay, until its cold block is loaded.
 TOMBSTONE: Final = type("Tombstone", (), {"__repr__": lambda self: "TOMBSTONE", "__slots__": ()})()
@@ -51,10 +51,12 @@ class Bucket:
         self.tombstoned: set[Any] = _NO_KEYS
 
     def clone(self, epoch: int) -> Self:
-        """Return a copy that may be changed while snapshots keep this one. O(keys), runs are shared until written."""
+        """Return a copy that may be changed while snapshots keep this one. O(keys + blocks), runs are shared until
+        written.
+        """
         copy = type(self)(epoch)
         copy.runs = self.runs.copy()
-        copy.cold = self.cold[:]
+        copy.cold = [block.copy() if type(block) is TakenBlock else block for block in self.cold]
         copy.dirty = self.dirty if self.dirty is None else self.dirty.copy()
         copy.records = self.records
         copy.owned = set()

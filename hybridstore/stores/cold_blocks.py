@@ -1,38 +1,55 @@
 """Cold blocks: blocks of a checkpoint whose records are not in a store's maps yet.
 
     in the checkpoint ─▶ ColdPage ─ opened ─▶ ColdBlock ──────── touched, or warmed ────────▶ in `runs`
-                                                 └── read in (`lazy=False`) ─▶ DecodedBlock ──▶
+                                                 ├── read in (`lazy=False`) ─▶ DecodedBlock ──▶
+                                                 └── touched, memory is short ─▶ TakenBlock ──▶
 
 A list of cold blocks is in key order. An attach fills it with pages, each of which stands for up to 512 blocks; a page
 is opened, and its blocks take its place in the list, when one of its keys is touched.
 
 Loading a cold block reads, checks and decodes it. A decoded block is in memory, as sorted keys and values, but its
-records are not in the maps yet.
+records are not in the maps yet. Where memory is short (`SPARING`), the touch of a key takes the key's records alone out
+of the block: the block stays cold, and says nothing about that key any more.
 """
 
 from __future__ import annotations
 
 import weakref
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from itertools import compress
+from typing import Any, Final, TypeAlias
 
 from changelog.errors import HybridStoreError
-from recovery.block import BlockEntry, Columns, Loader
+from recovery.block import BlockEntry, Columns, Loader, only
 from recovery.directory import Directory, PageEntry, Source
 
 
 class ColdBlock:
     """A block that is still only in the checkpoint."""
 
-    __slots__ = ("entry", "load")
+    __slots__ = ("_load", "entry")
     # How many blocks this element of a list stands for.
     blocks = 1
 
     def __init__(self, entry: BlockEntry, load: Loader) -> None:
         self.entry = entry
-        self.load = load
+        self._load = load
+
+    def columns(self) -> Columns:
+        """Read, check and decode the block. Raises CorruptCheckpointError. O(block)."""
+        return self._load(self.entry)
+
+    def rows_of(self, key: Any) -> Columns:
+        """Return the records of one key, which was not taken. Raises CorruptCheckpointError. O(block)."""
+        return only(self._load(self.entry), key, key)
+
+    @property
+    def records(self) -> int:
+        """How many records are only in the block."""
+        return self.entry.records
 
     @property
     def until(self) -> int:
@@ -47,6 +64,52 @@ class DecodedBlock(ColdBlock):
 
     def __init__(self, entry: BlockEntry, columns: Columns) -> None:
         super().__init__(entry, lambda _: columns)
+
+
+class TakenBlock(ColdBlock):
+    """A cold block of which the records of some keys were taken into the maps: it counts for all other keys."""
+
+    __slots__ = ("_records", "taken")
+
+    def __init__(self, block: ColdBlock) -> None:
+        super().__init__(block.entry, block._load)
+        self.taken: set[Any] = set()
+        self._records = block.records
+
+    def columns(self) -> Columns:
+        """Return the records of the keys that were not taken. Raises CorruptCheckpointError. O(block)."""
+        return without(super().columns(), self.taken)
+
+    @property
+    def records(self) -> int:
+        """How many records are only in the block."""
+        return self._records
+
+    def take(self, key: Any, records: int) -> None:
+        """Note that the records of a key are in the maps now. O(1)."""
+        self.taken.add(key)
+        self._records -= records
+
+    def copy(self) -> TakenBlock:
+        """Return a copy, for a copy of the bucket. O(keys taken)."""
+        copy = TakenBlock(self)
+        copy.taken = self.taken.copy()
+        return copy
+
+
+class Sparing:
+    """Whether memory is short: then the touch of a key loads no whole block. `loaded` counts the records that were
+    loaded since, for those who count memory.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self.loaded = 0
+
+
+SPARING: Final = Sparing()
+# A block is loaded whole when one key of so many was taken: the others are then likely to be touched, too.
+TAKEN_SHARE: Final = 4
 
 
 class ColdPage:
@@ -64,6 +127,11 @@ class ColdPage:
         return self.entry.blocks
 
     @property
+    def records(self) -> int:
+        """How many records are below the page."""
+        return self.entry.records
+
+    @property
     def until(self) -> int:
         """The time up to which no block of the page expires as a whole."""
         return self.entry.until
@@ -78,7 +146,8 @@ Cold: TypeAlias = ColdBlock | ColdPage
 
 
 def covering(cold: list[Cold], key: Any) -> int:
-    """Return the index of the block whose key range holds `key`, or -1; a page that may hold it is opened in its place.
+    """Return the index of the block whose key range holds `key`, or -1, also when the key was taken out of the block; a
+    page that may hold it is opened in its place.
 
     `cold` is in key order. O(log blocks), and O(blocks of a page) for a page that is opened.
     """
@@ -86,9 +155,47 @@ def covering(cold: list[Cold], key: Any) -> int:
         i = bisect_right(cold, key, key=_first_key) - 1
         if i < 0 or key > cold[i].entry.last:
             return -1
-        if type(cold[i]) is not ColdPage:
+        block = cold[i]
+        if type(block) is TakenBlock and key in block.taken:
+            return -1
+        if type(block) is not ColdPage:
             return i
         open_page(cold, i)
+
+
+def rows_apart(cold: list[Cold], i: int, key: Any) -> Columns | None:
+    """Return the records of a key in the cold block at `i`, to be taken out of it; None if the block is to be loaded
+    whole, since memory is not short, or much of the block was taken. Raises CorruptCheckpointError. O(block).
+    """
+    block = cold[i]
+    assert isinstance(block, ColdBlock)
+    if not SPARING.on or (type(block) is TakenBlock and TAKEN_SHARE * len(block.taken) >= block.entry.keys):
+        return None
+    return block.rows_of(key)
+
+
+def take(cold: list[Cold], i: int, key: Any, records: int) -> None:
+    """Note that the records of a key in the cold block at `i` are in the maps now. O(1)."""
+    block = cold[i]
+    if not isinstance(block, TakenBlock):
+        assert isinstance(block, ColdBlock)
+        block = cold[i] = TakenBlock(block)
+    block.take(key, records)
+    SPARING.loaded += records
+
+
+def without(columns: Columns, keys: set[Any]) -> Columns:
+    """Return the records of all other keys. O(records)."""
+    chosen_keys = [key not in keys for key in columns.keys]
+    rows = chosen_keys
+    if columns.counts is not None:
+        rows = [kept for kept, count in zip(chosen_keys, columns.counts, strict=True) for _ in range(count)]
+    return Columns(
+        list(compress(columns.keys, chosen_keys)),
+        None if columns.counts is None else list(compress(columns.counts, chosen_keys)),
+        tuple(array("q", compress(column, rows)) for column in columns.ints),
+        list(compress(columns.values, rows)),
+    )
 
 
 def is_far(source: weakref.ref[Source] | None) -> bool:
@@ -123,7 +230,7 @@ def _prefetch(source: Source, wanted: Sequence[tuple[list[Cold], Collection[Any]
         for key in keys:
             with suppress(HybridStoreError):
                 i = covering(cold, key)
-                if i >= 0 and type(block := cold[i]) is ColdBlock:
+                if i >= 0 and isinstance(block := cold[i], ColdBlock) and type(block) is not DecodedBlock:
                     blocks[id(block)] = block.entry
     source.prefetch(blocks.values())
 

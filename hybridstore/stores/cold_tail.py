@@ -28,6 +28,7 @@ from changelog.turn import Turn, in_place
 from ..collector import collector_held
 from .buckets import TOMBSTONE
 from .keys import KeyRule
+from .sizes import column_bytes
 
 # So many looks at every row are cheaper than applying the whole tail; after them each look applies a part.
 FREE_LOOKS: int = 4
@@ -47,6 +48,8 @@ _FEW_KEYS: Final = 2
 _MOST: Final = 0.5
 _SAMPLE: Final = 64
 
+# What can be emptied in slices.
+Maps = dict[Any, Any] | list[Any] | set[Any]
 # Stands for the key of a row that was applied.
 _TAKEN: Final = type("Taken", (), {"__repr__": lambda self: "TAKEN", "__slots__": ()})()
 
@@ -181,6 +184,12 @@ class ColdTail:
         positions = compress(count(), map(partial(is_not, _TAKEN), keys))
         return [at for at, _ in zip(positions, range(rows), strict=False)]
 
+    @property
+    def bytes(self) -> int:
+        """About how many bytes the rows take. O(sample)."""
+        single = column_bytes(self._single) if self._single else 0
+        return single + sum(map(column_bytes, self.columns)) if self else 0
+
     def _check(self) -> None:
         """Assert every invariant of the representation."""
         self._gather()
@@ -313,6 +322,17 @@ class Tailed(ABC):
         sliding store O(keys).
         """
         return self._applied_records - self.cold_records + len(self._tail)
+
+    @property
+    @abstractmethod
+    def bytes_in_memory(self) -> int:
+        """About how many bytes the records in memory take, those that wait included. Counting changes nothing.
+        O(blocks + buckets).
+        """
+
+    @abstractmethod
+    def maps(self) -> list[Maps]:
+        """Return the maps of the records in memory, to be emptied in slices when the store has others. O(buckets)."""
 
     def _watch_tail(self) -> None:
         """After a replay: watch the keys, so that a touched key gets its rows."""

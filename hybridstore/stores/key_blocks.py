@@ -17,9 +17,22 @@ from recovery.directory import Directory, Source
 
 from ..clock import INT64_MAX, NO_TIME
 from .buckets import Bucket
-from .cold_blocks import ColdBlock, ColdPage, DecodedBlock, is_far, open_page, prefetch, unexpired
+from .cold_blocks import (
+    SPARING,
+    ColdBlock,
+    ColdPage,
+    DecodedBlock,
+    is_far,
+    open_page,
+    prefetch,
+    rows_apart,
+    take,
+    unexpired,
+)
+from .cold_tail import Maps
 from .columns import column_list, time_list
 from .edge import Edge
+from .sizes import PLACE_BYTES, cold_bytes, map_bytes
 
 
 class KeyBlocks(Edge):
@@ -37,8 +50,8 @@ class KeyBlocks(Edge):
     # --- what the store above gives ---------------------------------------------------------------------------
 
     @abstractmethod
-    def _install(self, entry: BlockEntry, columns: Columns) -> None:
-        """Put the records of a loaded block under those written since."""
+    def _install(self, columns: Columns) -> None:
+        """Put records of a cold block under those written since."""
 
     @abstractmethod
     def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
@@ -51,6 +64,12 @@ class KeyBlocks(Edge):
     @abstractmethod
     def _cold_changed(self) -> None:
         """Update everything that the store derives from the list of cold blocks, which has changed."""
+
+    def _loaded(self, entry: BlockEntry) -> None:
+        """Forget what the store keeps about a cold block: all its records are in the dict now."""
+
+    def _taken(self, records: int) -> None:
+        """Count that so many records of a cold block are in the dict now; the block stays cold."""
 
     @property
     def _combine(self) -> Combine | None:
@@ -87,12 +106,28 @@ class KeyBlocks(Edge):
     @property
     def cold_records(self) -> int:
         """Records in blocks that are still only in the checkpoint. O(blocks)."""
-        return sum(block.entry.records for block in self._bucket.cold if type(block) is not DecodedBlock)
+        return sum(block.records for block in self._bucket.cold if type(block) is not DecodedBlock)
 
     @property
     def _block_records(self) -> int:
         """Records in blocks that are not in the dict, decoded or not. O(blocks)."""
-        return sum(block.entry.records for block in self._bucket.cold)
+        return sum(block.records for block in self._bucket.cold)
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """About how many bytes the records in memory take, those that wait included. Counting changes nothing.
+        O(blocks).
+        """
+        dirty = PLACE_BYTES * len(self._dirty or ())
+        return self._maps_bytes() + dirty + cold_bytes(self._bucket.cold) + self._tail.bytes
+
+    def _maps_bytes(self) -> int:
+        """Return about how many bytes the dict and what is derived from it take. O(sample)."""
+        return map_bytes(self._runs)
+
+    def maps(self) -> list[Maps]:
+        """Return the maps of the records in memory, to be emptied in slices when the store has others. O(1)."""
+        return [self._runs, *([] if self._dirty is None else [self._dirty])]
 
     # --- loading ----------------------------------------------------------------------------------------------
 
@@ -113,7 +148,7 @@ class KeyBlocks(Edge):
             open_page(cold, i)
         for i, block in enumerate(cold):
             if type(block) is ColdBlock:
-                cold[i] = DecodedBlock(block.entry, block.load(block.entry))
+                cold[i] = DecodedBlock(block.entry, block.columns())
                 on_block()
 
     @in_place
@@ -127,13 +162,29 @@ class KeyBlocks(Edge):
             index = open_page(cold, index)
             block = cold[index]
             assert isinstance(block, ColdBlock)
-            columns = block.load(block.entry)  # a damaged block stays cold
+            columns = block.columns()  # a damaged block stays cold
+            SPARING.loaded += len(columns)
             with self._journal.sure:
                 del cold[index]
-                self._install(block.entry, columns)
+                self._install(columns)
+                self._loaded(block.entry)
                 self._cold_changed()
         finally:
             turn.busy = before
+
+    def _load_key(self, index: int, key: Any, *, absent: bool = False) -> None:
+        """Load what the block at `index` has of a key: where memory is short, the key's records alone. `absent`: the
+        block says nothing about the key any more, even if it has no records of the key.
+        """
+        cold = self._bucket.cold
+        rows = rows_apart(cold, index, key)
+        if rows is None:
+            self._load(index)
+        elif rows.keys or absent:
+            with self._journal.sure:
+                take(cold, index, key, len(rows))
+                self._install(rows)
+                self._taken(len(rows))
 
     def _expire_cold(self, through: int) -> bool:
         """Forget the cold blocks that have expired by `through` as a whole; False if there is none. O(blocks)."""
@@ -150,11 +201,11 @@ class KeyBlocks(Edge):
         while self._bucket.cold:
             self._load(len(self._bucket.cold) - 1)
 
-    def _touch(self, key: Any) -> None:
-        """Load the block that may hold `key`, if the block is cold. On a hot path, check `bucket.cold` first."""
+    def _touch(self, key: Any, *, absent: bool = False) -> None:
+        """Load what is cold of `key`, `absent` as in `_load_key`. On a hot path, check `bucket.cold` first."""
         i = self._bucket.covering(key)
         if i >= 0:
-            self._load(i)
+            self._load_key(i, key, absent=absent)
 
     @property
     def far(self) -> bool:

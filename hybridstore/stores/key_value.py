@@ -25,9 +25,10 @@ from ..clock import NO_TIME, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE
 from .cold_blocks import ColdBlock
-from .cold_tail import ColdTail
+from .cold_tail import ColdTail, Maps
 from .columns import accepted, batches, column_list, columns_of, time_list
 from .key_value_reads import KeyValueReads
+from .sizes import HEAP_BYTES, PLACE_BYTES
 
 _FEW_ROUNDS: Final = 4  # a heap of up to so many times the new rows is rebuilt instead of extended
 
@@ -441,8 +442,8 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         self._heap = []
         self._expired = NO_TIME
 
-    def _install(self, entry: BlockEntry, columns: Columns) -> None:
-        """Put a block's rows under those written since."""
+    def _install(self, columns: Columns) -> None:
+        """Put rows of a block under those written since."""
         keys, values = columns.keys, columns.values
         runs = self._runs
         places: list[tuple[int, Any]] = []
@@ -471,7 +472,10 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
                 runs[key] = value
         if places:
             self._wait(places, len(places))
-        # Tombstones in this block's range are not needed any more.
+
+    def _loaded(self, entry: BlockEntry) -> None:
+        # tombstones in this block's range are not needed any more
+        runs = self._runs
         for key in self._buried.pop(entry.block, ()):
             if runs.get(key) is TOMBSTONE:
                 del runs[key]
@@ -504,6 +508,13 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
 
     def _expired_through(self) -> int:
         return self._expired
+
+    def _maps_bytes(self) -> int:
+        return super()._maps_bytes() + HEAP_BYTES * len(self._heap) + PLACE_BYTES * len(self._over_cold)
+
+    def maps(self) -> list[Maps]:
+        """Return the maps of the records in memory, to be emptied in slices when the store has others. O(1)."""
+        return [*super().maps(), self._heap, self._over_cold]
 
     @property
     def _applied_records(self) -> int:

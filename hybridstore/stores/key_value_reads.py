@@ -89,7 +89,7 @@ class KeyValueReads(KeyBlocks):
                 self.prefetch([key for key in wanted if key not in runs])
             for key in wanted:
                 if key not in runs and (i := bucket.covering(key)) >= 0:
-                    self._load(i)
+                    self._load_key(i, key)
         rows = list(map(runs.get, wanted))
         if bucket.cold:
             rows = [None if row is TOMBSTONE else row for row in rows]
@@ -182,7 +182,7 @@ class KeyValueReads(KeyBlocks):
                     self._load(i)
             for i in chosen(bucket.cold, lambda entry: 0 <= entry.low <= self._expired):
                 self._load(i)
-        return len(self._runs) + sum(block.entry.records for block in bucket.cold)
+        return len(self._runs) + self._block_records
 
     def __getitem__(self, key: Any) -> Any:
         value = self.get(key)

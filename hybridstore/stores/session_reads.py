@@ -71,7 +71,7 @@ class SessionReads(TimeBuckets):
             if number * width - bucket.longest > latest:
                 continue
             if bucket.cold and (i := bucket.covering(key)) >= 0:
-                self._load(bucket, i)
+                self._load_key(bucket, i, key)
             run = bucket.runs.get(key)
             if run is None:
                 continue

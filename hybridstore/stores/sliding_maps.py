@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from changelog.journal import Journal
 from changelog.mutation import PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BlockEntry, BucketChange, Columns, Combine, Rows, StoreCapture
+from recovery.block import BucketChange, Columns, Combine, Rows, StoreCapture
 
 from ..aggregation import Strategy, WindowState
 from ..aggregation.subtract import Subtract
@@ -32,6 +32,7 @@ from ..errors import CheckpointError
 from .cold_tail import ColdTail
 from .columns import in_order
 from .key_blocks import KeyBlocks
+from .sizes import STATE_BYTES, map_bytes, run_bytes
 
 if TYPE_CHECKING:
     from ..aggregation.slid import Before, Grouped
@@ -428,7 +429,7 @@ class SlidingMaps(KeyBlocks):
             )
         runs = self._runs
         if self._bucket.cold:
-            self._touch(key)
+            self._touch(key, absent=True)
         run = runs.get(key)
         if type(run) is list:
             # expired values are not restored, so they are never aggregated
@@ -468,8 +469,8 @@ class SlidingMaps(KeyBlocks):
         if not self._bucket.cold:
             self._beside.clear()
 
-    def _install(self, entry: BlockEntry, columns: Columns) -> None:
-        """Insert the values of a block before values of the same time that were added since."""
+    def _install(self, columns: Columns) -> None:
+        """Insert values of a block before values of the same time that were added since."""
         runs, low, dirty = self._runs, self._low, self._dirty
         times, values = columns.ints[0], columns.values
         start = 0
@@ -500,7 +501,7 @@ class SlidingMaps(KeyBlocks):
                     continue
                 if whole or key in self._beside:
                     # the values beside the block are in the last checkpoint already, and would be added twice
-                    self._touch(key)
+                    self._touch(key, absent=True)
                 elif key in self._runs:
                     over.append(key)
                 else:
@@ -542,6 +543,12 @@ class SlidingMaps(KeyBlocks):
 
     def _expired_through(self) -> int:
         return self._low - 1
+
+    def _maps_bytes(self) -> int:
+        return map_bytes(self._runs, self._state_bytes)
+
+    def _state_bytes(self, run: Any) -> int:
+        return run_bytes(run) if type(run) is list else STATE_BYTES + run_bytes(list(run.columns()))
 
     @property
     def _applied_records(self) -> int:

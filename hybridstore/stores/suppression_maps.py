@@ -19,13 +19,15 @@ from typing import Any, Final
 from changelog.codec import pack, unpack
 from changelog.journal import Journal
 from changelog.mutation import EVICT, PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BlockEntry, BucketChange, Columns
+from recovery.block import BucketChange, Columns
 from recovery.directory import Directory
 
 from ..clock import INT64_MAX, NO_TIME, due_through
 from ..collector import collector_held
 from .cold_blocks import chosen
+from .cold_tail import Maps
 from .key_blocks import KeyBlocks
+from .sizes import HEAP_BYTES, PLACE_BYTES
 from .suppression_tail import Boundary, BufferTail, Event, Part, Unasked, boundary_of, not_due, remaining
 
 Emission = tuple[Any, Any, int]  # key, value, record time
@@ -342,7 +344,7 @@ class SuppressionMaps(KeyBlocks):
         """Load the cold records that rows of these keys, the newest at `ts`, change or make due."""
         self.prefetch(keys)
         for key in keys:
-            self._touch(key)
+            self._touch(key, absent=True)
         self._load_due((max(ts, self._stream_time) if self._by_records else self._stream_time) - self._lag)
 
     def _load_due(self, through: int) -> None:
@@ -371,11 +373,14 @@ class SuppressionMaps(KeyBlocks):
     def _cold_changed(self) -> None:
         cold = self._bucket.cold
         self._cold_low = min((block.entry.low for block in cold), default=NEVER)
-        self._cold_held = sum(block.entry.records for block in cold)
+        self._cold_held = sum(block.records for block in cold)
 
-    def _install(self, entry: BlockEntry, columns: Columns) -> None:
-        """Put a block's records into the maps. No record lies over them, because a record only changes after its block
-        was loaded.
+    def _taken(self, records: int) -> None:
+        self._cold_held -= records
+
+    def _install(self, columns: Columns) -> None:
+        """Put records of a block into the maps. No record lies over them, because a record only changes after it was
+        loaded.
         """
         ats, times = columns.ints
         self._runs.update(zip(columns.keys, zip(ats, columns.values, times, strict=True), strict=True))
@@ -386,6 +391,13 @@ class SuppressionMaps(KeyBlocks):
         else:
             for place in places:
                 heappush(heap, place)
+
+    def _maps_bytes(self) -> int:
+        return super()._maps_bytes() + HEAP_BYTES * len(self._heap) + PLACE_BYTES * len(self._sizes or ())
+
+    def maps(self) -> list[Maps]:
+        """Return the maps of the records in memory, to be emptied in slices when the store has others. O(1)."""
+        return [*super().maps(), self._heap]
 
     def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
         runs = self._runs
@@ -415,7 +427,7 @@ class SuppressionMaps(KeyBlocks):
             assert at == key[-1] if self._final else at == ts or self._first_seen, ("buffer time", key, at, ts)
             assert ts <= self._stream_time or not self._by_records, ("time after stream time", key, ts)
         # counts of cold records
-        assert self._cold_held == sum(block.entry.records for block in bucket.cold), ("cold", self._cold_held)
+        assert self._cold_held == sum(block.records for block in bucket.cold), ("cold", self._cold_held)
         assert self._cold_low == min((block.entry.low for block in bucket.cold), default=NEVER), ("cold low",)
         if self._sizes is not None:
             # sizes are those of the present records

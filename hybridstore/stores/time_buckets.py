@@ -15,17 +15,20 @@ from typing import Any, Final
 
 from changelog.journal import Journal
 from changelog.turn import in_place
-from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over, only
+from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over
 from recovery.directory import Directory, Source
 
 from ..clock import INT64_MAX, expired_through
 from .buckets import Bucket
-from .cold_blocks import ColdBlock, ColdPage, is_far, open_page, prefetch
-from .cold_tail import ColdTail
+from .cold_blocks import SPARING, ColdBlock, ColdPage, is_far, open_page, prefetch, rows_apart, take
+from .cold_tail import ColdTail, Maps
 from .edge import Edge
+from .sizes import PLACE_BYTES, cold_bytes, map_bytes
 from .snapshots import Snapshots, SnapshotToken
 
 BUCKETS_PER_RETENTION: Final = 64
+# The sizes of so many buckets are measured.
+_SAMPLED_BUCKETS: Final = 8
 _BOUND_TYPES: Final = {int, type(None)}
 
 
@@ -202,7 +205,7 @@ class TimeBuckets(Edge):
         if bucket.cold:
             i = bucket.covering(key)
             if i >= 0:
-                self._load(bucket, i)
+                self._load_key(bucket, i, key)
         return bucket.runs.get(key)
 
     @property
@@ -266,7 +269,8 @@ class TimeBuckets(Edge):
         try:
             index = open_page(bucket.cold, index)
             cold: ColdBlock = bucket.cold[index]
-            columns = cold.load(cold.entry)  # a damaged block stays cold
+            columns = cold.columns()  # a damaged block stays cold
+            SPARING.loaded += len(columns)
             with self._journal.sure:
                 del bucket.cold[index]
                 self._install(bucket, columns)
@@ -275,6 +279,16 @@ class TimeBuckets(Edge):
                     self._remove_bucket(number)  # a checkpoint knows that its last records were deleted over this block
         finally:
             turn.busy = before
+
+    def _load_key(self, bucket: Any, index: int, key: Any) -> None:
+        """Load what the block at `index` has of a key: where memory is short, the key's records alone."""
+        rows = rows_apart(bucket.cold, index, key)
+        if rows is None:
+            self._load(bucket, index)
+        elif rows.keys:
+            with self._journal.sure:
+                take(bucket.cold, index, key, len(rows))
+                self._install(bucket, rows)
 
     def _load_all(self, bucket: Bucket) -> None:
         while bucket.cold:
@@ -370,8 +384,7 @@ class TimeBuckets(Edge):
             columns = self._columns(bucket, [key], False).columns
             i = bucket.covering(key)
             if i >= 0:
-                cold = bucket.cold[i]
-                columns = lay_over(only(cold.load(cold.entry), key, key), columns, combine)
+                columns = lay_over(bucket.cold[i].rows_of(key), columns, combine)
             unloaded.append(columns)
         return unloaded
 
@@ -389,7 +402,32 @@ class TimeBuckets(Edge):
     @property
     def cold_records(self) -> int:
         """Records in blocks that are not loaded. O(blocks)."""
-        return sum(block.entry.records for bucket in self._buckets.values() for block in bucket.cold)
+        return sum(block.records for bucket in self._buckets.values() for block in bucket.cold)
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """About how many bytes the records in memory take, those that wait included. Counting changes nothing.
+        O(blocks + buckets).
+        """
+        buckets = [bucket for bucket in self._buckets.values() if bucket.runs]
+        keys = sum(len(bucket.runs) for bucket in buckets)
+        sampled = buckets[:: len(buckets) // _SAMPLED_BUCKETS + 1]
+        measured = sum(len(bucket.runs) for bucket in sampled)
+        size = keys * sum(map_bytes(bucket.runs) for bucket in sampled) // max(1, measured)
+        for bucket in self._buckets.values():
+            size += PLACE_BYTES * (len(bucket.dirty or ()) + len(bucket.owned or ())) + cold_bytes(bucket.cold)
+        return size + self._tail.bytes
+
+    def maps(self) -> list[Maps]:
+        """Return the maps of the records in memory, to be emptied in slices when the store has others; none while an
+        iterator may read them. O(buckets).
+        """
+        if self._snapshots.live:
+            return []
+        maps: list[Maps] = []
+        for bucket in self._buckets.values():
+            maps += [bucket.runs, *([] if bucket.dirty is None else [bucket.dirty])]
+        return maps
 
     @property
     def _applied_records(self) -> int:

@@ -76,6 +76,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.key_blocks",
         "hybridstore.stores.key_order",
         "hybridstore.stores.key_value_reads",
+        "hybridstore.stores.sizes",
         "hybridstore.stores.session_reads",
         "hybridstore.stores.session_runs",
         "hybridstore.stores.sliding_maps",

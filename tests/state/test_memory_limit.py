@@ -2,13 +2,15 @@
 lost.
 """
 
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hybridstore as hs
 from hybridstore.state import memory_budget as memory
-from tests.tools.hooks import check_stores
+from tests.tools.hooks import check_stores, crash
 from tests.tools.vector_runner import SMALL
 
 
@@ -17,46 +19,149 @@ def looked_at_every_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybridstore.state.memory.CHECK_COMMITS", 1)
 
 
+NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
+KINDS = ("k", "w", "s", "l", "b")
+
+
 def fill(s: hs.HybridStore, first: int) -> None:
     for i in range(first, first + 50):
         s.key_value("k").put(f"key {i}", i)
         s.window("w", retention="1 hour").put(f"key {i % 5}", i, 1000 * i)
+        s.session("s", retention="1 hour").put(f"key {i % 7}", 1000 * i, 1000 * i, i)
         s.sliding("l", size="1 hour", aggregator=hs.Sum()).add(f"key {i % 5}", i, 1000 * i)
+        s.suppression("b", time_limit="1 hour").put(f"key {i % 70}", i, 1000 * i)
     s.commit()
+
+
+def contents(s: hs.HybridStore) -> list[list[Any]]:
+    buffered = list(s.suppression("b", time_limit="1 hour").buffered())
+    return [*(list(s.stores[name].all()) for name in ("k", "w", "s", "l")), buffered]
 
 
 def test_state_may_exceed_memory(tmp_path: Path) -> None:
     with (
-        hs.open(tmp_path / "small", memory_limit=10_000, _tuning=SMALL) as small,
+        hs.open(tmp_path / "small", memory_limit=60_000, _tuning=SMALL) as small,
         hs.open(tmp_path / "free", _tuning=SMALL) as free,
     ):
-        sizes = []
-        for first in range(0, 500, 50):
+        cold = []
+        for first in range(0, 1000, 50):
             fill(small, first)
-            sizes.append(small._memory.count())
-        assert max(sizes) <= 10_000 + small._memory.count()
-        assert small.metrics().cold_blocks > 0
-        check_stores(small)
+            if small._checkpoints.attempt is not None:
+                small._checkpoints.attempt.join()
+            cold.append(small.metrics().cold_blocks)
+            check_stores(small)
+        assert max(cold) > 0
+        assert small.metrics().failed_checkpoints == 0
         memory.BUDGET.leave(small._memory)
-        for first in range(0, 500, 50):
+        for first in range(0, 1000, 50):
             fill(free, first)
-        assert free._memory.count() > 10_000
-        for name in ("k", "w"):
-            assert list(small.stores[name].all()) == list(free.stores[name].all())
-        assert small.sliding("l", size="1 hour", aggregator=hs.Sum()).add("key 1", 1, 500_000) == free.sliding(
+        assert free._memory.count() > 60_000
+        assert contents(small) == contents(free)
+        assert small.sliding("l", size="1 hour", aggregator=hs.Sum()).add("key 1", 1, 1_000_000) == free.sliding(
             "l", size="1 hour", aggregator=hs.Sum()
-        ).add("key 1", 1, 500_000)
+        ).add("key 1", 1, 1_000_000)
 
 
 def test_the_smallest_limit_of_any_open_state_governs(tmp_path: Path) -> None:
     with hs.open(tmp_path / "a", memory_limit=1 << 40), hs.open(tmp_path / "b", _tuning=SMALL) as b:
         fill(b, 0)
+        b.checkpoint(wait=True)
+        b.commit()
         assert b.metrics().cold_blocks == 0
         with hs.open(tmp_path / "c", memory_limit=1000):
             fill(b, 50)
+            assert b._checkpoints.attempt is not None
+            b._checkpoints.attempt.join()
+            b.commit()
             assert b.metrics().cold_blocks > 0
         assert memory.BUDGET.limit == 1 << 40
     assert memory.BUDGET.limit is None
+
+
+def test_a_touched_key_is_taken_alone_while_memory_is_limited(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", _tuning=SMALL) as state:
+        fill(state, 0)
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, _tuning=SMALL) as state:
+        users = state.key_value("k")
+        blocks, records = users.cold_blocks, users.cold_records
+        assert users.get("key 7") == 7
+        assert (users.cold_blocks, users.cold_records) == (blocks, records - 1)
+        # an absent key is looked for, and nothing is kept of it
+        assert users.get("key 77") is None
+        assert (users.cold_blocks, users.cold_records) == (blocks, records - 1)
+        users["key 7"] = 70
+        del users["key 8"]
+        buffer = state.suppression("b", time_limit="1 hour")
+        buffered = len(buffer)
+        buffer.put("key 7", 1, 60_000)
+        buffer.put("key 7 is new", 1, 60_000)
+        assert len(buffer) == buffered + 1
+        check_stores(state)
+        state.commit()
+        state.checkpoint(wait=True)
+        right = contents(state)
+        assert dict(right[0]) == {f"key {i}": i for i in range(50) if i != 8} | {"key 7": 70}
+        check_stores(state)
+    with hs.open(tmp_path / "s") as state:
+        assert contents(state) == right
+
+
+def test_a_snapshot_keeps_what_is_taken_out_of_its_blocks_later(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", _tuning=SMALL) as state:
+        for i in range(40):
+            state.window("w", retention="1 hour").put(f"key {i}", i, 1)
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path / "s", memory_limit=1 << 40) as state:
+        store = state.window("w", retention="1 hour")
+        rows = store.fetch_range("key 0", "key 9")
+        assert store.get("key 5", 1) == 5
+        store.put("key 5", 50, 1)
+        assert store.get("key 6", 1) == 6
+        store.put("key 6", 60, 1)
+        assert [value for _, value in rows] == sorted(range(40), key=lambda i: f"key {i}")[: len(range(40))]
+        assert store.get("key 5", 1) == 50
+
+
+def test_what_was_in_memory_is_freed_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridstore.state.memory._FREED_ENTRIES", 3)
+    monkeypatch.setattr("hybridstore.state.memory.COMMIT_BUDGET_MS", 1e-6)
+    with hs.open(tmp_path / "s", memory_limit=1 << 40) as state:
+        fill(state, 0)
+        state.checkpoint(wait=True)
+        before = state._memory.count()
+        state._go_cold()
+        assert contents(state)
+        counts = [state._memory.count()]
+        entries = sum(map(len, state._memory._old))
+        assert entries > 50
+        for _ in range(entries):
+            state.commit()
+            if not state._memory._old:
+                break
+            counts.append(state._memory.count())
+        assert state._memory._old == []
+        assert len(counts) > 10
+        assert counts == sorted(counts, reverse=True)
+        assert before > 0
+
+
+def test_the_bytes_of_each_kind_are_estimated_from_its_records(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", _tuning=SMALL) as state:
+        sizes = []
+        for first in range(0, 2000, 50):
+            fill(state, first)
+            sizes.append({name: state.stores[name].bytes_in_memory for name in KINDS})
+        for name in KINDS:
+            assert 0 < sizes[0][name] < sizes[-1][name]
+        # a dict, its keys and its numbers: about 200 bytes a record, whatever Python's release
+        assert 100 < sizes[-1]["k"] / 2000 < 300
+        big = state.key_value("big")
+        for i in range(100):
+            big.put(i, {"text": "x" * 1000, "list": list(range(1000, 1100))})
+        # 1,049 bytes of text, 100 places and 100 numbers
+        assert 100 * 4000 < big.bytes_in_memory < 100 * 8000
 
 
 @pytest.mark.parametrize(("limit", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)])
@@ -64,3 +169,107 @@ def test_a_limit_that_is_none_is_refused(tmp_path: Path, limit: int, error: type
     with pytest.raises(error, match="memory_limit: found"):
         hs.open(tmp_path / "s", memory_limit=limit)
     assert not (tmp_path / "s").exists()
+
+
+class Side:
+    """One of two states with the same stores, of all kinds, that get the same calls."""
+
+    def __init__(self, path: Path, limit: int | None) -> None:
+        self.path, self.limit = path, limit
+        self.open()
+
+    def open(self) -> None:
+        policy = NEVER if self.limit is None else hs.CheckpointPolicy()
+        self.state = hs.open(self.path, memory_limit=self.limit, checkpoint=policy, _tuning=SMALL, durability="os")
+        state = self.state
+        if self.limit is None:
+            # the limit of another state governs this one, too
+            state._memory.relief = lambda *_, **__: None  # type: ignore[method-assign]
+        self.stores: list[Any] = [
+            state.key_value("kv"),
+            state.key_value("ttl", ttl=300),
+            state.window("w", retention=400),
+            state.window("dup", retention=400, retain_duplicates=True),
+            state.session("s", retention=400),
+            state.sliding("l", size=300, aggregator=hs.Collect()),
+            state.suppression("b", max_records=40, time_limit=200, timer="first"),
+        ]
+
+    def call(self, kind: str, key: Any, number: int, ts: int) -> Any:
+        """Make one call, and return its answer."""
+        kv, ttl, window, duplicates, session, sliding, buffer = self.stores
+        calls: dict[str, Any] = {
+            "kv put": lambda: kv.put(key, number),
+            "kv get": lambda: kv.get(key),
+            "kv get many": lambda: kv.get_many([key, f"k{number % 60:02}", "absent"]),
+            "kv delete": lambda: kv.delete(key),
+            "kv range": lambda: list(kv.range(key, reverse=bool(number % 2)))[:9],
+            "ttl put": lambda: ttl.put(key, number, ts),
+            "ttl get": lambda: ttl.get(key),
+            "window put": lambda: window.put(key, number, ts),
+            "window get": lambda: window.get(key, ts - number % 50),
+            "window fetch": lambda: list(window.fetch(key)),
+            "window delete": lambda: window.delete(key, ts - number % 50),
+            "window scan": lambda: list(window.fetch_range(key, None)),
+            "duplicates put": lambda: duplicates.put(key, number, ts),
+            "duplicates fetch": lambda: list(duplicates.fetch(key)),
+            "session put": lambda: session.put(key, ts, ts + number % 9, number),
+            "session find": lambda: list(session.find_sessions(key)),
+            "session remove": lambda: [session.remove(*place) for place, _ in list(session.find_sessions(key))[:1]],
+            "sliding add": lambda: sliding.add(key, number, ts),
+            "sliding get": lambda: sliding.get(key),
+            "buffer put": lambda: buffer.put(key, number, ts),
+            "buffer advance": lambda: buffer.advance(ts),
+            "buffer size": lambda: (len(buffer), buffer.min_timestamp),
+        }
+        return calls[kind]()
+
+    def contents(self) -> list[Any]:
+        kv, ttl, window, duplicates, session, sliding, buffer = self.stores
+        all_rows = [list(store.all()) for store in (kv, ttl, window, duplicates, session, sliding)]
+        return [*all_rows, list(buffer.buffered()), len(kv), len(ttl), len(buffer)]
+
+
+CALLS = (
+    "kv put", "kv get", "kv get many", "kv delete", "kv range", "ttl put", "ttl get", "window put", "window get",
+    "window fetch", "window delete", "window scan", "duplicates put", "duplicates fetch", "session put",
+    "session find", "session remove", "sliding add", "sliding get", "buffer put", "buffer advance", "buffer size",
+)  # fmt: skip
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("limit", [1, 60_000])
+def test_a_state_under_a_limit_answers_as_one_without(tmp_path: Path, seed: int, rounds: int, limit: int) -> None:
+    for turn in range(rounds):
+        dice = random.Random(seed + turn)
+        limited, free = Side(tmp_path / f"{turn}limited", limit), Side(tmp_path / f"{turn}free", None)
+        now, cold = 1000, 0
+        for step in range(1200):
+            now += dice.choice([0, 0, 1, 3])
+            key, number, ts = f"k{dice.randrange(60):02}", step, now - dice.choice([0, 0, 0, 20, 90])
+            kind = dice.choice(CALLS)
+            assert limited.call(kind, key, number, ts) == free.call(kind, key, number, ts), (seed + turn, step, kind)
+            if dice.random() < 0.05:
+                assert limited.state.commit() == free.state.commit()
+                attempt = limited.state._checkpoints.attempt
+                if attempt is not None and dice.random() < 0.6:
+                    attempt.join()
+                cold = max(cold, limited.state.metrics().cold_blocks)
+                check_stores(limited.state)
+            if dice.random() < 0.01:
+                limited.state.rollback()
+                free.state.rollback()
+            if dice.random() < 0.005:
+                crash(limited.state)
+                limited.open()
+                free.state.rollback()
+        assert free.state.metrics().cold_blocks == 0
+        assert limited.contents() == free.contents(), (seed + turn, "contents")
+        assert cold > 0
+        assert limited.state.metrics().failed_checkpoints == 0
+        limited.state.commit()
+        limited.state.close()
+        limited.open()
+        assert limited.contents() == free.contents(), (seed + turn, "contents after a restart")
+        for side in (limited, free):
+            side.state.close()

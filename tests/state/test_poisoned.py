@@ -165,7 +165,7 @@ def test_a_rollback_that_fails_poisons_the_store_with_its_cause(prepared: Path) 
     assert rows(prepared)[1] == COMMITTED
 
 
-@pytest.mark.parametrize("what", ["capture", "recapture", "chill"])
+@pytest.mark.parametrize("what", ["capture", "recapture", "attach"])
 def test_what_fails_while_memory_is_apart_poisons_the_store(
     prepared: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -183,7 +183,7 @@ def test_what_fails_while_memory_is_apart_poisons_the_store(
     # the second of the stores: the first has been taken apart by then
     monkeypatch.setattr(type(state.window("win", retention=1000)), what, fail)
     with pytest.raises(MemoryError):
-        state._go_cold()
+        force_cold(state)
     monkeypatch.undo()
     with pytest.raises(hs.StorePoisonedError, match="was cut short by MemoryError"):
         state.commit()
@@ -244,6 +244,7 @@ def test_a_digest_that_was_not_computed_commits_nothing(tmp_path: Path, monkeypa
 def test_no_increment_is_lost_or_done_again_for_a_checkpoint_that_fails_behind_its_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("hybridstore.state.checkpointer.RETRY_SECONDS", 0.0)
     state = hs.open(tmp_path / "state", memory_limit=1, _files=QuickFiles())
     kv = state.key_value("kv")
     kv["count"] = 0

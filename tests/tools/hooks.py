@@ -30,6 +30,7 @@ def force_cold(state: hs.HybridStore | ModelState) -> None:
     """Commit, checkpoint, and let every block go cold."""
     state.commit()
     if not isinstance(state, ModelState):
+        state.checkpoint(wait=True)
         state._go_cold()
 
 
