@@ -27,8 +27,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hybridstore.aggregation import Aggregator, Count, Max, Mean, Strategy, Sum, TimeLog, choose
-from hybridstore.aggregation.kip450 import Buckets
 from hybridstore.aggregation.ladder import Ladder
+from tests.tools.kip450 import Buckets
 
 Record = tuple[str, int, int]
 Result = dict[str, Any]

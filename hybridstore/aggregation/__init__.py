@@ -22,7 +22,6 @@ from .aggregator import Aggregator, independent_copy
 from .combined import Combined
 from .distinct import CountDistinct
 from .grid import DAY_MS, described
-from .kip450 import bucket_count, bucket_size
 from .laws import check_laws, nearly_equal
 from .projection import Projection, Where, renamed_column
 from .rows import FirstBy, LastBy, MaxBy, MinBy, OfRows
@@ -68,8 +67,6 @@ __all__ = [
     "WindowState",
     "Windows",
     "best_strategy",
-    "bucket_count",
-    "bucket_size",
     "check_laws",
     "choose",
     "described",

@@ -6,7 +6,6 @@ commutative merge          merge        about log32(N) + 1 adds and 1 merge
 ordered merge              chunks       2 adds and about 3 merges
 commutative, add only      ladder       log2(N) adds, the least possible
 otherwise                  recompute    N adds, the least possible
-by name only               simple, buckets: the two designs of KIP-450
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any
 
 from .aggregator import Aggregator, check_aggregator
 from .chunks import Chunks
-from .kip450 import Buckets, Simple
 from .ladder import Ladder
 from .merge_ladder import MergeLadder
 from .monotone import Monotone
@@ -26,13 +24,11 @@ from .subtract import Subtract
 from .window_state import Strategy
 
 STRATEGIES: dict[str, Callable[[Aggregator], Strategy[Any]]] = {
-    "buckets": Buckets,
     "chunks": Chunks,
     "ladder": Ladder,
     "merge": MergeLadder,
     "monotone": Monotone,
     "recompute": Recompute,
-    "simple": Simple,
     "subtract": Subtract,
 }
 """Every strategy by its name."""

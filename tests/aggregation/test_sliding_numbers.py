@@ -5,8 +5,9 @@ from bisect import insort
 
 import pytest
 
-from hybridstore.aggregation import STRATEGIES, Aggregator, Combined, Count, Max, Mean, Min, Sum, choose
+from hybridstore.aggregation import Aggregator, Combined, Count, Max, Mean, Min, Sum
 from hybridstore.aggregation.subtract import CountState, MeanState, Subtract, SubtractState, SumState, TotalsState
+from tests.tools.kip450 import STRATEGIES, choose
 
 
 def test_sums_and_counts_have_states_of_their_own_and_go_over_and_back() -> None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridstore.aggregation import (
-    STRATEGIES,
     Aggregator,
     Collect,
     CollectSet,
@@ -26,13 +25,10 @@ from hybridstore.aggregation import (
     TopK,
     Variance,
     best_strategy,
-    bucket_count,
-    bucket_size,
-    choose,
     nearly_equal,
 )
-from hybridstore.aggregation.kip450 import Buckets
 from hybridstore.aggregation.ladder import Ladder
+from tests.tools.kip450 import STRATEGIES, Buckets, bucket_count, bucket_size, choose
 from tests.tools.sliding_oracle import LATE, ScanningStore, StrategyStore, stream
 
 Value = Callable[[random.Random], Any]
@@ -582,7 +578,7 @@ def test_a_subtract_that_is_not_exact_is_not_used() -> None:
 @pytest.mark.parametrize(
     ("aggregator", "strategy", "span", "reason"),
     [
-        (Sum(), "fastest", None, "found 'fastest', expected one of buckets, chunks"),
+        (Sum(), "fastest", None, "found 'fastest', expected one of chunks, ladder"),
         (Sum(), "merge", 100, "span: found with strategy 'merge'"),
         (Sum(), "ladder", 3, "span: found 3, expected at least 12"),
         (Sum(), "monotone", None, "found an aggregate that is not one of the values"),

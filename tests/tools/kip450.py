@@ -1,4 +1,4 @@
-"""The two designs of KIP-450, kept as references and selectable by name: `simple` and `buckets`.
+"""The two designs of KIP-450, as references for tests and benchmarks: `simple` and `buckets`.
 
     simple     for every record the aggregate of the window that begins at it: N adds a record
     buckets    values in buckets of k records, and for each bucket the running aggregate of everything newer than it;
@@ -11,12 +11,14 @@ aggregator, which the KIP does not mention. The simple design applies values in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, sqrt
 from typing import Any
 
-from .aggregator import Aggregator
-from .ladder import require_commutative
-from .window_state import Strategy, WindowState
+from hybridstore.aggregation import STRATEGIES as OURS
+from hybridstore.aggregation import Aggregator, Strategy, WindowState
+from hybridstore.aggregation import choose as choose_ours
+from hybridstore.aggregation.ladder import require_commutative
 
 
 def bucket_size(records: int, *, add: float = 1.0, write: float = 0.0, read: float = 0.0) -> int:
@@ -233,3 +235,14 @@ class Buckets(Strategy[BucketsState]):
 
     def new(self) -> BucketsState:
         return BucketsState(self)
+
+
+STRATEGIES: dict[str, Callable[[Aggregator], Strategy[Any]]] = {**OURS, "buckets": Buckets, "simple": Simple}
+"""Every strategy by its name, and the references."""
+
+
+def choose(aggregator: Aggregator, strategy: str | None = None, span: int | None = None) -> Strategy[Any]:
+    """`hybridstore.aggregation.choose`, with the references."""
+    if strategy in STRATEGIES and strategy not in OURS:
+        return STRATEGIES[strategy](aggregator)
+    return choose_ours(aggregator, strategy, span)
