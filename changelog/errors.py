@@ -67,12 +67,12 @@ class CorruptFrameError(ChangelogError):
     ...         version = state.commit()
     >>> segment = pathlib.Path("state/changelog/00000000000000000001.log")
     >>> content = bytearray(segment.read_bytes())
-    >>> content[90] ^= 1  # a bit of the first commit
+    >>> content[110] ^= 1  # a bit of the first commit
     >>> size = segment.write_bytes(content)
     >>> hs.open("state")
     Traceback (most recent call last):
     ...
-    changelog.errors.CorruptFrameError: state/changelog/00000000000000000001.log at byte 68: checksum mismatch: ...
+    changelog.errors.CorruptFrameError: state/changelog/00000000000000000001.log at byte 80: checksum mismatch: ...
     """
 
     def __init__(self, path: object, offset: int, reason: str) -> None:
