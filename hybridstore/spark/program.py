@@ -17,6 +17,7 @@ from ..topology.adopt import TOPOLOGY, changes_of
 from ..topology.batch import ROW, LeftOut
 from ..topology.column_types import aggregate_type, check_columns, result_array
 from ..topology.custom import CustomLogic
+from ..topology.failures import FailedRows
 from ..topology.plan import NullKeys, Plan
 from ..topology.results import Columns, Results
 from ..topology.shard_run import LateRows, ShardRun
@@ -83,7 +84,7 @@ class TopologyProgram:
 
     def columns(self) -> tuple[str, ...]:
         """Return the input columns that are needed, () for all."""
-        return self.plan.columns if self.plan.late_column is None else ()
+        return () if self.plan.traced else self.plan.columns
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the output for an input of `schema`.
@@ -97,7 +98,7 @@ class TopologyProgram:
             if plan.custom.schema is None:
                 raise ValueError("process: output_schema: found None, expected a schema when it runs on Spark")
             schema_of_rows: pa.Schema = plan.custom.schema
-            return schema_of_rows
+            return schema_of_rows if plan.errors_column is None else self._with_errors(schema_of_rows, schema)
         for name in plan.columns or (*plan.key, plan.timestamp):
             if not plan.pending and name not in schema.names:
                 raise ValueError(f"apply: column {name!r} is missing: found {', '.join(schema.names)}")
@@ -113,13 +114,27 @@ class TopologyProgram:
         check_columns(plan, schema)
         for name, part in zip(plan.aggregates.names, plan.aggregates.parts, strict=True):
             fields.append(pa.field(name, self.types.get(name) or aggregate_type(name, part, schema)))
+        row = schema.field(ROW).type if ROW in schema.names else pa.struct(list(schema))
         if plan.late_column is not None:
-            row = schema.field(ROW).type if ROW in schema.names else pa.struct(list(schema))
             fields.append(pa.field(plan.late_column, row))
+        if plan.errors_column is not None:
+            fields.append(pa.field(plan.errors_column, pa.struct([("error", pa.string()), ("row", row)])))
         if self.event_time is not None:
             zoned = pa.types.is_timestamp(time_type) and time_type.tz
             fields.append(pa.field(self.event_time, pa.timestamp("us", zoned or "UTC")))
         return pa.schema(fields)
+
+    def _with_errors(self, output: Any, schema: pa.Schema) -> Any:
+        """Return the columns of `process` with the column of rows that raised."""
+        from pyspark.sql.types import StructType
+
+        from .operator import spark_schema
+
+        row = spark_schema(schema)
+        row = row[ROW].dataType if ROW in schema.names else row
+        cell = StructType().add("error", "string").add("row", row)
+        assert self.plan.errors_column is not None
+        return StructType(list(spark_schema(output))).add(self.plan.errors_column, cell)
 
     def open(self, group: StoreGroup) -> Runner | TimedRunner:
         """Open the topology on the stores of a shard."""
@@ -160,6 +175,10 @@ class Runner:
         """Process one shard's rows of one batch as a commit, and return the results. O(n log n)."""
         results = self._run.commit(table, watermark)
         with collector_held():
+            if isinstance(self._run.logic, CustomLogic) and self._run.plan.errors_column is not None:
+                given = self._run.logic.output.columns(results)
+                known = [output_array(field, column) for field, column in zip(output, given, strict=False)]
+                return with_errors(self._run.plan, known, self._run.late_rows, output)
             if isinstance(self._run.logic, CustomLogic):
                 columns = self._run.logic.output.columns(results)
                 arrays = [output_array(field, column) for field, column in zip(output, columns, strict=True)]
@@ -170,6 +189,8 @@ class Runner:
             if self._run.late_rows is None:
                 return to_arrow(self._run.plan, results, output)
             known = to_arrow(self._run.plan, results, output.remove(len(output) - 1))
+            if isinstance(self._run.late_rows, FailedRows):
+                return with_errors(self._run.plan, known.columns, self._run.late_rows, output)
             return with_late(self._run.plan, known, self._run.late_rows, output)
 
 
@@ -199,7 +220,7 @@ def _check_event_time(plan: Plan, column: str, clocked: bool) -> None:
         )
     if plan.custom is not None:
         return
-    if plan.windows is None:
+    if plan.windows is None or not plan.bounds:
         raise ValueError("apply: event_time: found aggregates without windows, which have no time")
     grace_ms = plan.windows.grace_ms or (plan.suppression.grace_ms if plan.suppression is not None else None)
     if grace_ms:
@@ -215,6 +236,22 @@ def _check_event_time(plan: Plan, column: str, clocked: bool) -> None:
     names = [*plan.key, "window_start", "window_end", *(plan.aggregates.names if plan.aggregates is not None else ())]
     if column in (*names, plan.late_column):
         raise ValueError(f"apply: event_time: {column!r} is the name of another column of the results (choose another)")
+
+
+def with_errors(plan: Plan, columns: list[Any], failed: LateRows | FailedRows | None, output: pa.Schema) -> pa.Table:
+    """Return the columns of results, with a last column of nulls, and behind them the rows that raised."""
+    import pyarrow as pa
+
+    rows = len(columns[0]) if columns else 0
+    marked = pa.Table.from_arrays([*columns, pa.nulls(rows, output.field(len(output) - 1).type)], schema=output)
+    if not isinstance(failed, FailedRows) or not failed.cells:
+        return marked
+    keyed = plan.key if plan.custom is None else ()
+    cells = [
+        {**dict(zip(keyed, key if isinstance(key, tuple) else (key,), strict=False)), str(plan.errors_column): cell}
+        for key, cell in zip(failed.keys, failed.cells, strict=True)
+    ]
+    return pa.concat_tables([marked, pa.Table.from_pylist(cells, schema=output)])
 
 
 def with_late(plan: Plan, results: pa.Table, late: LateRows, output: pa.Schema) -> pa.Table:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..topology.batch import ROW, from_rows
+from ..topology.batch import ERROR, ROW, from_rows
 from ..topology.batch import stepped as stepped_row
+from ..topology.failures import text_of
 from ..topology.output_rows import OutputRows
 from ..topology.plan import Plan
 from .arrow_schema import arrow_schema
@@ -37,25 +38,45 @@ class Steps:
         self._output = output
         self._carries = carries
         self._keyed = keyed
+        self._catches = plan.errors_column is not None and not keyed
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the steps return. Raises what a step raises, and for rows that do not fit the columns."""
         import pyarrow as pa
 
         fields = list(self._output)
-        rows = OutputRows(pa.schema(fields[:-1] if self._carries else fields), "map")
+        mapped = len(fields) - self._carries - self._catches
+        rows = OutputRows(pa.schema(fields[:mapped]), "map")
         for batch in batches:
             given = batch.to_pylist()
+            failed: list[tuple[int, str]] = []
             if self._keyed:
                 kept, places = from_rows(self._plan, given).values, []
             else:
-                pairs = [(place, stepped_row(self._plan.steps, row, place)) for place, row in enumerate(given)]
+                pairs = [(place, self._stepped(row, place, failed)) for place, row in enumerate(given)]
                 places = [place for place, row in pairs if row is not None]
                 kept = [row for _, row in pairs if row is not None]
             arrays = [output_array(field, column) for field, column in zip(fields, rows.columns(kept), strict=False)]
             if self._carries:
-                arrays.append(pa.array([given[place] for place in places], fields[-1].type))
+                arrays.append(pa.array([given[place] for place in places], self._output.field(ROW).type))
+            if self._catches:
+                arrays.append(pa.nulls(len(places), pa.string()))
             yield pa.RecordBatch.from_arrays(arrays, schema=self._output)
+            if failed:
+                # of no key: the first shard hands them out
+                nothing = [pa.nulls(len(failed), field.type) for field in fields[:-2]]
+                rows_in = pa.array([given[place] for place, _ in failed], self._output.field(ROW).type)
+                texts = pa.array([text for _, text in failed], pa.string())
+                yield pa.RecordBatch.from_arrays([*nothing, rows_in, texts], schema=self._output)
+
+    def _stepped(self, row: Any, place: int, failed: list[tuple[int, str]]) -> Any:
+        try:
+            return stepped_row(self._plan.steps, row, place)
+        except Exception as error:
+            if not self._catches:
+                raise
+            failed.append((place, text_of(error)))
+            return None
 
 
 def _zone(df: DataFrame) -> str | None:
@@ -72,9 +93,11 @@ def stepped(df: DataFrame, plan: Plan) -> tuple[DataFrame, Plan]:
     from pyspark.sql.types import StructType
 
     wanted = StructType(list(spark_schema(plan.mapped_schema)))
-    if plan.late_column is not None:
+    if plan.traced:
         wanted = wanted.add(ROW, df.schema)
-    function = Steps(plan, arrow_schema(wanted, _zone(df)), carries=plan.late_column is not None)
+    if plan.errors_column is not None:
+        wanted = wanted.add(ERROR, "string")
+    function = Steps(plan, arrow_schema(wanted, _zone(df)), carries=plan.traced)
     return df.mapInArrow(carried(function), wanted), replace(plan, stepped=True)
 
 

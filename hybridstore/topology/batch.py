@@ -21,6 +21,7 @@ from changelog.codec import pack
 from ..aggregation import Projection
 from ..clock import EPOCH, MILLISECOND, time_ms
 from ..stores.keys import SCALARS, shown
+from .failures import text_of
 from .null_keys import stored_column, stored_key
 from .plan import ALL, Plan, Step
 
@@ -29,6 +30,8 @@ _PLAIN_KEYS: Final = ({str}, {int})
 _NOTHING = object()
 # The column in which a row that the steps have changed carries the row as it arrived, where late rows are handed out.
 ROW: Final = "__hybridstore_row"
+# The column of the error of a row that a step could not change.
+ERROR: Final = "__hybridstore_error"
 ToTime = Callable[[int], Any]
 
 
@@ -54,8 +57,9 @@ class Records(NamedTuple):
     """Records of one commit by column: keys in the stored form (`null_keys`), projected values, times (ms), and the
     form of times in results.
 
-    If late rows are returned, `source` is the list of rows or the Arrow table of the records, and `places` the place of
-    each record in it (None: record i is row i).
+    If rows of the input are handed out, `source` is the list of rows or the Arrow table of the records, and `places`
+    the place of each record in it (None: record i is row i). `failed` has the place and the error of each row whose
+    map, filter or projection raised.
     """
 
     keys: list[Any]
@@ -65,6 +69,7 @@ class Records(NamedTuple):
     left_out: LeftOut = LeftOut()
     source: Any = None
     places: list[int] | None = None
+    failed: tuple[tuple[int, str], ...] = ()
 
     def rows(self) -> Iterator[tuple[Any, Any, int]]:
         """Yield (key, value, time)."""
@@ -76,7 +81,7 @@ class Records(NamedTuple):
         places = None
         if self.source is not None:
             places = order if self.places is None else [self.places[i] for i in order]
-        return Records(keys, values, times, self.to_time, source=self.source, places=places)
+        return Records(keys, values, times, self.to_time, source=self.source, places=places, failed=self.failed)
 
 
 def _aware(ts: int) -> datetime:
@@ -279,10 +284,13 @@ def from_rows(
 
     Raises ValueError or TypeError, which name the row and the missing or wrong column. O(rows).
     """
-    traced = plan.late_column is not None
+    traced, catches = plan.traced, plan.errors_column is not None
     if traced and type(rows) is not list:
         rows = list(rows)
-    if kinds is None and type(rows) is list and (plain := _plain_rows(plan, rows)) is not None:
+    failed: list[tuple[int, str]] = []
+    # functions of rows may raise, and are then called one by one
+    quick = kinds is None and not (catches and not plan.columns)
+    if quick and type(rows) is list and (plain := _plain_rows(plan, rows)) is not None:
         return plain._replace(source=rows) if traced else plain
     places: list[int] = []
     keys: list[Any] = []
@@ -297,7 +305,13 @@ def from_rows(
     last: Any = str if keyless else _NOTHING  # the type of the last key, where keys are no tuples
     null_keys = null_times = 0
     for number, raw in enumerate(rows, first):
-        row: Any = stepped(steps, as_row(raw), number) if steps else as_row(raw)
+        try:
+            row: Any = stepped(steps, as_row(raw), number) if steps else as_row(raw)
+        except Exception as error:
+            if not catches:
+                raise
+            failed.append((number - first, text_of(error)))
+            continue
         if row is not None:
             try:
                 key = row[single] if single is not None else tuple([row[name] for name in plan.key]) or ALL
@@ -331,12 +345,20 @@ def from_rows(
                     null_keys += 1
                     times.pop()
                     continue
+            try:
+                value = project(row)
+            except Exception as error:
+                if not catches:
+                    raise
+                failed.append((number - first, text_of(error)))
+                times.pop()
+                continue
             keys.append(key)
-            values.append(project(row))
+            values.append(value)
             if traced:
                 places.append(number - first)
     left_out = LeftOut(null_keys, null_times)
-    return Records(keys, values, times, to_time, left_out, *((rows, places) if traced else ()))
+    return Records(keys, values, times, to_time, left_out, *((rows, places, tuple(failed)) if traced else ()))
 
 
 def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
@@ -507,9 +529,10 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
 
     O(rows).
     """
-    traced = plan.late_column is not None
+    traced = plan.traced
     if not plan.columns:
-        rows = batch.drop_columns([ROW]) if ROW in batch.column_names else batch
+        carried = [name for name in (ROW, ERROR) if name in batch.column_names]
+        rows = batch.drop_columns(carried) if carried else batch
         records = from_rows(plan, rows.to_pylist(), first)
         return records._replace(source=batch) if traced else records
     missing = [name for name in plan.columns if name not in batch.column_names]

@@ -12,6 +12,7 @@ from ..stores.keys import shown
 from ..stores.kinds import KINDS
 from .batch import Records, TimeForm, canonical_order
 from .duplicates import Opened, WithoutDuplicates
+from .failures import Failure, text_of
 from .output_rows import OutputRows
 from .plan import Plan
 from .results import ResultTable, tabled_rows
@@ -98,6 +99,8 @@ class CustomLogic:
             on_timer = None if given is None else lambda timer: given(timer, stores)
             self._call = lambda row: function(row, stores)
             self._close = None
+        self.failed: list[Failure] | None = None if plan.errors_column is None else []
+        """Where rows that raised are handed out, the places and errors of those of the last `process`."""
         self.dropped = 0
         """Late rows that were left out since the opening: `process` decides itself, and counts none."""
         self._group = group
@@ -133,13 +136,13 @@ class CustomLogic:
         """
         results: list[Any] = []
         now, stores, row, ts = NO_TIME, self.stores, None, NO_TIME
-        timers = stores._timers
+        timers, failed = stores._timers, self.failed
         if stores._clock_timers is not None and stores._clock_timers.now == NO_TIME:
             stores._clock_timers.now = wall_ms()
         if clock is not None:
             self._move(clock.late_ms)
         try:
-            for key, row, ts in records.rows():
+            for at, (key, row, ts) in enumerate(records.rows()):
                 if ts > now and clock is None:
                     now = ts
                     self._move(ts)
@@ -149,9 +152,16 @@ class CustomLogic:
                 stores.time, stores.key = ts, key
                 for each in self._clocks:
                     each.select(key)
-                out = self._call(row)
-                if out is not None:
-                    results.extend(_rows_of(out))
+                before = len(results)
+                try:
+                    out = self._call(row)
+                    if out is not None:
+                        results.extend(_rows_of(out))
+                except Exception as error:
+                    if failed is None:
+                        raise
+                    del results[before:]
+                    failed.append((at, text_of(error)))
                 if timers is not None and clock is None:
                     self._fire(timers, results)
         except Exception as error:

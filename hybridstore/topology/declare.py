@@ -312,8 +312,8 @@ class Topology(Plan):
             raise ValueError("late: found without an aggregate, expected aggregate(...) before it")
         if isinstance(self.windows, Forever):
             raise ValueError("late: found without windows, expected windowed_by(...), because no row is late otherwise")
-        if self.late_column is not None:
-            raise ValueError("late: found a second time, expected once")
+        if self.late_column is not None or self.errors_column is not None:
+            raise ValueError("late: found a second time or beside errors, expected one of them, once")
         if _late_name(column) in (*self.key, *RESERVED, *self.aggregates.names):
             raise ValueError(f"late: column: {column!r} is the name of another column of the results (choose another)")
         return replace(self, late_column=column)
@@ -381,6 +381,37 @@ class Topology(Plan):
         if custom.timed and (reserved := {"timers:due", "timers:key", "clock:due", "clock:key"} & declared.keys()):
             raise ValueError(f"process: stores: {sorted(reserved)[0]!r} is a store of timers (choose another name)")
         return replace(self, custom=custom)
+
+    def errors(self, column: str = "errors") -> Topology:
+        """Emit rows whose processing raises as results of their commit or batch, exactly once like all results.
+
+        By default a row whose `map`, `filter`, `where`, `process` or aggregator raises ends the job, and again at every
+        start. With this step every result has one more column, `column`: None in other results, and for such a row a
+        dict (on Spark a struct) of the `error`, its class and its message, and the `row` as it arrived. The key columns
+        are the row's, None if a `map` or `filter` raised; the others are None. What `process` has put before it raised
+        stays. In sliding windows only values that an aggregator cannot add to an empty aggregate are emitted. Call
+        `errors` after `aggregate`, `suppress` or `process`; not together with `late`. The state does not depend on this
+        step. Raises ValueError for a wrong place in the topology, and for a name that is taken.
+
+        >>> sums = hs.stream(key="user", timestamp="ts").aggregate(n=hs.Max("n")).errors()
+        >>> for row in sums.run([{"user": "ann", "ts": 0, "n": 7}, {"user": "ann", "ts": 1, "n": "x"}]):
+        ...     print(row["n"], row["errors"] and row["errors"]["row"])
+        7 None
+        None {'user': 'ann', 'ts': 1, 'n': 'x'}
+        """
+        if self.aggregates is None and self.custom is None:
+            raise ValueError("errors: found without an aggregate or process, expected one of them before it")
+        if self.joined is not None:
+            raise ValueError("errors: found with join, expected a topology of one input")
+        if self.late_column is not None or self.errors_column is not None:
+            raise ValueError("errors: found a second time or beside late, expected one of them, once")
+        if type(column) is not str or not column:
+            raise ValueError(f"errors: column: found {column!r}, expected a name")
+        names = () if self.aggregates is None else self.aggregates.names
+        of_rows = [] if self.custom is None else [part.name for part in columns_of_schema(self.custom.schema) or ()]
+        if column in (*self.key, *RESERVED, *names, *of_rows):
+            raise ValueError(f"errors: column: {column!r} is the name of another column of the results")
+        return replace(self, errors_column=column)
 
     def drop_duplicates(self, on: str | Sequence[str] | None = None, *, within: Duration) -> Topology:
         """Pass rows on without duplicates: rows whose columns `on` (None: the key) were seen in a row within the time.

@@ -220,13 +220,13 @@ class Engine:
             return self.process_many(row)
         records = from_rows(self.topology, [row], kinds=self._kinds)
         self._leave_out(records.left_out)
-        if not records.keys:
+        if not records.keys and not records.failed:
             return []
-        self._to_time = records.to_time
-        shard = self._shard(records.keys[0])
+        self._to_time = records.to_time if records.keys else self._to_time
+        shard = self._shard(records.keys[0]) if records.keys else 0
         run, stepped = self._runs[shard], self._stepped[shard]
         stepped[0] += 1
-        if self.topology.late_column is not None:
+        if self.topology.traced:
             rows = _rows(run.table(run.process(records), self.times))
         else:
             results = run.logic.process(records)
@@ -321,6 +321,8 @@ class Engine:
         parts: list[Records] = [Records([], [], [], records.to_time) for _ in range(self.shards)]
         if records.source is not None:
             parts = [part._replace(source=records.source, places=[]) for part in parts]
+            # a row without a mapped key is of no shard
+            parts[0] = parts[0]._replace(failed=records.failed)
         known: dict[Any, Records] = {}
         joined = self.topology.joined
         broadcast = joined is not None and joined.on is not None

@@ -82,6 +82,7 @@ class Plan:
     strategy          how sliding windows are kept up to date, None: the best that the aggregators allow
     suppression       what holds results back, None: nothing
     late_column       the column of results that holds rows which came too late, None: they are counted only
+    errors_column     the column of results that holds rows whose processing raised, None: the error ends the job
     custom            the user's own logic, in place of windows
     whole             hopping windows are kept whole also where they could be kept as panes: the state has them so
     joined            two inputs whose rows meet, None: one input
@@ -100,6 +101,7 @@ class Plan:
     suppression: Suppression | None = None
     custom: Custom | None = None
     late_column: str | None = None
+    errors_column: str | None = None
     whole: bool = False
     null_keys: NullKeys = "skip"
     stepped: bool = False
@@ -111,6 +113,16 @@ class Plan:
     def pending(self) -> tuple[Step, ...]:
         """The steps that are still to run on the rows that arrive."""
         return () if self.stepped else self.steps
+
+    @property
+    def extra_column(self) -> str | None:
+        """The column of results of windows that holds rows of the input: late ones, or those that raised."""
+        return self.late_column or (self.errors_column if self.custom is None else None)
+
+    @property
+    def traced(self) -> bool:
+        """Whether rows of the input may be handed out, so that they are kept until the commit ends."""
+        return self.late_column is not None or self.errors_column is not None
 
     @property
     def bounds(self) -> tuple[str, ...]:
@@ -211,6 +223,8 @@ class Plan:
             stores.append("suppressed (suppression)")
         if self.late_column is not None:
             lines.append(f"late        column {self.late_column}")
+        if self.errors_column is not None:
+            lines.append(f"errors      column {self.errors_column}")
         if self.custom is not None:
             name = getattr(self.custom.function, "__qualname__", type(self.custom.function).__name__)
             lines.append(f"process     {name}")

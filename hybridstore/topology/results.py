@@ -120,12 +120,14 @@ class ResultTable(NamedTuple):
             return chain.from_iterable(_rows(names, columns, make))
         names = [*names, late.column]
         results = map(make, map(zip, repeat(names), zip(*columns, repeat(None))))
-        width = names.index(START)
-        parts = ((key,) if width == 1 else key for key in late.keys)
-        nothing = (None,) * (len(names) - width - 1)
+        keyless = names[0] == START
+        parts = (key if keyless or isinstance(key, tuple | list) else (key,) for key in late.keys)
         return chain(
             results,
-            (make(zip(names, (*part, *nothing, row), strict=True)) for part, row in zip(parts, late.rows, strict=True)),
+            (
+                make(zip(names, (*part, *((None,) * (len(names) - len(part) - 1)), row), strict=True))
+                for part, row in zip(parts, late.rows, strict=True)
+            ),
         )
 
 

@@ -269,7 +269,7 @@ class _Run:
             self._since = number
             if self._replay_last or number > self._delivered:
                 for state in states:
-                    yield number, _with_late(kept(state, number), self._engine.topology.late_column)
+                    yield number, _with_late(kept(state, number), self._engine.topology.extra_column)
 
     def _commit(
         self, commit: int, taken: Any, first: int, progress: Callable[[int], None] | None
@@ -306,7 +306,7 @@ class _Run:
         if progress is not None:
             progress(commit)
         for table in tables:
-            yield commit, _with_late(table, engine.topology.late_column)
+            yield commit, _with_late(table, engine.topology.extra_column)
 
     def _taken(self, commit: int) -> None:
         """The consumer has reached the end of the source, so it has all results: commit that fact."""

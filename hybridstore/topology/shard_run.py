@@ -21,13 +21,14 @@ from ..shards import shard_of
 from ..state.group import StoreGroup
 from .adopt import adopt
 from .aggregating import Aggregating
-from .batch import LeftOut, Records, TimeForm, arrow_list, from_arrow, joined_keys, rows_at, without_nulls
+from .batch import ERROR, ROW, LeftOut, Records, TimeForm, arrow_list, from_arrow, joined_keys, rows_at, without_nulls
 from .columns.why import Why
 from .custom import CustomLogic
+from .failures import FailedRows, Failure, fault_of
 from .joins.joining import Joining
 from .null_keys import given_keys
 from .plan import Plan
-from .results import Late, ResultTable
+from .results import Late, ResultTable, tabled_rows
 
 
 class LateRows(NamedTuple):
@@ -81,7 +82,10 @@ class ShardRun:
         """How many Arrow batches went row by row since the run was opened, and why."""
         self.why: Why | None = None
         """Why the last batch went row by row; None if it went by column, or had no rows."""
-        self.late_rows: LateRows | None = None
+        # rows that raised: in a step before the shards; and place, key and error of those that cannot be added
+        self._before: list[dict[str, Any]] = []
+        self._unaddable: list[tuple[int, Any, str]] = []
+        self.late_rows: LateRows | FailedRows | None = None
         """The late rows of the last `commit` or `process`; None where they are not handed out."""
         self._maps = any(step.kind == "map" for step in plan.pending)
 
@@ -100,6 +104,7 @@ class ShardRun:
         """
         with collector_held():
             if not isinstance(batch, Records):
+                batch = self._without_failed(batch)
                 batch, left_out = without_nulls(self.plan, batch)
                 self.left_out = self.left_out.and_also(left_out)
                 self._forget_late()
@@ -111,7 +116,7 @@ class ShardRun:
                 self.left_out = self.left_out.and_also(batch.left_out)
             self._check_keys(batch.keys)
             self._forget_late()
-            records = self._ordered(batch)
+            records = self._ordered(self._addable(batch))
             results = self.logic.commit(records, clock)
             self._take_late(records)
             return results
@@ -126,7 +131,7 @@ class ShardRun:
     def process(self, records: Records, clock: Watermark | None = None) -> list[Any]:
         """Process records of the commit in progress, in canonical order, and return the results due at once."""
         self._forget_late()
-        records = self._ordered(records)
+        records = self._ordered(self._addable(records))
         results = self.logic.process(records, clock)
         self._take_late(records)
         return results
@@ -135,9 +140,68 @@ class ShardRun:
         """Forget the late rows of a commit that failed."""
         if isinstance(self.logic, Aggregating) and self.logic.windowed.late:
             self.logic.windowed.late.clear()
+        for failed in (self._logic_failed, self._unaddable):
+            if failed:
+                failed.clear()
+
+    @property
+    def _logic_failed(self) -> list[Failure] | None:
+        return self.logic.windowed.failed if isinstance(self.logic, Aggregating) else self.logic.failed
+
+    def _without_failed(self, batch: Any) -> Any:
+        """Return an Arrow table without the rows that a step before the shards could not change, and keep these."""
+        self._before = []
+        if ERROR not in batch.column_names:
+            return batch
+        import pyarrow.compute as pc
+
+        raised = batch.filter(pc.is_valid(batch.column(ERROR)))
+        rows = zip(raised.column(ERROR).to_pylist(), raised.column(ROW).to_pylist(), strict=True)
+        self._before = [{"error": text, "row": row} for text, row in rows]
+        return batch.filter(pc.is_null(batch.column(ERROR)))
+
+    def _addable(self, records: Records) -> Records:
+        """Return records without those whose value no aggregator could add to an empty aggregate, and note these."""
+        self._unaddable.clear()
+        if self.plan.errors_column is None or not isinstance(self.logic, Aggregating):
+            return records
+        combined = self.plan.combined
+        faults = [fault_of(combined, value, ts) for _, value, ts in records.rows()]
+        if not any(faults):
+            return records
+        for at, text in enumerate(faults):
+            if text is not None:
+                self._unaddable.append(
+                    (records.places[at] if records.places is not None else at, records.keys[at], text)
+                )
+        return records.taken([at for at, text in enumerate(faults) if text is None])
+
+    def _take_failed(self, taken: Any) -> None:
+        """Collect the rows of the input that raised, in the order of arrival, with their errors."""
+        failed, self._before = self._before, []
+        width = len(self.plan.key)
+        none: Any = None if width == 1 else (None,) * width
+        keys, cells = [none] * len(failed), failed
+        if isinstance(taken, Records):
+            raised: dict[int, tuple[Any, str]] = {place: (none, text) for place, text in taken.failed}
+            raised |= {place: (key, text) for place, key, text in self._unaddable}
+            for at, text in self._logic_failed or ():
+                raised.setdefault(at if taken.places is None else taken.places[at], (taken.keys[at], text))
+            places = sorted(raised)
+            of_rows = [raised[place][0] for place in places]
+            if self.plan.null_keys == "group":
+                of_rows = [none if key is none else given_keys([key])[0] for key in of_rows]
+            keys = keys + [key if width else () for key in of_rows]
+            rows = rows_at(taken.source, places) if places else []
+            cells = cells + [
+                {"error": raised[place][1], "row": row.get(ROW, row)} for place, row in zip(places, rows, strict=True)
+            ]
+        self.late_rows = FailedRows(keys, cells)
 
     def _take_late(self, taken: Any) -> None:
         """Collect the late rows of the input, `Records` or an Arrow table, in the order of arrival. O(late rows)."""
+        if self.plan.errors_column is not None:
+            self._take_failed(taken)
         if self.plan.late_column is None:
             return
         assert isinstance(self.logic, Aggregating)
@@ -161,11 +225,17 @@ class ShardRun:
 
     def table(self, results: Any, times: TimeForm) -> ResultTable:
         """Return the results of the last commit by column, and its late rows if the topology emits them. O(results)."""
-        table = self.logic.table(results, times)
-        if self.plan.late_column is None:
-            return table
         late = self.late_rows or LateRows([], [], [])
-        return table._replace(late=Late(self.plan.late_column, late.keys, late.rows()))
+        errors = self.plan.errors_column
+        if errors is not None and isinstance(self.logic, CustomLogic):
+            rows = list(self.logic.table(results, times).rows(dict))
+            names = self.logic.output.names or (list(rows[0]) if rows else [])
+            marked = [{**row, errors: None} for row in rows]
+            return tabled_rows([*marked, *({**dict.fromkeys(names), errors: cell} for cell in late.rows())])
+        table = self.logic.table(results, times)
+        if self.plan.extra_column is None:
+            return table
+        return table._replace(late=Late(self.plan.extra_column, late.keys, late.rows()))
 
     def finish(self) -> list[Any]:
         """End the commit in progress and return the results due at its end."""

@@ -35,6 +35,7 @@ BELOW_RUNS = (
     "hybridstore.stores",
     "hybridstore.state.group",
     "hybridstore.topology.batch",
+    "hybridstore.topology.failures",
     "hybridstore.topology.plan",
     "hybridstore.topology.results",
 )

@@ -48,6 +48,15 @@ TOPOLOGIES: dict[str, hs.Topology] = {
     "rows_by_window": LOUD.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(
         emit="commit", last=hs.LastBy("at"), odd=hs.Count(where=lambda row: row["n"] % 2)
     ),
+    "errors": hs.stream(key="who", timestamp="at")
+    .map(
+        lambda row: {"who": row["k"][:1], "at": row["t"], "n": 10 // (row["v"] - 2)}, "who string, at bigint, n bigint"
+    )
+    .aggregate(emit="commit", n=hs.Sum("n"))
+    .errors(),
+    "errors_of_process": LOUD.process(
+        lambda row, stores: [{"who": row["who"], "n": 6 // (row["n"] - 3)}], "who string, n bigint"
+    ).errors(),
     "mapped_process": LOUD.process(lambda row, stores: [{"who": row["who"], "n": row["n"]}], "who string, n bigint"),
 }
 

@@ -97,6 +97,13 @@ def test_late_rows_of_a_stream_without_a_key_are_handed_out() -> None:
     assert [dict(row) for row in minutes.run(rows, commit_rows=1)] == expected
 
 
+def test_a_stream_without_a_key_takes_steps() -> None:
+    rows = rows_of(random.Random(3), 20)
+    loud = ONE_GROUP.filter(lambda row: row["v"] > 0).map(lambda row: {"t": row["t"], "v": -row["v"]})
+    (result,) = loud.aggregate(emit="commit", total=hs.Sum("v")).run(rows)
+    assert result["total"] == -sum(row["v"] for row in rows if row["v"] > 0)
+
+
 def test_map_and_filter_alone_run_and_go_on(tmp_path: Path) -> None:
     doubled = (
         hs.stream(key="k", timestamp="t")

@@ -110,7 +110,7 @@ def split(plan: Plan, batch: Any, shards: int) -> list[pa.Table] | Why:
         return Why.MISSING
     whole = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
     # a late row is emitted with all its columns
-    table = whole if plan.late_column is not None else whole.select(list(plan.columns))
+    table = whole if plan.traced else whole.select(list(plan.columns))
     if shards == 1 or not table.num_rows:
         return [table] * shards
     keys = keys_of(key_columns(plan, table), table.num_rows)

@@ -22,6 +22,7 @@ from ...state.group import StoreGroup
 from ...stores.kinds import WINDOW
 from ...stores.window import WindowStore
 from ..batch import Records
+from ..failures import Failure, tried
 from ..plan import Plan
 from ..results import Result, Results
 from .stored import Stored
@@ -91,6 +92,10 @@ class Windowed(ABC, Generic[S]):
         self.late: list[int] | None = None if plan.late_column is None else []
         """Where late rows are handed out, the places of the records that no window took, among those of the last
         `process`."""
+        self.failed: list[Failure] | None = None if plan.errors_column is None else []
+        """Where rows that raised are handed out, the places and errors of those of the last `process`."""
+        if self.failed is not None:
+            self.aggregates = tried(plan.combined, self._raised)
         self._at = 0
 
     # --- a commit ---------------------------------------------------------------------------------------------
@@ -115,7 +120,7 @@ class Windowed(ABC, Generic[S]):
         """Yield (key, value, time) of the records for `add`, which calls `too_late` for a record that no window
         accepts. A value is (time, value) if the aggregators are timed.
         """
-        rows = records.rows() if self.late is None else self._counted(records)
+        rows = records.rows() if self.late is None and self.failed is None else self._counted(records)
         return ((key, (ts, value), ts) for key, value, ts in rows) if self.aggregates.timed else rows
 
     def _counted(self, records: Records) -> Iterator[tuple[Any, Any, int]]:
@@ -126,6 +131,11 @@ class Windowed(ABC, Generic[S]):
         """Note that no window accepts the present record."""
         if self.late is not None:
             self.late.append(self._at)
+
+    def _raised(self, text: str) -> None:
+        """Note that an aggregator could not add the present record."""
+        assert self.failed is not None
+        self.failed.append((self._at, text))
 
     def finish(self) -> list[Result]:
         """End the commit and return the results due at its end. O(changed + closed)."""
