@@ -332,11 +332,6 @@ class CheckpointReader:
         where = f"{self._where(store, entry)}: block"
         return self._read_twice(entry, lambda data: _matching(_sound(data, where), entry, where))
 
-    def sound_page(self, page: PageEntry) -> bytes | memoryview:
-        """Return the bytes of a page of the directory. Raises CorruptCheckpointError when its checksum does not fit."""
-        where = f"{self._in_pack(page.pack, page.offset)}: page"
-        return self._read_twice(page, lambda data: _sound(data, where))
-
     def block(self, store: int, entry: BlockEntry) -> Columns:
         """Load one block. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
         if self.ahead is not None and (ready := self.ahead.take(store, entry.block)) is not None:
