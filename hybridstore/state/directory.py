@@ -11,6 +11,7 @@ One thread owns a HybridStore (`changelog.turn`); background threads write check
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
@@ -23,7 +24,7 @@ from recovery.errors import RestoreError
 from recovery.restore import RestoreReport
 from recovery.steady import steadily
 
-from ..collector import collector_held
+from ..collector import SHORT_PAUSES, collector_held
 from ..errors import ForeignFileError, HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
 from ..progress import Progress
 from . import fork
@@ -157,6 +158,8 @@ class HybridStore(Usable, NamedStores):
         self._checkpoints = Checkpointer(self._group, home.where, asked.checkpoint, block_records, partial(Apart, self))
         self._checkpoints.commit_seconds = home.commit_seconds
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
+        SHORT_PAUSES.join()
+        self._leave_pauses = weakref.finalize(self, SHORT_PAUSES.leave)  # once, also for a state that nobody closes
         try:
             home.claim()
             with Progress(f"restoring {home.where}") as bar, collector_held():
@@ -164,6 +167,7 @@ class HybridStore(Usable, NamedStores):
                 self.restore_report = self._restore(asked, progress)
                 if not asked.lazy:
                     load_all(self._group.stores.values(), progress)
+                    SHORT_PAUSES.loaded()
             fork.watch(self)
             BUDGET.join(self._memory)
             self._memory.restored(read_only=asked.read_only)
@@ -569,6 +573,7 @@ class HybridStore(Usable, NamedStores):
         self._closed = True
         self._turn.let_all()
         BUDGET.leave(self._memory)
+        self._leave_pauses()
         if self._log is not None:
             self._log.close(None)
         self._home.release()

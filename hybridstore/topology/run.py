@@ -14,11 +14,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from changelog.errors import ForeignFileError
 from recovery.errors import RestoreError
 
 from ..state.policy import CheckpointPolicy
@@ -139,6 +140,8 @@ def run(
         rows = named_rows(rows, columns)
     with ExitStack() as stack:
         if state is None:
+            # at the end of the interpreter the folder may be removed before the run is closed
+            stack.enter_context(suppress(ForeignFileError))
             place = stack.enter_context(_scratch())
             engine = Engine(
                 topology,

@@ -15,6 +15,7 @@ RUN = [
     "asyncio.md",
     "changing.md",
     "cookbook.md",
+    "index.md",
     "exact-sums.md",
     "joins.md",
     "operating.md",

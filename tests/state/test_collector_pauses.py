@@ -1,0 +1,81 @@
+"""However many records a state has, Python's collector visits a few of them; what it was like before comes back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import gc, sys
+import hybridstore as hs
+
+before = gc.get_freeze_count(), len(gc.callbacks), gc.get_threshold()
+visited = []
+
+def count(phase, info):
+    if phase == "start" and info["generation"] == 2:
+        visited.append(len(gc.get_objects()))
+
+gc.callbacks.append(count)
+rows = ({"user": f"u{i}", "ts": i} for i in range(60_000))
+counts = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 day")).aggregate(n=hs.Count())
+if sys.argv[1] == "run":
+    for row in counts.run(rows, "state", commit_rows=1000):
+        pass
+elif sys.argv[1] == "engine":
+    with counts.open("state") as engine:
+        for i, row in enumerate(rows):
+            engine.process(row)
+            if i % 1000 == 999:
+                engine.commit()
+        frozen = gc.get_freeze_count()
+else:
+    with hs.open("state", durability="os") as state:
+        seen, window = state.key_value("seen", ttl=10**9), state.window("window", retention=10**9)
+        for i in range(60_000):
+            seen.put(f"k{i}", [i], i)
+            window.put(f"k{i}", 1.5, i)
+            if i % 1000 == 999:
+                state.commit()
+        frozen = gc.get_freeze_count()
+        assert frozen > 60_000, frozen
+gc.callbacks.remove(count)
+assert all(number < 60_000 for number in visited), visited
+assert before == (gc.get_freeze_count(), len(gc.callbacks), gc.get_threshold())
+"""
+
+
+@pytest.mark.parametrize("how", ["stores", "engine", "run"])
+def test_no_collection_visits_all_records_and_closing_gives_back_what_was(how: str, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM, how], cwd=tmp_path, check=True, timeout=300)
+
+
+def test_what_a_program_has_frozen_stays_frozen(tmp_path: Path) -> None:
+    program = (
+        "import gc, hybridstore as hs\n"
+        "gc.freeze()\n"
+        "frozen = gc.get_freeze_count()\n"
+        "hs.open('state').close()\n"
+        "assert gc.get_freeze_count() > frozen // 2 > 0, (gc.get_freeze_count(), frozen)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
+def test_garbage_is_found_while_a_state_is_open(tmp_path: Path) -> None:
+    program = (
+        "import gc, weakref, hybridstore as hs\n"
+        "class Node: pass\n"
+        "with hs.open('state') as state:\n"
+        "    seen = []\n"
+        "    for i in range(30_000):\n"
+        "        a, b = Node(), Node()\n"
+        "        a.other, b.other = b, a\n"
+        "        seen.append(weakref.ref(a))\n"
+        "    del a, b\n"
+        "    alive = sum(each() is not None for each in seen)\n"
+        "    assert alive < 10_000, alive\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
