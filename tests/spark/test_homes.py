@@ -59,7 +59,9 @@ def test_state_is_exact_wherever_tasks_run(case: str, placement: str, tmp_path: 
     )
     twice = sum(number > 1 for number in attempts.values())
     print(f"{case}, {placement}: {dict(kinds)}; executors {executors}; committed by two attempts: {twice}")
-    if placement != "auto":
+    if case == "dies":
+        assert (tmp_path / "tried/died").exists() == (placement == "holder")
+    elif placement != "auto":
         assert all(kind.endswith(placement) for kind in kinds)
     if placement == "holder" and case == "many":
         assert set(kinds) == {"empty in a holder", "hit in a holder"}

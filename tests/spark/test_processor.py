@@ -196,6 +196,113 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
         Handle(p.get_store(1).group).getListState("v", "n string")
 
 
+def test_an_append_to_a_long_list_writes_the_element(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    sizes = []
+    for batch in range(40):
+        store = p.get_store(batch)
+        handle = handle_at(store, 0)
+        items = handle.getListState("l", "n long, t string")
+        handle.select(("a",))
+        if batch:
+            items.appendValue((batch, "x" * 20))
+        else:
+            items.appendList([(0, "x" * 20)] * 20_000)
+        handle.flush()
+        store.commit()
+        sizes.append(segment(tmp_path, batch + 1).stat().st_size)
+    print(f"bytes of an append to 20,000 elements: {sizes[1]} to {max(sizes[1:])}; all were {sizes[0]}")
+    assert max(sizes[1:]) * 100 < sizes[0]
+    handle = handle_at(provider(tmp_path).get_store(40), 0)
+    items = handle.getListState("l", "n long, t string")
+    handle.select(("a",))
+    assert [n for n, _ in items.get()] == [0] * 20_000 + [*range(1, 40)]
+
+
+def test_lists_agree_with_lists(tmp_path: Path, seed: int) -> None:
+    draw, expected = random.Random(seed), {key: list[Any]() for key in (("a",), ("b",))}
+    for batch in range(60):
+        if batch % 7 == 0:
+            p = provider(tmp_path)
+        store = p.get_store(batch)
+        handle = handle_at(store, 0)
+        items = handle.getListState("l", "n long")
+        for key, elements in expected.items():
+            handle.select(key)
+            for _ in range(draw.randrange(3)):
+                some = [(draw.randrange(100),) for _ in range(draw.choice((1, 2, 30, 90)))]
+                what = draw.choice(("append", "append", "append", "one", "put", "clear"))
+                if what == "append":
+                    items.appendList(some)
+                    elements.extend(some)
+                elif what == "one":
+                    items.appendValue(some[0])
+                    elements.append(some[0])
+                elif draw.random() < 0.2:
+                    items.clear()
+                    elements.clear()
+                elif what == "put" and draw.random() < 0.3:
+                    items.put(some)
+                    elements[:] = some
+                assert list(items.get()) == elements
+                assert items.exists() == bool(elements)
+        handle.flush()
+        store.commit()
+    store = provider(tmp_path).get_store(60)
+    handle = handle_at(store, 0)
+    items = handle.getListState("l", "n long")
+    for key, elements in expected.items():
+        handle.select(key)
+        assert list(items.get()) == elements
+    handle.deleteIfExists("l")
+    assert not {"list:l", "tail:l"} & store.group.stores.keys()
+    with pytest.raises(RuntimeError, match="was deleted by deleteIfExists"):
+        items.exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new", "expected"),
+    [
+        ("a int, b string", (1, "x"), "b string, a int", ("x", 1)),
+        ("a int, b string", (1, "x"), "a int", (1,)),
+        ("a int", (1,), "a int, b string, c struct<p:int>", (1, None, None)),
+        ("a tinyint", (5,), "a long", (5,)),
+        ("a int", (5,), "a double", (5.0,)),
+        ("a float", (0.5,), "a double", (0.5,)),
+        ("a string", ("x",), "a binary", (b"x",)),
+        ("s struct<p:int,q:string>", ((1, "x"),), "s struct<q:string,r:int,p:long>", (("x", None, 1),)),
+        ("l array<struct<p:int>>", ([(1,)],), "l array<struct<q:string,p:long>>", ([(None, 1)],)),
+        ("m map<string,int>", ({"k": 1},), "m map<string,double>", ({"k": 1.0},)),
+    ],
+)
+def test_schemas_change_by_the_rules_of_avro(
+    tmp_path: Path, old: str, value: tuple[Any, ...], new: str, expected: tuple[Any, ...]
+) -> None:
+    p = provider(tmp_path)
+    store = p.get_store(0)
+    handle = handle_at(store, 0)
+    variables: list[Any] = [handle.getValueState("v", old), handle.getListState("l", old)]
+    handle.select(("a",))
+    variables[0].update(value)
+    variables[1].appendValue(value)
+    handle.flush()
+    store.commit()
+    handle = handle_at(p.get_store(1), 0)
+    variables = [handle.getValueState("v", new), handle.getListState("l", new)]
+    handle.select(("a",))
+    assert (variables[0].get(), list(variables[1].get())) == (expected, [expected])
+
+
+@pytest.mark.parametrize(("old", "new"), [("a long", "a int"), ("a string", "a long"), ("a array<int>", "a int")])
+def test_schemas_that_do_not_fit_are_refused(tmp_path: Path, old: str, new: str) -> None:
+    p = provider(tmp_path)
+    store = p.get_store(0)
+    Handle(store.group).getValueState("v", old)
+    store.commit()
+    with pytest.raises(hs.CheckpointMismatchError, match="say how one becomes the other"):
+        Handle(p.get_store(1).group).getValueState("v", new)
+
+
 @pytest.mark.parametrize("ttl", [None, 1000])
 def test_values_of_another_schema_go_through_a_function(tmp_path: Path, ttl: int | None) -> None:
     p = provider(tmp_path)

@@ -6,6 +6,7 @@ Every batch leaves a JSON file in FOLDER/out: its rows, the metrics of its shard
 
 import json
 import os
+import signal
 import sys
 import time
 from contextlib import ExitStack
@@ -33,6 +34,8 @@ class Home(NamedTuple):
     tasks: int | None = None
     # whether the first attempt of some batches is so slow that Spark begins another one
     slow: bool = False
+    # whether a holder ends behind the commit of a version, once, with tasks that do not run under their own number
+    dies: bool = False
 
 
 CASES = {
@@ -52,6 +55,8 @@ CASES = {
             "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
         },
     ),
+    # executors with a worker each, and a union behind the operator
+    "dies": Home("local-cluster[2,1,1024]", 4, 6, {}, dies=True),
     # three workers of a standalone master, each on a host of its own as far as Spark knows
     "speculation": Home(
         "standalone",
@@ -71,6 +76,33 @@ CASES = {
 SLOW_BATCHES = (2, 5)
 # so long a slow attempt waits for a second one, which in a holder waits for its end
 SLOW_SECONDS = 6.0
+
+
+class DyingCount(RunningCount):
+    """The running count; a holder ends between the create of a log object of version 3 and its answer, once."""
+
+    def __init__(self, tried: str) -> None:
+        self.tried = tried
+
+    def open(self, group: StoreGroup) -> Any:
+        from changelog.storage import LocalStorage
+
+        if "hybridstore.spark.holder" in sys.modules and not hasattr(LocalStorage, "armed"):
+            LocalStorage.armed = True  # type: ignore[attr-defined]
+            plain, once = LocalStorage.create, Path(self.tried) / "died"
+
+            def create(storage: Any, name: str, data: bytes) -> bool:
+                created = plain(storage, name, data)
+                if f"log/{3:020d}-" in name:
+                    try:
+                        os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+                    except FileExistsError:
+                        return created
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return created
+
+            LocalStorage.create = create  # type: ignore[method-assign]
+        return super().open(group)
 
 
 class SlowCount(RunningCount):
@@ -160,9 +192,14 @@ def main(folder: Path, placement: Any, case: str) -> int:
 
     df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     program = SlowCount(str(folder / "tried")) if home.slow else RunningCount()
+    if home.dies:
+        program = DyingCount(str(folder / "tried"))
     counted = hsp.apply_program(
         df, program, name="op", checkpoint=checkpoint, shards=home.shards, placement=placement, tasks=home.tasks
     )
+    if home.dies:
+        # the operator's tasks do not run under their own number
+        counted = df.where("v < 0").selectExpr("k", "v n", "v total").union(counted)
     writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     session.stop()
