@@ -60,7 +60,7 @@ def write_state(
     """
     path = storage.root if isinstance(storage, LocalStorage) else None
     if path is not None:
-        (path / CHANGELOG).mkdir(exist_ok=True)
+        (path / CHANGELOG).mkdir(parents=True, exist_ok=True)
         (path / CHECKPOINTS).mkdir(exist_ok=True)
     if version == 0:
         return

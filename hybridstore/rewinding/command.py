@@ -13,7 +13,6 @@ instead.
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -28,13 +27,12 @@ from recovery.layout import CHANGELOG, SPARK_FOLDER, list_checkpoints
 from recovery.line import Fault
 
 from ..inspection.options import FINE, NEGATIVE, at_least
+from ..inspection.shards import shard_places, versions_at
 from ..inspection.show.output import say
 from ..inspection.view.line import line_of
 from ..inspection.view.places import Place, operator_chain, resolve
 from ..inspection.view.reader import View, open_view
-from ..inspection.view.versions import reach
 from ..rescaling.report import RescaleError
-from ..state.generations import shards_there
 from ..state.lock import claim
 
 # Spark's logs of a query, by batch, in the order in which they are moved aside: a batch whose commit is gone is done
@@ -129,60 +127,6 @@ def path_of(place: Place) -> Path:
     """Return the directory of a place on a disk."""
     assert place.path is not None
     return place.path
-
-
-def shard_places(location: str | os.PathLike[str]) -> list[Place]:
-    """Return the places of the shards that count, of a plain state or topology on a disk; of a state of one shard its
-    own. Raises FileNotFoundError, ForeignFileError.
-    """
-    path = Path(location)
-    there = shards_there(LocalStorage(path)) if path.is_dir() else None
-    if there is None:
-        return resolve(path)
-    return [place for shard in range(there.shards) for place in resolve(path / there.folder(shard))]
-
-
-def versions_at(places: list[Place], version: int) -> list[int]:
-    """Return the version of each shard that belongs to `version` of the first one: that of the same commit of the run.
-
-    Raises RestoreError when a version is not retained, or the shards do not say which versions belong together.
-    O(shards * log(versions)) openings.
-    """
-    if len(places) == 1:
-        return [version]
-    commit = _commit(places[0], version)
-    return [version, *(_version_of(place, commit) for place in places[1:])]
-
-
-def _commit(place: Place, version: int) -> int:
-    from ..topology.run_state import RUN, RunState
-
-    settings = open_view(place, version).settings
-    if RUN not in settings:
-        raise RestoreError(
-            f"{place.where}: version {version} says nothing of a run, so the versions of the other shards that belong "
-            "to it are not known (only states of `run` go back shard by shard)"
-        )
-    return RunState(**settings[RUN]).commit
-
-
-def _version_of(place: Place, commit: int) -> int:
-    """Return the newest version of a shard up to this commit of the run."""
-    within = reach(place)
-    versions = sorted(
-        {*within.checkpoints, *(each.version for each in within.commits if each.version >= within.oldest)}
-    )
-    low, high = 0, len(versions)
-    while low < high:
-        middle = (low + high) // 2
-        if _commit(place, versions[middle]) <= commit:
-            low = middle + 1
-        else:
-            high = middle
-    # A shard that is a commit behind has not done it yet when the run ended.
-    if not low or _commit(place, versions[low - 1]) < commit - 1:
-        raise RestoreError(f"{place.where}: commit {commit} is not retained (choose a later version)")
-    return versions[low - 1]
 
 
 def _cut_of(place: Place, version: int) -> Cut:

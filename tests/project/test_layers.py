@@ -206,6 +206,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "-hybridstore.spark",
         "-hybridstore.cli",
     ),
+    # which versions of shards belong together, a run's own numbers say
+    "hybridstore.inspection.shards": (
+        "changelog",
+        "recovery",
+        "hybridstore.state.generations",
+        "hybridstore.topology.run_state",
+        "hybridstore.inspection",
+    ),
     # `bench restore` measures what a job does: it opens a state as one
     "hybridstore.inspection.bench": (
         "changelog.storage",

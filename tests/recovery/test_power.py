@@ -1,7 +1,7 @@
 """Power failures: of lives of states, of topologies of several shards, of rescales and of changed programs, as their
 calls to the system are, at any moment, with any of what was not synced: nothing acknowledged is lost.
 
-A run of the tests draws some moments by its seed; `make stress` 1,000 and more of each life.
+A run of the tests draws some moments by its seed; `make stress` 300 of each life.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.tools.hooks import check_stores, crash
 from tests.tools.power import Power
 
 TUNING = Tuning(frame_records=3, segment_bytes=900, block_records=4, bucket_divisor=8)
-MOMENTS = 1000 if STRESS else 60
+MOMENTS = 300 if STRESS else 60
 POLICY = hs.CheckpointPolicy(every_commits=None, keep=2)
 SOURCE = [{"k": f"{number % 11}", "ts": number * 3} for number in range(600)]
 ALLOW = "add aggregate newest from now"

@@ -16,6 +16,7 @@ from changelog.files import Files
 from hybridstore.cli import run
 from hybridstore.rewinding import command as rewinding
 from hybridstore.state.opening import Tuning
+from tests.tools.checkpoints import flip
 from tests.tools.hooks import check_stores, crash
 from tests.tools.shard_tools import OFTEN, build, content, expected, restarted, write
 
@@ -216,3 +217,41 @@ def test_steps_of_a_query_leave_a_query_that_starts(tmp_path: Path, monkeypatch:
         assert rewind(root, 3, "--write") == 0
         assert sorted(path.name for path in (root / "offsets").iterdir()) == ["0", "1", "2"]
     raise AssertionError("it never came to its end")
+
+
+def sharded(path: Path) -> tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]:
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    source = [{"k": f"{number % 7}", "ts": number} for number in range(1000)]
+    return topology, source, [dict(row) for row in topology.run(source, path, shards=3, commit_rows=50)]
+
+
+@pytest.mark.parametrize("back", [0, 6])
+def test_a_topology_of_several_shards_is_compacted(tmp_path: Path, back: int) -> None:
+    topology, source, whole = sharded(tmp_path / "s")
+    with hs.open(tmp_path / "s" / "0", at="newest") as state:
+        newest = state.version
+    where = ["inspect", "compact", str(tmp_path / "s"), "--to", str(tmp_path / "c")]
+    where += ["--at", str(newest - back)] if back else []
+    assert run(where) == 0
+    assert not (tmp_path / "c").exists()
+    assert run([*where, "--write"]) == 0
+    again = [dict(row) for row in topology.run(source, tmp_path / "c", shards=3, commit_rows=50, replay_last=False)]
+    assert again == whole[len(whole) - len(again) :]
+    assert (len(again) > 0) == (back > 0)
+    with topology.open(tmp_path / "c", shards=3) as engine, topology.open(tmp_path / "s", shards=3) as other:
+        assert [rows_of(state) for state in engine.states] == [rows_of(state) for state in other.states]
+
+
+def test_a_topology_with_a_damaged_shard_is_repaired_at_one_commit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topology, source, whole = sharded(tmp_path / "s")
+    log = max((tmp_path / "s" / "1" / "changelog").iterdir())
+    flip(log, log.stat().st_size // 2)
+    with pytest.raises(hs.HybridStoreError):
+        topology.open(tmp_path / "s", shards=3)
+    assert run(["inspect", "repair", str(tmp_path / "s"), "--to", str(tmp_path / "r"), "--write"]) == 1
+    assert "are lost: another shard cannot reach" in capsys.readouterr().err
+    again = [dict(row) for row in topology.run(source, tmp_path / "r", shards=3, commit_rows=50, replay_last=False)]
+    assert 0 < len(again) < len(whole)
+    assert again == whole[len(whole) - len(again) :]

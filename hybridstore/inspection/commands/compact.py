@@ -8,7 +8,11 @@ from changelog.storage import Storage
 
 from .. import options as o
 from ..look import Look
+from ..shards import shard_places, versions_at, write_shards
 from ..show.output import Out, say, size_text
+from ..view.places import Place
+from ..view.reader import open_view
+from ..view.versions import choose
 from .repair import target_of, write_view
 
 
@@ -27,8 +31,12 @@ def arguments(parser: ArgumentParser) -> None:
 def run(look: Look, given: Namespace) -> int:
     """Write checkpoint and changelog as one new checkpoint into a new directory. Older versions are not copied.
 
-    A damaged state is refused: see `repair`.
+    Of a topology of several shards every shard is copied; --at is then the version of shard 0, and every other shard is
+    copied at the same commit of `run`. A damaged state is refused: see `repair`.
     """
+    shards = shard_places(look.location) if given.shard is None else []
+    if len(shards) > 1 and not shards[0].operator_storage:
+        return _shards(look, given, shards)
     place = look.only("compact")
     view = look.open(place, thorough=True)
     if view.faults:
@@ -47,3 +55,21 @@ def run(look: Look, given: Namespace) -> int:
     gain = before / after if after else 1.0
     Out("raw").line(f"{size_text(before)} -> {size_text(after)} ({gain:.2f}x), version {view.version}")
     return look.finish()
+
+
+def _shards(look: Look, given: Namespace, places: list[Place]) -> int:
+    first = choose(places[0], look.at)
+    versions = [None] * len(places) if first is None else versions_at(places, first)
+    views = [open_view(place, version, thorough=True) for place, version in zip(places, versions, strict=True)]
+    faults = [fault for view in views for fault in view.faults]
+    if faults:
+        return look.finish(o.INCOMPLETE, faults)
+    before = sum(bytes_of(place.storage) for place in places)
+    target = target_of(given)
+    numbers = ", ".join(str(view.version) for view in views)
+    if target is None:
+        say(f"{look.location}: {size_text(before)}; would fold the versions {numbers} (say --to NEW --write)")
+        return o.FINE
+    write_shards(views, target)
+    Out("raw").line(f"{size_text(before)} -> {size_text(bytes_of(target))}, versions {numbers}")
+    return o.FINE

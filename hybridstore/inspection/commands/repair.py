@@ -21,6 +21,7 @@ from ...errors import HybridStoreError
 from .. import options as o
 from ..look import Look
 from ..rebuild import target_at, write_state
+from ..shards import commit_of, shard_places, version_of, write_shards
 from ..show.output import say, size_cell
 from ..view.line import line_of
 from ..view.places import Place
@@ -93,19 +94,32 @@ def salvaged(place: Place) -> Salvage:
         except HybridStoreError as error:
             why = why or str(error)
             continue
-        damage = "" if view.pages is None else _fault(place.storage, view.pages.name)
-        why = why or (view.faults[0] if view.faults else damage)
+        faults = list(view.faults)
+        damage = _unreadable(view)
+        why = why or (faults[0] if faults else damage)
         if not damage and (best is None or view.version > best.version):
             best, older = view, mixed
-        if not damage and not view.faults:
+        if not damage and not faults:
             break
-        mixed = mixed or bool(view.faults)
+        mixed = mixed or bool(faults)
     if best is None or (best.version == 0 and why):
         raise RestoreError(
             f"{place.where}: nothing can be repaired: {_lost(place, 0, why) or why} (restore the damaged files from a "
             "copy, or begin a new state)"
         )
     return Salvage(best, older, why)
+
+
+def _unreadable(view: View) -> str:
+    """Read every record of a view; return the fault of one that cannot be read, or an empty text. O(records)."""
+    known = len(view.faults)
+    try:
+        for store in view.stores.values():
+            for _ in store.records():
+                pass
+    except Exception as error:  # a forged file may raise any exception
+        return str(error)
+    return view.faults[known] if len(view.faults) > known else ""
 
 
 def _lost(place: Place, version: int, why: str) -> str:
@@ -225,6 +239,9 @@ def run(look: Look, given: Namespace) -> int:
 
     Without --write the steps are only shown. Exit code 0 when no committed version is lost, 1 when versions are lost.
     """
+    shards = shard_places(look.location) if given.shard is None else []
+    if len(shards) > 1 and not shards[0].operator_storage:
+        return _repair_shards(look, given, shards)
     place = look.only("repair")
     if place.form != "directory":
         raise o.UsageError(f"{place.where}: found a {place.form} file, expected a state directory to repair")
@@ -253,6 +270,30 @@ def run(look: Look, given: Namespace) -> int:
         _copy(view, steps, target)
         say(f"{target.url}: version {view.version} written")
     return o.NEGATIVE if view.faults or lost else o.FINE
+
+
+def _repair_shards(look: Look, given: Namespace, places: list[Place]) -> int:
+    """Write the newest commit that every shard of a topology can reach."""
+    salvages = [salvaged(place) for place in places]
+    views = [salvage.view for salvage in salvages]
+    if any(salvage.why for salvage in salvages):
+        commit = min(map(commit_of, views))
+        views = [
+            view if commit_of(view) == commit else open_view(view.place, version_of(view.place, commit), thorough=True)
+            for view in views
+        ]
+    look.out.rows([{"shard": view.place.where, "kept": view.version} for view in views], ("shard", "kept"))
+    lost = 0
+    for view, salvage in zip(views, salvages, strict=True):
+        if salvage.view.faults or view is not salvage.view:
+            why = salvage.why or "another shard cannot reach their commit"
+            say(f"{view.place.where}: {_lost(view.place, view.version, why)}")
+            lost += 1
+    target = target_of(given)
+    if target is not None:
+        write_shards(views, target)
+        say(f"{target.url}: versions {', '.join(str(view.version) for view in views)} written")
+    return o.NEGATIVE if lost else o.FINE
 
 
 def bytes_below(root: Path) -> int:

@@ -1,0 +1,94 @@
+"""Shards: the state of a plain topology as one thing: its shards, and the versions of them that belong together."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from changelog.identity import ID_BYTES, Identity
+from changelog.storage import LocalStorage, Storage, storage_at
+from recovery.errors import RestoreError
+
+from ..state.generations import Generation, describe, shards_there
+from .rebuild import write_state
+from .view.places import Place, resolve
+from .view.reader import View, open_view
+from .view.versions import reach
+
+_FIRST: Final = 1
+
+
+def shard_places(location: str | os.PathLike[str]) -> list[Place]:
+    """Return the places of the shards that count of a plain state or topology; elsewhere those that `resolve` returns.
+    Raises FileNotFoundError, ForeignFileError.
+    """
+    storage = storage_at(location)
+    known = not isinstance(storage, LocalStorage) or storage.root.is_dir()
+    there = shards_there(storage) if known else None
+    if there is None or (there.shards == 1 and not there.generation):
+        return resolve(location)
+    where = os.fspath(location).rstrip("/")
+    return [place for shard in range(there.shards) for place in resolve(f"{where}/{there.folder(shard)}")]
+
+
+def versions_at(places: list[Place], version: int) -> list[int]:
+    """Return the version of each shard that belongs to `version` of the first one: that of the same commit of the run.
+
+    Raises RestoreError when a version is not retained, or the shards do not say which versions belong together.
+    O(shards * log(versions)) openings.
+    """
+    if len(places) == 1:
+        return [version]
+    commit = commit_of(open_view(places[0], version))
+    return [version, *(version_of(place, commit) for place in places[1:])]
+
+
+def commit_of(view: View) -> int:
+    """Return the commit of the run that a shard's version is of. Raises RestoreError."""
+    from ..topology.run_state import RUN, RunState  # only here: topologies load much
+
+    if RUN not in view.settings:
+        raise RestoreError(
+            f"{view.place.where}: version {view.version} says nothing of a run, so the versions of the other shards "
+            "that belong to it are not known (only the shards of a `run` are taken together)"
+        )
+    return RunState(**view.settings[RUN]).commit
+
+
+def version_of(place: Place, commit: int) -> int:
+    """Return the newest version of a shard up to this commit of the run. Raises RestoreError."""
+    within = reach(place)
+    versions = sorted(
+        {*within.checkpoints, *(each.version for each in within.commits if each.version >= within.oldest)}
+    )
+    low, high = 0, len(versions)
+    while low < high:
+        middle = (low + high) // 2
+        if commit_of(open_view(place, versions[middle])) <= commit:
+            low = middle + 1
+        else:
+            high = middle
+    # A shard that is a commit behind had not done it yet when the run ended.
+    if not low or commit_of(open_view(place, versions[low - 1])) < commit - 1:
+        raise RestoreError(f"{place.where}: commit {commit} is not retained (choose a later version)")
+    return versions[low - 1]
+
+
+def write_shards(views: list[View], target: Storage) -> None:
+    """Write one version of each shard into a new place, as a topology's state without a rescale. Raises OSError or
+    CheckpointError. O(records).
+    """
+    store = os.urandom(ID_BYTES)
+    there = Generation(_FIRST, 0, len(views), store)
+    describe(target, there.number, there)
+    for shard, view in enumerate(views):
+        folder = there.folder(shard)
+        write_state(
+            target.below(folder) if folder else target,
+            version=view.version,
+            digest=view.digest,
+            settings=view.settings,
+            captures=[each.capture for each in view.stores.values()],
+            previous=view.pages,
+            identity=Identity(store, 0, shard, len(views)),
+        )
