@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -186,3 +187,28 @@ def test_many_prices_need_two_limbs_and_far_apart_floats_more() -> None:
     assert Scale.of([prices], [], 20_000, 62, 2**15).limbs == 2
     assert Scale.of([np.arange(100) / 4], [], 20_000, 62).limbs == 1
     assert Scale.of([np.array([1e308, 1e-308])], [], 2, 62).limbs > 20
+
+
+@pytest.mark.parametrize("more", [0, 10, 60, 120, 200])
+def test_what_lies_next_to_the_middle_of_two_floats_is_rounded_to_the_right_side(more: int, seed: int) -> None:
+    """Numbers of two limbs and of many, at the middle of two floats or a last bit beside it, for sums and for means."""
+    r = random.Random(seed)
+    counts = [r.choice([1, 2, 3, 7, 10, 1000, 60_000]) for _ in range(600)]
+    middles = [2 * r.randint(2**52, 2**53 - 1) + 1 for _ in counts]
+    for divisors in (counts, [1] * len(counts)):
+        totals = [
+            [r.choice([-1, 1]) * ((middle * divisor << r.randint(0, more)) + r.choice([-1, 0, 1])), 150, 1]
+            for middle, divisor in zip(middles, divisors, strict=True)
+        ]
+        scale = Scale.of([], totals, 1000, 62, 60_000)
+        scale = scale._replace(low=-150, limbs=scale.limbs + 4)
+        columns = scale.split_totals(totals)
+        means = scale.means(columns, np.array(divisors))
+        assert means.tolist() == [exact.over(total, divisor) for total, divisor in zip(totals, divisors, strict=True)]
+        assert scale.sums(columns).tolist() == [exact.result(total) for total in totals]
+    # two limbs, for which there is a shorter way
+    totals = [[middle * count + r.choice([-1, 0, 1]), 20, 1] for middle, count in zip(middles, counts, strict=True)]
+    scale = Scale.of([], totals, 1000, 62, 60_000)._replace(low=-20, limbs=2)
+    means = scale.means(scale.split_totals(totals), np.array(counts))
+    assert means.tolist() == [exact.over(total, count) for total, count in zip(totals, counts, strict=True)]
+    assert scale.sums(scale.split_totals(totals)).tolist() == [exact.result(total) for total in totals]
