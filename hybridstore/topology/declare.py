@@ -393,8 +393,8 @@ class Topology(Plan):
         `errors` after `aggregate`, `suppress` or `process`; not together with `late`. The state does not depend on this
         step. Raises ValueError for a wrong place in the topology, and for a name that is taken.
 
-        >>> sums = hs.stream(key="user", timestamp="ts").aggregate(n=hs.Max("n")).errors()
-        >>> for row in sums.run([{"user": "ann", "ts": 0, "n": 7}, {"user": "ann", "ts": 1, "n": "x"}]):
+        >>> most = hs.stream(key="user", timestamp="ts").aggregate(emit="commit", n=hs.Max("n")).errors()
+        >>> for row in most.run([{"user": "ann", "ts": 0, "n": 7}, {"user": "ann", "ts": 1, "n": "x"}]):
         ...     print(row["n"], row["errors"] and row["errors"]["row"])
         7 None
         None {'user': 'ann', 'ts': 1, 'n': 'x'}
