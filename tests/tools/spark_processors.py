@@ -179,3 +179,34 @@ class Ticking(StatefulProcessor):
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class Tens(StatefulProcessor):
+    """Counts the rows of every ten seconds, and yields a count with its time when the watermark has passed its end; a
+    row of the value -1 yields a time that is late.
+    """
+
+    output = "k string, n long, at timestamp"
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.counts = handle.getMapState("counts", "end long", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            end = (int(row["t"].timestamp()) // 10 + 1) * 10_000
+            before = self.counts.getValue((end,))[0] if self.counts.containsKey((end,)) else 0
+            self.counts.updateValue((end,), (before + 1,))
+            self.handle.registerTimer(end)
+            if row["v"] == -1:
+                yield Row(k=key[0], n=0, at=datetime.fromtimestamp(1_767_225_600))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        end = expiredTimerInfo.getExpiryTimeInMs()
+        (n,) = self.counts.getValue((end,))
+        self.counts.removeKey((end,))
+        # the last of the ten seconds would be late: the timer comes behind it
+        yield Row(k=key[0], n=n, at=datetime.fromtimestamp(end / 1000 + 0.001))
+
+    def close(self) -> None:
+        pass
