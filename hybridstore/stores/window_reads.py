@@ -126,7 +126,6 @@ class WindowReads(TimeBuckets):
         return self._iterators.over(rows, reverse=reverse)
 
     @read
-    @read
     def fetch_many(self, spans: Mapping[Any, tuple[int, int]]) -> dict[Any, tuple[list[int], list[Any]]]:
         """Return the times and values of many keys, each from its first to its last time (ms, inclusive), by time; keys
         without rows are left out. The same as a `fetch` for each, and faster. O(buckets * keys + rows).

@@ -153,15 +153,16 @@ def test_another_threads_call_is_refused_and_changes_nothing(five: Five) -> None
 def test_no_public_method_of_a_store_is_forgotten(five: Five) -> None:
     # what the owner of stores calls, in a call of its own
     inner = {
-        "alter", "appliers", "attach", "batch_appliers", "bind", "capture", "chill", "clear_state", "cold_blocks",
-        "cold_records", "decoded_blocks", "end_version", "far", "num_records", "prefetch", "read_in", "recapture",
+        "alter", "appliers", "attach", "batch_appliers", "bind", "bytes_in_memory", "capture", "chill", "clear_state",
+        "cold_blocks", "cold_records", "decoded_blocks", "end_version", "far", "maps", "num_records", "prefetch",
+        "read_in", "recapture",
         "records_in_memory", "rows_of", "settle", "settle_keys", "settle_some", "shut", "touch", "waiting_rows", "warm",
         "add_for_columns", "hold_columns", "move_time",
     }  # fmt: skip
     # each by way of another one, and a look at a value in memory
     by_others = {
         "get", "keys", "items", "values", "popitem", "setdefault", "update", "put_if_absent", "fetch_all",
-        "fetch_range", "find_sessions", "find_sessions_range", "range", "put_columns", "advance",
+        "fetch_many", "fetch_range", "find_sessions", "find_sessions_range", "range", "put_columns", "advance",
     }  # fmt: skip
     tried = {name.split(".")[-1].split(" ")[0] for name in {**five.writes(), **five.reads()}}
     for store in five.state.stores.values():
