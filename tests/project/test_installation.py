@@ -110,7 +110,7 @@ def test_the_build_server_starts_from_an_empty_home_and_cache_and_passes_on_how_
     assert answer.returncode == code, answer.stderr
     (line,) = answer.stdout.splitlines()  # there is nothing in that home
     what, cache, home, caches = line.split("|")
-    assert (what, cache) == ("test", "1")
+    assert (what, cache) == ("check", "1")
     assert home != str(tmp_path)
     assert Path(caches).is_relative_to(home)
     assert not Path(home).exists()
