@@ -18,7 +18,7 @@ from .directory import Directory
 from .restore import Reached, RestoreReport, restore
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RestorePlan(RestoreReport):
     """The plan of a restore: a report of a restore that was not done.
 

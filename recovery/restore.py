@@ -31,7 +31,7 @@ from .line import NEXT, Walk
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RestoreReport:
     """The report of a restore. Sizes in bytes, times in seconds; `path` is the state directory.
 
@@ -61,6 +61,9 @@ class RestoreReport:
     attach_seconds: float = 0.0
     tail_seconds: float = 0.0
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.summary()}>"
 
     @property
     def belongs_to(self) -> Identity:

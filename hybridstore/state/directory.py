@@ -38,7 +38,7 @@ from .memory import Memory, Relief
 from .memory_budget import BUDGET
 from .metrics import Metrics
 from .named_stores import NamedStores
-from .opening import TUNING, At, Durability, Opening, Tuning, check_file_mode
+from .opening import TUNING, At, Durability, Opening, Tuning, as_documented, check_file_mode
 from .policy import SPEED, CheckpointPolicy, Logged
 from .upgrades import Upgrades
 from .usable import Apart, Usable
@@ -61,6 +61,7 @@ class HybridStore(Usable, NamedStores):
     """
 
     @classmethod
+    @as_documented
     def open(
         cls,
         path: str | os.PathLike[str],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from changelog.files import FILE_MODE, Files
 from changelog.identity import Identity
@@ -13,6 +14,7 @@ from changelog.writer import SEGMENT_BYTES
 from .memory_budget import check_limit
 from .policy import CheckpointPolicy
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 Durability = Literal["commit", "os"]
 At = int | Literal["newest"] | None
 
@@ -85,3 +87,11 @@ def check_file_mode(mode: object) -> int:
 
 
 __all__ = ["FILE_MODE", "TUNING", "At", "Durability", "Opening", "Tuning", "check_file_mode"]
+
+
+def as_documented(function: _Function) -> _Function:
+    """Leave the parameters that begin with an underscore, which are for the tests, out of `help`."""
+    whole = inspect.signature(function)
+    shown = [given for name, given in whole.parameters.items() if not name.startswith("_")]
+    function.__signature__ = whole.replace(parameters=shown)  # type: ignore[attr-defined]
+    return function

@@ -27,7 +27,7 @@ from ..state.changes import announce, consents, judge
 from ..state.directory import HybridStore, open_store
 from ..state.generations import Generation, begin_shards, shards_there
 from ..state.numbers import TOTALS, added, row_of
-from ..state.opening import TUNING, Durability, Tuning
+from ..state.opening import TUNING, Durability, Tuning, as_documented
 from ..state.policy import CheckpointPolicy
 from .aggregating import Aggregating
 from .batch import (
@@ -75,6 +75,7 @@ class Engine:
     [('ann', 1)]
     """
 
+    @as_documented
     def __init__(
         self,
         topology: Plan,

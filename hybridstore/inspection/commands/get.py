@@ -10,6 +10,7 @@ from ...topology.null_keys import stored_key
 from .. import options as o
 from ..look import Look, selection
 from ..rows import row_of, with_columns
+from ..show.output import say
 from ..view.store_view import Selection, StoreView, of_key_type
 
 T = TypeVar("T")
@@ -52,6 +53,8 @@ def run(look: Look, given: Namespace) -> int:
         look.out.rows(rows(), ["value"])
     else:
         look.out.rows(*with_columns(rows()))
+    if not count:
+        say(f"{given.store}: no record of key {given.key}")
     return look.finish(o.FINE if count else o.NEGATIVE)
 
 
