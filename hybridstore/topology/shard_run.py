@@ -25,7 +25,6 @@ from .batch import ERROR, ROW, LeftOut, Records, TimeForm, arrow_list, from_arro
 from .columns.why import Why
 from .custom import CustomLogic
 from .failures import FailedRows, Failure, fault_of
-from .joins.joining import Joining
 from .null_keys import given_keys
 from .plan import Plan
 from .results import Late, ResultTable, tabled_rows
@@ -41,6 +40,13 @@ class LateRows(NamedTuple):
     def rows(self) -> list[dict[str, Any]]:
         """Return the input rows. O(late rows)."""
         return rows_at(self.source, self.places) if self.places else []
+
+
+def _joining(plan: Plan, group: StoreGroup, *, clocked: bool) -> CustomLogic:
+    """Open a join. Its stores are of a kind of their own, and imported for joins only."""
+    from .joins.joining import Joining
+
+    return Joining(plan, group, clocked=clocked)
 
 
 class ShardRun:
@@ -68,7 +74,7 @@ class ShardRun:
         adopted = self.adopted = adopt(plan, group, where, allow, timed=timed, clocked=clocked)
         self.plan = plan = adopted.plan
         self.logic: Aggregating | CustomLogic = (
-            Joining(plan, group, clocked=clocked)
+            _joining(plan, group, clocked=clocked)
             if plan.joined is not None
             else CustomLogic(plan, group, clocked=clocked)
             if plan.custom is not None
