@@ -40,14 +40,19 @@ def run(look: Look, given: Namespace) -> int:
     def rows() -> Iterator[dict[str, Any]]:
         key = o.typed_key(given.key)
         grouped = group_key(key)
+        wrong: o.UsageError | None = None
         try:
             yield from records(key)
-        except o.UsageError:
-            if grouped is None:
-                raise
+        except o.UsageError as error:
+            wrong = error
         # the keys of groups, among which null is one, are stored as JSON text
         if not count and grouped is not None:
-            yield from records(grouped)
+            try:
+                yield from records(grouped)
+            except o.UsageError as error:
+                wrong = wrong and error
+        if not count and wrong is not None:
+            raise wrong
 
     if look.out.form == "raw":
         look.out.rows(rows(), ["value"])
