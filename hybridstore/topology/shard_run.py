@@ -272,10 +272,3 @@ class ShardRun:
                     "the row came with (a map that makes the key declares the columns that it returns: "
                     "map(function, 'user string'))"
                 )
-
-
-def _joining(plan: Plan, group: StoreGroup, *, clocked: bool) -> CustomLogic:
-    """Open a join. Its stores are imported for it only."""
-    from .joins.joining import Joining
-
-    return Joining(plan, group, clocked=clocked)
