@@ -108,8 +108,9 @@ class Sparing:
 
 
 SPARING: Final = Sparing()
-# A block is loaded whole when one key of so many was taken: the others are then likely to be touched, too.
-TAKEN_SHARE: Final = 4
+# A block is loaded whole when one key of so many was taken: the others are then likely to be touched, too. A limit of a
+# fifth of a state never gets there with keys at random (with 4, all values of a sliding store came in).
+TAKEN_SHARE: Final = 2
 
 
 class ColdPage:
