@@ -105,9 +105,9 @@ def check_time(ts: object, name: str) -> int:
 
 def time_ms(value: Any, column: str) -> int:
     """Return a row's timestamp in ms: an int unchanged, a datetime rounded down (without a zone: UTC), also as numpy
-    types.
+    types, or as text in ISO 8601, which JSON has.
 
-    Raises TypeError for anything else and ValueError for a time before 1970.
+    Raises TypeError for anything else and ValueError for a time before 1970 and other text.
     """
     if type(value) is int:
         if value < 0:
@@ -118,10 +118,26 @@ def time_ms(value: Any, column: str) -> int:
         if moment < EPOCH:
             raise ValueError(f"column {column!r}: found {value}, expected a time of 1970 or later")
         return (moment - EPOCH) // MILLISECOND
+    if type(value) is str:
+        return time_ms(moment_of(value, column), column)
     if type(value).__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "iuM":
         # only a datetime64 of microseconds or coarser becomes a datetime
         return time_ms((value.astype("datetime64[us]") if value.dtype.kind == "M" else value).item(), column)
-    raise TypeError(f"column {column!r}: found {type(value).__name__}, expected int (ms since the epoch) or datetime")
+    raise TypeError(
+        f"column {column!r}: found {type(value).__name__}, expected int (ms since the epoch), datetime or text "
+        "(ISO 8601)"
+    )
+
+
+def moment_of(text: str, column: str) -> datetime:
+    """Return the datetime of a text in ISO 8601, such as "2026-03-02T08:00:00Z". Raises ValueError for other text."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"column {column!r}: found {text!r}, expected a time such as '2026-03-02T08:00:00Z' (ISO 8601), int (ms "
+            "since the epoch) or datetime"
+        ) from None
 
 
 def expired_through(stream_time: int, retention_ms: int) -> int:

@@ -132,6 +132,8 @@ def form_of(to_time: ToTime) -> TimeForm:
 
 
 def _to_time(value: Any) -> ToTime:
+    if type(value) is str:
+        value = datetime.fromisoformat(value)  # `time_ms` has taken it
     if isinstance(value, datetime):
         return _naive if value.tzinfo is None else _aware
     return same
@@ -324,9 +326,10 @@ def from_rows(
                 if moment is None or moment != moment:  # pandas' NaT
                     null_times += 1
                     continue
+                ms = moment if type(moment) is int and moment >= 0 else time_ms(moment, plan.timestamp)
                 if not times:
                     to_time = _to_time(moment)
-                times.append(moment if type(moment) is int and moment >= 0 else time_ms(moment, plan.timestamp))
+                times.append(ms)
             except KeyError as error:
                 raise ValueError(
                     f"row {number}: column {error.args[0]!r} is missing: found {', '.join(map(str, row))}"

@@ -705,12 +705,12 @@ def stream(
     """Begin a topology: rows are grouped by the column `key` (or several, as a tuple; None: all rows are one group) and
     timed by the column `timestamp`.
 
-    Timestamps are integer milliseconds or datetimes (without a zone: UTC). `null_keys` says what becomes of rows whose
-    key, or a part of it, is null or not a number: "skip" leaves them out and counts them; "group" groups them like
-    others, each null and each not a number as one value, as GROUP BY of SQL does. Keys are then stored as JSON text
-    (`null`, `"a"`, `["a",null]`), and a state keeps to its `null_keys`. `name` and `columns` are for an input of a
-    join: its name, and the columns that are kept besides key and timestamp (None: all). Raises TypeError or ValueError
-    for other names.
+    Timestamps are integer milliseconds, datetimes (without a zone: UTC) or text in ISO 8601. `null_keys` says what
+    becomes of rows whose key, or a part of it, is null or not a number: "skip" leaves them out and counts them; "group"
+    groups them like others, each null and each not a number as one value, as GROUP BY of SQL does. Keys are then stored
+    as JSON text (`null`, `"a"`, `["a",null]`), and a state keeps to its `null_keys`. `name` and `columns` are for an
+    input of a join: its name, and the columns that are kept besides key and timestamp (None: all). Raises TypeError or
+    ValueError for other names.
 
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
     >>> counts = minutes.aggregate(n=hs.Count())

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import hybridstore as hs
 from hybridstore.clock import time_ms
 from hybridstore.topology.batch import _LAST_MS, _MANY, TO_TIME, TimeForm, _plain_times, times_as
 
@@ -61,3 +62,12 @@ def test_times_taken_by_column_are_those_taken_one_by_one(zoned: bool, loaded: b
 
 def test_moments_with_and_without_zones_are_not_taken_by_column() -> None:
     assert _plain_times([datetime(2020, 1, 1), datetime(2020, 1, 1, tzinfo=UTC)] * _MANY) is None
+
+
+def test_times_may_be_text_as_json_has_them() -> None:
+    minutes = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())
+    rows = [{"k": "a", "t": "2026-03-02T08:00:00Z"}, {"k": "a", "t": "2026-03-02T09:00:30.250+01:00"}]
+    (_, second) = minutes.run(rows)
+    assert (second["window_start"], second["n"]) == (datetime(2026, 3, 2, 8, tzinfo=UTC), 2)
+    with pytest.raises(ValueError, match=r"row 0: column 't': found 'yesterday', expected a time such as"):
+        list(minutes.run([{"k": "a", "t": "yesterday"}]))
