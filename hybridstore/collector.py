@@ -10,6 +10,7 @@ collection of all objects visits only the objects that are new since the last on
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -112,22 +113,26 @@ class ShortPauses:
     def __init__(self) -> None:
         self._users = 0
         self._frozen_before = False
+        # states of several threads are opened at once; a signal handler may open one in the middle of an opening
+        self._lock = threading.RLock()
 
     def join(self) -> None:
         """A state is open from now on. O(1)."""
-        self._users += 1
-        if self._users == 1:
-            self._frozen_before = gc.get_freeze_count() > 0
-            gc.callbacks.append(self._collected)
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._frozen_before = gc.get_freeze_count() > 0
+                gc.callbacks.append(self._collected)
 
     def leave(self) -> None:
         """A state was closed. O(1)."""
-        self._users -= 1
-        if self._users == 0:
-            with suppress(ValueError):  # somebody else has cleared the list
-                gc.callbacks.remove(self._collected)
-            if not self._frozen_before:
-                gc.unfreeze()
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                with suppress(ValueError):  # somebody else has cleared the list
+                    gc.callbacks.remove(self._collected)
+                if not self._frozen_before:
+                    gc.unfreeze()
 
     def loaded(self) -> None:
         """Freeze the records of a restore that has loaded many: none of them is garbage. O(1)."""
