@@ -10,6 +10,7 @@ collection of all objects visits only the objects that are new since the last on
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,10 +24,10 @@ GROWTH_OBJECTS = 100_000
 # CLEAN_TASKS tasks without garbage, only one task in SELDOM is searched, until a search finds garbage. Then twice as
 # many tasks without garbage are needed, because a wrong guess costs a visit to all objects.
 CLEAN_TASKS = 2
-# After so many collections of the second generation (each of some 7,700 objects), the survivors are counted, and frozen
-# if they are so many: the collector would visit them all at the tenth.
+# After so many collections of the second generation (each of some 7,700 objects) the survivors are frozen, if the
+# process has grown by so many blocks of memory: the collector would visit them all at the tenth.
 YOUNG_COLLECTIONS = 3
-OLD_OBJECTS = 20_000
+OLD_BLOCKS = 20_000
 SELDOM = 8
 
 
@@ -103,16 +104,19 @@ class ShortPauses:
     """As long as a state is open, old objects are frozen by the tens of thousands, so that a collection of all objects
     visits a few only, however many records there are: without this 300 ms for 300,000 records.
 
-    Objects are frozen when they have outlived two collections, and only when YOUNG_COLLECTIONS such generations have
-    survived nearly as a whole: that is growth of the stores, not garbage of the program. Garbage that is frozen while
-    still in use is freed at the close of the last state: all objects are unfrozen then, unless some were frozen before
-    the first opening. The surprise: freezing comes before a collection of all objects, because such a collection would
-    untrack the dicts of the stores, and visit them each time they are tracked again.
+    Objects are frozen when they have outlived two collections, and only when the process has grown by OLD_BLOCKS in the
+    meantime: that is growth of the stores, not garbage of the program. The growth is counted by the allocator, because
+    `gc.get_objects` would hand out tuples that another thread is still making, whose making then fails. Garbage that is
+    frozen while still in use is freed at the close of the last state: all objects are unfrozen then, unless some were
+    frozen before the first opening. The surprise: freezing comes before a collection of all objects, because such a
+    collection would untrack the dicts of the stores, and visit them each time they are tracked again.
     """
 
     def __init__(self) -> None:
         self._users = 0
         self._frozen_before = False
+        # the blocks of memory of the process at the last freeze, or fewer, if it has shrunk since
+        self._blocks = 0
         # states of several threads are opened at once; a signal handler may open one in the middle of an opening
         self._lock = threading.RLock()
 
@@ -122,6 +126,7 @@ class ShortPauses:
             self._users += 1
             if self._users == 1:
                 self._frozen_before = gc.get_freeze_count() > 0
+                self._blocks = sys.getallocatedblocks()
                 gc.callbacks.append(self._collected)
 
     def leave(self) -> None:
@@ -139,11 +144,15 @@ class ShortPauses:
         if gc.get_count()[0] > GROWTH_OBJECTS:
             gc.freeze()
 
-    @staticmethod
-    def _collected(phase: str, info: dict[str, Any]) -> None:
-        second = phase == "stop" and info["generation"] == 1
-        if second and gc.get_count()[2] >= YOUNG_COLLECTIONS and len(gc.get_objects(2)) >= OLD_OBJECTS:
+    def _collected(self, phase: str, info: dict[str, Any]) -> None:
+        if phase != "stop" or info["generation"] != 1:
+            return
+        blocks = sys.getallocatedblocks()
+        if gc.get_count()[2] >= YOUNG_COLLECTIONS and blocks - self._blocks >= OLD_BLOCKS:
             gc.freeze()
+            self._blocks = blocks
+        else:
+            self._blocks = min(self._blocks, blocks)
 
 
 SHORT_PAUSES: Final = ShortPauses()

@@ -53,6 +53,20 @@ def test_no_collection_visits_all_records_and_closing_gives_back_what_was(how: s
     subprocess.run([sys.executable, "-c", PROGRAM, how], cwd=tmp_path, check=True, timeout=300)
 
 
+def test_nobody_else_gets_the_objects_that_another_thread_is_still_making(tmp_path: Path) -> None:
+    """A tuple that is being made cannot grow while somebody has it, and `gc.get_objects` gives it to its caller."""
+    program = (
+        "import gc, hybridstore as hs\n"
+        "gc.get_objects = gc.get_referrers = None\n"
+        "with hs.open('state', durability='os') as state:\n"
+        "    window = state.window('window', retention=10**9)\n"
+        "    for i in range(60_000):\n"
+        "        window.put(f'k{i}', [i], i)\n"
+        "    assert gc.get_freeze_count() > 20_000\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
 def test_what_a_program_has_frozen_stays_frozen(tmp_path: Path) -> None:
     program = (
         "import gc, hybridstore as hs\n"
