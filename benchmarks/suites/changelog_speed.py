@@ -71,7 +71,8 @@ class _Undigested(Journal):
 
 class _NoDigest(RunningDigest):
     def add(self, part: memoryview) -> None:
-        """Do nothing with it."""
+        """Count it only."""
+        self.size += len(part)
 
     def digest(self) -> bytes:
         """Return no digest."""

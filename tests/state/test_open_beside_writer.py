@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-import recovery.restore as restoring
 from hybridstore.state.opening import Tuning
-from recovery import line
+from recovery import ladder, line
 from tests.tools.faults import QuickFiles
 
 WRITER = """
@@ -92,7 +91,7 @@ class Hasty:
 
 
 @pytest.mark.parametrize(
-    ("module", "listing"), [(line, "list_segments"), (restoring, "list_checkpoints")], ids=["segments", "checkpoints"]
+    ("module", "listing"), [(line, "list_segments"), (ladder, "list_checkpoints")], ids=["segments", "checkpoints"]
 )
 def test_what_is_pruned_between_its_listing_and_its_reading_is_looked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, listing: str
