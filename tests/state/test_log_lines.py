@@ -18,6 +18,7 @@ PRINTS = {
     "hybridstore/inspection/bench.py",
     "hybridstore/inspection/show/output.py",
     "hybridstore/rescaling/command.py",
+    "hybridstore/rewinding/command.py",
 }
 
 

@@ -73,7 +73,8 @@ def by_commit(rows: Any, keys: list[str]) -> list[tuple[int, str]]:
 @pytest.mark.stress
 def test_null_is_a_group_like_others_by_every_way(windows: str, seed: int, rounds: int, tmp_path: Path) -> None:
     """As if each null, and each not a number, were a value that no other row has."""
-    cases = [case[1:4] for case in DECLARED if case[0] == windows and case[4] is None]
+    # whole rows as results have the key columns of the twin's other keys in them
+    cases = [case[1:4] for case in DECLARED if case[0] == windows and case[3] != "rows" and case[4] is None]
     for number in range(max(3, rounds)):
         r = random.Random(f"{seed} {number}")
         kinds = {name: r.choice(list(KINDS)) for name in r.choice([["k"], ["k", "l"]])}

@@ -18,7 +18,7 @@ def test_a_batch_has_the_same_order_by_column_as_row_by_row(
     rows: list[tuple[int, str, int, int]], width: int, halves: bool
 ) -> None:
     times, names, *values = (list(column) for column in zip(*rows, strict=True))
-    keys = keys_of([pyarrow.chunked_array([names])])
+    keys = keys_of([pyarrow.chunked_array([names])], len(names))
     assert keys is not None
     columns = [numpy.array(column) / 2 if halves else numpy.array(column) for column in values[:width]]
     place = canonical_place(numpy.array(times), keys, columns)
@@ -31,7 +31,7 @@ def test_a_batch_has_the_same_order_by_column_as_row_by_row(
 
 
 def test_numbers_that_cannot_be_compared_have_no_order_by_column() -> None:
-    keys = keys_of([pyarrow.chunked_array([["a", "a", "b"]])])
+    keys = keys_of([pyarrow.chunked_array([["a", "a", "b"]])], 3)
     assert keys is not None
     times, values = numpy.array([1, 1, 2]), numpy.array([1.0, float("nan"), 2.0])
     assert canonical_place(times, keys, [values]) is None
