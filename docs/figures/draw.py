@@ -308,17 +308,18 @@ def join() -> Drawing:
     drawing.text(8, 22, "orders", "head")
     drawing.text(8, 112, "payments", "head")
     for start, key in ((0.5, "1"), (2.5, "2")):
-        line.span(start, start + 4, 34 if key == "1" else 62, "", "old")
-        drawing.dot(line.at(start), 45 if key == "1" else 73)
-        drawing.text(line.at(start) + 10, 49 if key == "1" else 77, f"order {key}: partners until {start + 4:g}")
+        top = 62 if key == "1" else 34
+        line.span(start, start + 4, top, "", "old")
+        drawing.dot(line.at(start), top + 11)
+        drawing.text(line.at(start) + 10, top + 15, f"order {key}: partners until {start + 4:g}")
     for moment in (1.5, 3.5):
         drawing.dot(line.at(moment), 125)
         drawing.text(line.at(moment) + 8, 129, "order 1")
-        drawing.line(line.at(moment), 118, line.at(moment), 60, "arrow", arrow=True)
-    line.mark(6.5, "", 92)
-    line.mark(7.5, "", 92)
+        drawing.line(line.at(moment), 118, line.at(moment), 88, "arrow", arrow=True)
+    line.mark(6.5, "", 60)
+    line.mark(7.5, "", 60)
     line.span(6.5, 7.5, 150, "grace")
-    drawing.text(line.at(7.5) + 8, 102, "T > 7.5: order 2 comes out alone", "late")
+    drawing.text(line.at(7.5) + 8, 70, "T > 7.5: order 2 comes out alone", "late")
     return drawing
 
 
