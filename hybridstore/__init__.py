@@ -93,7 +93,7 @@ if _typing.TYPE_CHECKING:
     from .stores.suppression import SuppressionBuffer
     from .stores.suppression_bounds import Suppression, until_time_limit, until_window_closes
     from .stores.window import WindowStore
-    from .topology.declare import Topology, stream
+    from .topologies.declare import Topology, stream
     from .topology.declared_stores import key_value_store, session_store, sliding_store, suppression_store, window_store
     from .topology.engine import Engine
     from .topology.run_state import last_position
@@ -156,7 +156,7 @@ _HOME = {
     "SuppressionBuffer": (".stores.suppression", "SuppressionBuffer"),
     "Table": (".topology.joins.declared", "Table"),
     "TopK": (".aggregation", "TopK"),
-    "Topology": (".topology.declare", "Topology"),
+    "Topology": (".topologies.declare", "Topology"),
     "TumblingWindows": (".aggregation", "TumblingWindows"),
     "UnsupportedVersionError": (".errors", "UnsupportedVersionError"),
     "UpgradeError": (".errors", "UpgradeError"),
@@ -174,7 +174,7 @@ _HOME = {
     "sliding_store": (".topology.declared_stores", "sliding_store"),
     "KeyTimers": (".topology.timers", "KeyTimers"),
     "Timer": (".topology.timers", "Timer"),
-    "stream": (".topology.declare", "stream"),
+    "stream": (".topologies.declare", "stream"),
     "suppression_store": (".topology.declared_stores", "suppression_store"),
     "table": (".topology.joins.declared", "table"),
     "until_time_limit": (".stores.suppression_bounds", "until_time_limit"),

@@ -29,8 +29,8 @@ from benchmarks.measure.timing import Spread, check, stopwatch
 from benchmarks.measure.workload import START_MS, Rows, Stream
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
-from hybridstore.spark.loaded import ShardCache
 from hybridstore.spark.operator_file import operator_storage
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 
 KEYS = 20_000

@@ -15,7 +15,7 @@ import pyarrow as pa
 from benchmarks.suites.wrapped import Wrapped
 from changelog.storage import LocalStorage
 from hybridstore.clock import Watermark
-from hybridstore.spark.loaded import CACHE
+from hybridstore.spark.shard.cache import CACHE
 from hybridstore.spark.shipped import Program, Runner
 from hybridstore.state.group import StoreGroup
 

@@ -25,7 +25,7 @@ from benchmarks.measure.timing import Spread, check, stopwatch
 from hybridstore.spark import shipped, worker
 from hybridstore.spark.launches import STARTS
 from hybridstore.spark.location import locate
-from hybridstore.spark.provider import POLICY
+from hybridstore.spark.shard.provider import POLICY
 from hybridstore.spark.sharding import SHARD_COLUMN
 from recovery.rule import Run
 from recovery.runs import Claim

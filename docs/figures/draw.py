@@ -462,6 +462,7 @@ def restore() -> Drawing:
 # The floors of the house, from the top: each room of hybridstore with what it is for. tests/docs/test_site.py holds the
 # rooms to the folders of the tree.
 FLOORS: tuple[dict[str, str], ...] = (
+    {"topologies": "declare, run, apply to a DataFrame, compare with a state"},
     {"rescaling": "more, fewer shards", "rewinding": "back to a version", "inspection": "what is there"},
     {"spark": "queries of Spark"},
     {"topology": "windows, engine, run"},
@@ -473,18 +474,19 @@ FLOORS: tuple[dict[str, str], ...] = (
 
 def house() -> Drawing:
     """The packages and who imports whom."""
+    below = 32 + 46 * len(FLOORS)
     drawing = Drawing(
-        680, 436, "The house: hybridstore imports recovery, recovery imports changelog, never the other way"
+        680, below + 128, "The house: hybridstore imports recovery, recovery imports changelog, never the other way"
     )
     drawing.text(16, 22, "hybridstore", "head")
     for floor, rooms in enumerate(FLOORS):
         width = (648 + 8) / len(rooms) - 8
         for number, (name, words) in enumerate(rooms.items()):
             drawing.box(16 + (width + 8) * number, 32 + 46 * floor, width, 38, f"{name}: {words}")
-    drawing.line(340, 302, 340, 318, "arrow", arrow=True)
-    drawing.box(16, 322, 648, 38, "recovery: names on disk, checkpoints, restore, verify, prune")
-    drawing.line(340, 362, 340, 378, "arrow", arrow=True)
-    drawing.box(16, 382, 648, 38, "changelog: mutations, frames, segments; storage on disks and object stores")
+    drawing.line(340, below - 6, 340, below + 10, "arrow", arrow=True)
+    drawing.box(16, below + 14, 648, 38, "recovery: names on disk, checkpoints, restore, verify, prune")
+    drawing.line(340, below + 54, 340, below + 70, "arrow", arrow=True)
+    drawing.box(16, below + 74, 648, 38, "changelog: mutations, frames, segments; storage on disks and object stores")
     return drawing
 
 

@@ -49,14 +49,14 @@ from recovery.shard_log import METRICS, SINCE, ShardLog, encode_object
 from recovery.write import FreshCheckpoint, write_checkpoint
 
 from ..spark.launches import newest_driver
-from ..spark.loaded import ShardCache
 from ..spark.location import Location
 from ..spark.operator_file import append_operator, has_moved, read_chain, read_operator
-from ..spark.provider import SHARD_BLOCK_RECORDS, StateStoreProvider
 from ..spark.query_log import committed, planned
 from ..spark.reading import shards
-from ..spark.shard_files import ShardFiles, Since
-from ..spark.shard_id import StateStoreId
+from ..spark.shard.cache import ShardCache
+from ..spark.shard.log import ShardFiles, Since
+from ..spark.shard.provider import SHARD_BLOCK_RECORDS, StateStoreProvider
+from ..spark.shard.shard_id import StateStoreId
 from ..state.changes import Change
 from ..state.numbers import added
 from ..topology.windows.windowed import WINDOWS

@@ -22,9 +22,9 @@ if _typing.TYPE_CHECKING:
     from .heartbeat import heartbeat_keys, with_heartbeats, without_heartbeats
     from .listener import metrics_listener
     from .operator import apply_program
-    from .provider import ShardMetrics, StateStore, StateStoreProvider
     from .session import configure
-    from .shard_id import StateStoreId
+    from .shard.provider import ShardMetrics, StateStore, StateStoreProvider
+    from .shard.shard_id import StateStoreId
     from .shard_rows import metrics
     from .stateful_processor import transform_with_state
 
@@ -33,13 +33,13 @@ if _typing.TYPE_CHECKING:
 _HOME = {
     "CannotCommitError": ".errors",
     "MissingVersionError": ".errors",
-    "ShardMetrics": ".provider",
+    "ShardMetrics": ".shard.provider",
     "SkippedBatchError": ".errors",
     "SparkSetupError": ".errors",
     "StaleAttemptError": ".errors",
-    "StateStore": ".provider",
-    "StateStoreId": ".shard_id",
-    "StateStoreProvider": ".provider",
+    "StateStore": ".shard.provider",
+    "StateStoreId": ".shard.shard_id",
+    "StateStoreProvider": ".shard.provider",
     "apply_in_pandas_with_state": ".group_state",
     "apply_program": ".operator",
     "configure": ".session",

@@ -25,10 +25,10 @@ from .event_time import marked
 from .launches import new_launch
 from .location import check_reachable, locate
 from .operator_file import check_operator, operator_storage, read_chain
-from .provider import POLICY
 from .query_log import committed
 from .session import prepare, share_of_overhead
-from .shard_id import StateStoreId
+from .shard.provider import POLICY
+from .shard.shard_id import StateStoreId
 from .sharding import SHARD_COLUMN, check_key, shard_column
 from .shipped import PLACEMENTS, Operator, Placement, Program, Time, carried
 from .worker import ShardFunction

@@ -21,13 +21,13 @@ from recovery.runs import newest_claim
 
 from ..stores.kinds import KINDS, Row, Store
 from .errors import MissingVersionError
-from .loaded import ShardCache
 from .location import Location, locate
 from .operator_file import has_moved, newest_operator, read_operator
-from .provider import StateStore, StateStoreProvider
 from .query_log import committed
-from .shard_files import ShardFiles
-from .shard_id import StateStoreId
+from .shard.cache import ShardCache
+from .shard.log import ShardFiles
+from .shard.provider import StateStore, StateStoreProvider
+from .shard.shard_id import StateStoreId
 
 
 class ChangeRow(NamedTuple):

@@ -20,7 +20,7 @@ from ..state.policy import CheckpointPolicy
 from .launches import STARTS
 from .location import Location
 from .operator_file import plain
-from .provider import POLICY
+from .shard.provider import POLICY
 
 if TYPE_CHECKING:
     import pyarrow as pa

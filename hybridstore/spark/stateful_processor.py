@@ -25,8 +25,8 @@ from .location import Location, locate
 from .operator import Place, apply_program
 from .operator_file import has_moved, operator_storage
 from .processor_state import Handle
-from .provider import POLICY
 from .query_log import committed, watermark_of
+from .shard.provider import POLICY
 from .shipped import Batch, Placement
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ from .connect import BATCH, RUN
 from .errors import SkippedBatchError, SparkSetupError
 from .event_time import check_event_time
 from .launches import STARTS, claim
-from .loaded import CACHE
 from .operator_file import has_moved, note_moved, operator_storage, settle_operator
 from .placement import hand_over, note_load
-from .provider import StateStoreProvider
 from .query_log import query_in_run, time_in_run, watermark_of
 from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
-from .shard_id import StateStoreId
+from .shard.cache import CACHE
+from .shard.provider import StateStoreProvider
+from .shard.shard_id import StateStoreId
 from .sharding import SHARD_COLUMN
 from .shipped import Batch, Operator, Runner, Shipped
 

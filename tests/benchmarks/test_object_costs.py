@@ -18,8 +18,8 @@ from benchmarks.suites.object_costs import (
     ours,
     sparks,
 )
-from hybridstore.spark.loaded import ShardCache
-from hybridstore.spark.provider import POLICY
+from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import POLICY
 from hybridstore.state.policy import CheckpointPolicy
 from tests.spark.test_location import Query, write
 from tests.tools.s3_server import S3Server

@@ -73,8 +73,8 @@ def test_a_process_notes_what_it_holds_and_asks_of_storage(tmp_path: Path, monke
     from benchmarks.suites import scale_out_probe
     from changelog.storage import LocalStorage
     from hybridstore.spark.launches import STARTS
-    from hybridstore.spark.loaded import CACHE
     from hybridstore.spark.location import locate
+    from hybridstore.spark.shard.cache import CACHE
     from hybridstore.spark.shipped import Batch, Operator
     from hybridstore.spark.worker import ShardWork
     from recovery.rule import Run

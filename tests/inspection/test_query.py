@@ -15,7 +15,7 @@ from hybridstore.cli import run
 from hybridstore.inspection.commands import watch
 from hybridstore.inspection.query import wholes
 from hybridstore.spark import StateStoreId, StateStoreProvider
-from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.numbers import row_of
 from tests.tools.shard_tools import ATTEMPTS, operator, started
 

@@ -19,8 +19,8 @@ from hybridstore.inspection.view.reader import open_view
 from hybridstore.shards import shard_of
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
-from hybridstore.spark.loaded import ShardCache
 from hybridstore.spark.operator_file import operator_storage, settle_operator
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.block import seal
 from recovery.runs import newest_claim

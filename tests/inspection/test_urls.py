@@ -24,7 +24,7 @@ from hybridstore.inspection.api import InspectedShards, InspectedState
 from hybridstore.spark import StateStoreId
 from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import operator_storage, settle_operator
-from hybridstore.spark.provider import StateStoreProvider
+from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.state.opening import Tuning
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.s3_server import S3Server

@@ -129,8 +129,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # windows and columns know the plan and the batch, not who runs them
     "hybridstore.topology.windows": (*BELOW_RUNS, "hybridstore.topology.windows"),
     "hybridstore.topology.columns": (*BELOW_RUNS, "hybridstore.topology.windows", "hybridstore.topology.columns"),
-    # the door by which a topology goes to Spark; nothing of Spark's room leads back to it
-    "hybridstore.topology.declare": (
+    # the doors by which a topology runs, here or on Spark; nothing of Spark's room leads back to them
+    "hybridstore.topologies": (
         "changelog",
         "recovery",
         "hybridstore",
@@ -141,7 +141,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "changelog",
         "recovery",
         "hybridstore",
-        "-hybridstore.topology.declare",
+        "-hybridstore.topologies",
         # a shard is read as the inspection reads one
         "-hybridstore.inspection",
         "hybridstore.inspection.view",
@@ -508,10 +508,6 @@ def test_one_function_opens_a_version() -> None:
     assert callers == ["recovery/ladder.py: attach"]
 
 
-# Files that belong above the folder that they are in: a topology's doors, which start it where it is to run.
-DOORS = ("hybridstore.topology.declare", "hybridstore.topology.preview")
-
-
 def folders_of(root: Path) -> set[tuple[str, str]]:
     """Return (folder, folder that it imports) of the rooms of hybridstore; its loose files belong to no room."""
 
@@ -524,7 +520,6 @@ def folders_of(root: Path) -> set[tuple[str, str]]:
         (folder(each.importer), folder(each.imported))
         for path in product_files(root)
         for each in imports_of(path, root)
-        if each.importer not in DOORS and each.imported.rpartition(".")[0] not in DOORS
     }
     return {(first, second) for first, second in pairs if first and second and first != second}
 

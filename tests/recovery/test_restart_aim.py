@@ -13,7 +13,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.spark import StateStoreProvider
-from hybridstore.spark.provider import POLICY as SHARD_POLICY
+from hybridstore.spark.shard.provider import POLICY as SHARD_POLICY
 from hybridstore.state.checkpointer import Attempt
 from hybridstore.state.policy import SPEED, Logged
 from hybridstore.topology import engine as local

@@ -29,9 +29,9 @@ import hybridstore as hs
 from hybridstore.spark import StateStoreId, exchange, placement, shipped, worker
 from hybridstore.spark.exchange import Place
 from hybridstore.spark.launches import claim, new_launch
-from hybridstore.spark.loaded import CACHE
 from hybridstore.spark.location import locate
 from hybridstore.spark.placement import hand_over, holder_name, holder_names
+from hybridstore.spark.shard.cache import CACHE
 from hybridstore.spark.sharding import SHARD_COLUMN
 from hybridstore.spark.shipped import Batch, Operator
 from hybridstore.spark.worker import ShardFunction, ShardWork

@@ -18,12 +18,12 @@ from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
 from hybridstore.spark import SparkSetupError, StateStoreId, StateStoreProvider, metrics
 from hybridstore.spark.launches import claim, new_launch
-from hybridstore.spark.loaded import ShardCache
 from hybridstore.spark.location import Location, check_reachable, locate
 from hybridstore.spark.operator_file import settle_operator
 from hybridstore.spark.query_log import committed, next_watermark, time_in_run
 from hybridstore.spark.reading import open_version as version_of
 from hybridstore.spark.reading import operators, shards, store_rows
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import Claim
 from tests.tools.s3_server import S3Server

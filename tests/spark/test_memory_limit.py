@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hybridstore.spark import StateStoreId, StateStoreProvider
-from hybridstore.spark.loaded import LoadedShard, ShardCache
 from hybridstore.spark.session import share_of_overhead
+from hybridstore.spark.shard.cache import LoadedShard, ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import Claim
 from tests.tools.shard_tools import ATTEMPTS, started

@@ -8,7 +8,7 @@ import pytest
 from changelog.storage import Storage
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
-from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.home import with_cache
 from hybridstore.state.policy import CheckpointPolicy
 from recovery import attempts
@@ -95,7 +95,7 @@ def test_a_cold_start_reads_the_checkpoint_and_what_lies_behind_it(tmp_path: Pat
 def test_clearing_away_reads_no_header_of_what_this_process_has_written_or_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembered: int
 ) -> None:
-    monkeypatch.setattr("hybridstore.spark.loaded.KEPT_PARENTS", remembered)
+    monkeypatch.setattr("hybridstore.spark.shard.cache.KEPT_PARENTS", remembered)
     with counted() as requests:
         shard = Shard(tmp_path, CountedStorage(requests))
         workers, asked = [ShardCache(), ShardCache()], []

@@ -17,7 +17,7 @@ from hybridstore.spark import (
     StateStoreId,
     StateStoreProvider,
 )
-from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.shard_tools import (
     at,

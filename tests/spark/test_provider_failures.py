@@ -21,7 +21,7 @@ from hybridstore.spark import (
     StateStoreProvider,
 )
 from hybridstore.spark.launches import begin
-from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.shard_tools import (

@@ -15,7 +15,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.spark import SkippedBatchError, StateStore, StateStoreProvider
-from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.line import EMPTY, Step
 from tests.tools.shard_tools import content, provider, started

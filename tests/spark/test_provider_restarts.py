@@ -16,7 +16,7 @@ from hybridstore.spark import (
     StateStoreProvider,
 )
 from hybridstore.spark.launches import begin, claim, new_launch
-from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.shard_tools import (
     ATTEMPTS,

@@ -11,7 +11,7 @@ import pytest
 import hybridstore as hs
 from changelog.files import Files
 from hybridstore.spark import MissingVersionError, SkippedBatchError, StaleAttemptError
-from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.shard_tools import (
     OFTEN,

@@ -10,7 +10,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.spark import MissingVersionError, SkippedBatchError
-from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.shard.cache import ShardCache
 from tests.tools.shard_tools import (
     OFTEN,
     SHARD,

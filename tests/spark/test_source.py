@@ -15,9 +15,9 @@ import hybridstore as hs
 from hybridstore import spark as hsp
 from hybridstore.shards import shard_of
 from hybridstore.spark.launches import begin
-from hybridstore.spark.loaded import ShardCache
 from hybridstore.spark.operator_file import operator_storage, settle_operator
 from hybridstore.spark.reading import newest_version, shards
+from hybridstore.spark.shard.cache import ShardCache
 from tests.tools.modes import both_modes
 
 if TYPE_CHECKING:

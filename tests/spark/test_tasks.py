@@ -20,9 +20,9 @@ from hybridstore.shards import shard_of
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.errors import SkippedBatchError
 from hybridstore.spark.launches import claim, new_launch
-from hybridstore.spark.loaded import CACHE
 from hybridstore.spark.location import locate
 from hybridstore.spark.operator_file import has_moved, operator_storage
+from hybridstore.spark.shard.cache import CACHE
 from hybridstore.spark.shipped import Batch, Operator
 from hybridstore.spark.worker import ShardWork
 from tests.tools.spark_programs import RunningCount

@@ -255,11 +255,11 @@ def test_no_increment_is_lost_or_done_again_for_a_checkpoint_that_fails_behind_i
         raise OSError(errno.ENOSPC, "No space left on device", str(target))
 
     monkeypatch.setattr(os, "link", full)  # by which checkpoints are published
-    for count in range(1000):
+    for commit in range(1000):
         version = state.version
         kv["count"] = kv["count"] + 1
         assert state.commit() == version + 1
-        if count % 100 == 0:  # however late the writer's thread runs: ten checkpoints fail at the least
+        if commit % 100 == 0:  # however late the writer's thread runs: ten checkpoints fail at the least
             with pytest.raises(hs.CheckpointError, match="No space left on device"):
                 state.checkpoint(wait=True)
     monkeypatch.setattr(os, "link", real)

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from hybridstore.shards import shard_of
 from hybridstore.spark.launches import claim, new_launch
-from hybridstore.spark.loaded import CACHE
 from hybridstore.spark.location import Location, locate
 from hybridstore.spark.operator_file import operator_storage, settle_operator
 from hybridstore.spark.program import TopologyProgram
 from hybridstore.spark.reading import open_version, shards, store_rows
+from hybridstore.spark.shard.cache import CACHE
 from hybridstore.spark.shipped import Batch, Operator
 from hybridstore.spark.worker import ShardWork
 from hybridstore.state.policy import CheckpointPolicy

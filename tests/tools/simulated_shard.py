@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import STARTS, claim, new_launch
-from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.simulated_storage import Process, SimulatedStorage
 from tests.tools.spark_query import Rows, Task

@@ -32,21 +32,21 @@ from ..aggregation import (
 )
 from ..clock import Duration, duration_ms
 from ..stores.suppression_bounds import Suppression
-from . import declared_stores
-from .declared_stores import StoreDeclaration
-from .duplicates import SEEN, WithoutDuplicates
-from .joins.declared import Table, Within, input_name, joined, names_of
-from .joins.spec import How
-from .output_rows import columns_of_schema
-from .plan import END, START, Custom, Emit, NullKeys, Plan, Step
+from ..topology import declared_stores
+from ..topology.declared_stores import StoreDeclaration
+from ..topology.duplicates import SEEN, WithoutDuplicates
+from ..topology.joins.declared import Table, Within, input_name, joined, names_of
+from ..topology.joins.spec import How
+from ..topology.output_rows import columns_of_schema
+from ..topology.plan import END, START, Custom, Emit, NullKeys, Plan, Step
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from ..state.changes import Change
     from ..state.policy import CheckpointPolicy
-    from .engine import Engine
-    from .run import ResultRows
+    from ..topology.engine import Engine
+    from ..topology.run import ResultRows
 
 _WINDOWS = (TumblingWindows, HoppingWindows, SlidingWindows, SessionWindows)
 RESERVED = (START, END)
@@ -487,7 +487,7 @@ class Topology(Plan):
         ...     engine.process({"user": "ann", "ts": 500})
         [{'user': 'ann', 'window_start': 0, 'window_end': 60000, 'n': 1}]
         """
-        from .engine import Engine
+        from ..topology.engine import Engine
 
         return Engine(self.complete(), state, shards=shards, **options)
 
@@ -562,7 +562,7 @@ class Topology(Plan):
         >>> [row["n"] for row in counts.run(rows, "state")]  # the first two rows are skipped
         [3]
         """
-        from .run import ResultRows, run
+        from ..topology.run import ResultRows, run
 
         tables = run(
             self.complete(),
@@ -646,7 +646,7 @@ class Topology(Plan):
         """
         from ..spark.operator import apply_program, arrow_type
         from ..spark.program import TopologyProgram
-        from ..spark.provider import POLICY
+        from ..spark.shard.provider import POLICY
         from ..spark.steps import passed_through, stepped
         from ..state.changes import consents
 

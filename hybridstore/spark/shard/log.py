@@ -32,9 +32,9 @@ from recovery.rule import NOTE, Lost, Runs, Standing, counts, launch_of, note, n
 from recovery.runs import newest_claim
 from recovery.shard_log import METRICS, SINCE, ShardLog, encode_note
 
-from ..state.group import StoreGroup
-from ..state.policy import Logged
-from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
+from ...state.group import StoreGroup
+from ...state.policy import Logged
+from ..errors import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
 
 # Up to this distance a version in memory catches up, instead of attaching a newer checkpoint.
 CATCH_UP: Final = 64

@@ -19,9 +19,9 @@ from ..state.changes import Change
 from ..state.directory import HybridStore
 from ..state.generations import shards_there
 from ..stores.kinds import KINDS
-from .adopt import TOPOLOGY, changes_of
-from .changes import expiring
-from .plan import Plan
+from ..topology.adopt import TOPOLOGY, changes_of
+from ..topology.changes import expiring
+from ..topology.plan import Plan
 
 if TYPE_CHECKING:
     from os import PathLike

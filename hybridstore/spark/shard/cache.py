@@ -19,11 +19,11 @@ from changelog.storage import Storage
 from recovery.layout import LogName
 from recovery.line import Step
 
-from ..state.checkpointer import Checkpointer
-from ..state.group import StoreGroup
-from ..state.memory import memory_bytes
-from ..state.policy import CheckpointPolicy
-from .shard_files import Reached
+from ...state.checkpointer import Checkpointer
+from ...state.group import StoreGroup
+from ...state.memory import memory_bytes
+from ...state.policy import CheckpointPolicy
+from .log import Reached
 
 CACHED_SHARDS: int = 256
 # Counting is O(keys) for some kinds of stores: a shard is measured again after so many tasks or logged records.

@@ -28,15 +28,15 @@ from recovery.rule import launch_of, note
 from recovery.runs import Claim, newest_claim
 from recovery.shard_log import METRICS, SINCE, encode_note, encode_object
 
-from ..errors import StoreClosedError
-from ..state.checkpointer import Target
-from ..state.named_stores import NamedStores
-from ..state.numbers import added
-from ..state.policy import CheckpointPolicy, Logged
-from ..state.upgrades import Upgrades
-from .errors import MissingVersionError, StaleAttemptError
-from .loaded import CACHE, LoadedShard, ShardCache
-from .shard_files import Loaded, Reached, ShardFiles, Since, Wanted
+from ...errors import StoreClosedError
+from ...state.checkpointer import Target
+from ...state.named_stores import NamedStores
+from ...state.numbers import added
+from ...state.policy import CheckpointPolicy, Logged
+from ...state.upgrades import Upgrades
+from ..errors import MissingVersionError, StaleAttemptError
+from .cache import CACHE, LoadedShard, ShardCache
+from .log import Loaded, Reached, ShardFiles, Since, Wanted
 from .shard_id import StateStoreId
 
 # A checkpoint at least every so many segments bounds the number of files, and the replay of a worker without the shard
