@@ -9,7 +9,7 @@ The watermark of a union is that of Spark's own policy for several (`spark.sql.s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,10 +20,11 @@ from ..topology.batch import TimeForm, arrow_rows
 from ..topology.joins.columns import all_names, chosen_columns
 from ..topology.joins.joining import Joining
 from ..topology.joins.rows import from_tagged
-from ..topology.joins.spec import LEFT, RIGHT, Join, by_name, checked_inputs
+from ..topology.joins.spec import LEFT, RIGHT, Input, Join, by_name, checked_inputs
 from ..topology.joins.stores import declared_stores, unused
 from ..topology.plan import Custom, Plan
 from .program import Runner, TopologyProgram
+from .steps import passed_through
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,11 +49,11 @@ def union(plan: Plan, inputs: Any) -> tuple[DataFrame, Plan]:
     if len(known) < 2:
         names = " and ".join(repr(source.name) for source in join.inputs)
         raise ValueError(f"apply: found {', '.join(map(repr, frames)) or 'no input'}, expected {names}")
-    _check(join)
     sources = []
     for side, source in enumerate(join.inputs):
+        known[side] = passed_through(known[side], _plan_of(plan, source), f"apply: input {source.name!r}")
         columns = known[side].columns
-        for column in (*source.key, source.timestamp, *(source.columns or ())):
+        for column in (*source.key, source.timestamp, *(source.columns or ()), *filter(None, [source.delete])):
             if column not in columns:
                 raise ValueError(
                     f"apply: input {source.name!r}: column {column!r} is missing: found {', '.join(columns)}"
@@ -60,57 +61,57 @@ def union(plan: Plan, inputs: Any) -> tuple[DataFrame, Plan]:
         wanted = source.columns if source.columns is not None else tuple(columns)
         sources.append(replace(source, columns=tuple(c for c in wanted if c not in (*source.key, source.timestamp))))
     join = replace(join, left_side=sources[LEFT], right_side=sources[RIGHT])
-    rows = [_row(known[side], join, side) for side in (LEFT, RIGHT)]
+    sent = [_sent(known[side], join, side) for side in (LEFT, RIGHT)]
+    rows = [_row(known[side], sent[side]) for side in (LEFT, RIGHT)]
+    kinds = [known[LEFT].schema[name].dataType for name in join.left_side.key]
     parts = []
     for side in (LEFT, RIGHT):
         source = join.inputs[side]
-        keys = [f.col(f"`{name}`").alias(f"{KEYS[0]}{place}") for place, name in enumerate(source.key)]
+        keys = [f.col(f"`{name}`") for name in source.key]
+        if side == RIGHT and join.on is not None:
+            keys = [f.lit(None).cast(kind) for kind in kinds]  # the rows of a broadcast table reach every shard
+        named = [key.alias(f"{KEYS[0]}{place}") for place, key in enumerate(keys)]
         # the event time is the first column that is taken, so that its mark stays on it
         structs = [
-            f.struct(*map(f.col, _quoted(join, at))) if at == side else f.lit(None).cast(rows[at])
+            f.struct(*(f.col(f"`{name}`") for name in sent[at])) if at == side else f.lit(None).cast(rows[at])
             for at in (LEFT, RIGHT)
         ]
-        named = [struct.alias(f"{KEYS[1]}{at}") for at, struct in enumerate(structs)]
+        named += [struct.alias(f"{KEYS[1]}{at}") for at, struct in enumerate(structs)]
         moment = f.col(f"`{source.timestamp}`").alias(TIME)
-        parts.append(known[side].select(*keys, moment, f.lit(side).alias(SIDE), *named))
+        parts.append(known[side].select(*named[: len(keys)], moment, f.lit(side).alias(SIDE), *named[len(keys) :]))
     key = tuple(f"{KEYS[0]}{place}" for place in range(len(join.left_side.key)))
-    united = replace(plan, joined=join, key=key, timestamp=TIME, custom=Custom(unused, None, declared_stores(join)))
-    return parts[LEFT].union(parts[RIGHT]), united
+    custom = Custom(unused, None, declared_stores(join))
+    return parts[LEFT].union(parts[RIGHT]), replace(
+        plan, joined=join, key=key, timestamp=TIME, custom=custom, stepped=True
+    )
 
 
-def _quoted(join: Join, side: int) -> list[str]:
+def _plan_of(plan: Plan, source: Input) -> Plan:
+    return Plan(source.key, source.timestamp, steps=source.steps, null_keys=plan.null_keys)
+
+
+def _sent(frame: DataFrame, join: Join, side: int) -> tuple[str, ...]:
+    """Return the columns of an input that its rows bring: those that are kept; of rows that may be handed out, all."""
     source = join.inputs[side]
-    return [f"`{name}`" for name in (*source.key, source.timestamp, *(source.columns or ()))]
+    more = frame.columns if join.late is not None else [name for name in (source.delete,) if name is not None]
+    return tuple(dict.fromkeys((*source.key, source.timestamp, *(source.columns or ()), *more)))
 
 
-def _row(frame: DataFrame, join: Join, side: int) -> Any:
+def _row(frame: DataFrame, names: Sequence[str]) -> Any:
     """Return the type of the struct with the row of an input."""
     from pyspark.sql import types as t
 
-    source = join.inputs[side]
-    names = (*source.key, source.timestamp, *(source.columns or ()))
     return t.StructType([t.StructField(name, frame.schema[name].dataType) for name in names])
-
-
-def _check(join: Join) -> None:
-    """Raise ValueError for a part of a join that Spark's workers cannot run."""
-    if join.on is not None:
-        raise ValueError(
-            "apply: found a broadcast table, expected it in plain Python only (join the DataFrame with Spark's own "
-            "broadcast join, whose table does not change while the query runs)"
-        )
-    if join.late is not None:
-        raise ValueError("apply: found late(), expected it in plain Python only (late rows are counted in the metrics)")
-    for source in join.inputs:
-        if source.steps:
-            raise ValueError(
-                f"apply: input {source.name!r}: found {source.steps[0].kind}, expected none (use select and where of "
-                "the DataFrame)"
-            )
 
 
 class JoinProgram(TopologyProgram):
     """A join that can be sent to workers."""
+
+    @property
+    def everywhere(self) -> str | None:
+        """The rows of a broadcast table, as a condition in SQL; None: each row belongs to the shard of its key."""
+        join = self.plan.joined
+        return f"`{SIDE}` = {RIGHT}" if join is not None and join.on is not None else None
 
     def columns(self) -> tuple[str, ...]:
         """Return (): all columns of the union are needed."""
@@ -131,11 +132,35 @@ class JoinProgram(TopologyProgram):
         kinds.append(schema.field(TIME).type)
         if places is not None:
             kinds = [kinds[place] for place in places]
-        return pa.schema([pa.field(name, kind) for name, kind in zip(result, kinds, strict=True)])
+        fields = [pa.field(name, kind) for name, kind in zip(result, kinds, strict=True)]
+        if join.late is not None:
+            if join.late in result:
+                raise ValueError(
+                    f"late: column: {join.late!r} is the name of another column of the results (choose another)"
+                )
+            fields.append(pa.field(join.late, _late_type(join, structs)))
+        return pa.schema(fields)
 
     def open(self, group: StoreGroup) -> JoinRunner:
         """Open the join on the stores of a shard."""
         return JoinRunner(self.plan, group, clocked=self.clocked, allow=self.allow)
+
+
+def _late_type(join: Join, rows: Sequence[Any]) -> Any:
+    """Return the type of late rows: the name of the input, and the columns of both, each of which is null in the rows
+    of the other. Raises TypeError for a column that both have in different types.
+    """
+    import pyarrow as pa
+
+    kinds = {"input": pa.string()}
+    for side, row in enumerate(rows):
+        for field in row:
+            if kinds.setdefault(field.name, field.type) != field.type:
+                raise TypeError(
+                    f"late: input {join.inputs[side].name!r}: column {field.name!r}: found {field.type}, expected "
+                    f"{kinds[field.name]}, as the other column of the name has (rename the column, or cast it)"
+                )
+    return pa.struct(list(kinds.items()))
 
 
 class JoinRunner(Runner):
@@ -157,10 +182,7 @@ class JoinRunner(Runner):
         with collector_held():
             assert isinstance(run.logic, Joining)
             form: TimeForm = "ms" if pa.types.is_integer(table.schema.field(TIME).type) else "aware"
-            known: Mapping[str, list[Any]] = {}
-            if results:
-                columns = run.logic.table(results, form)
-                assert columns.names is not None
-                known = dict(zip(columns.names, columns.columns, strict=True))
+            columns = run.logic.table(results, form)
+            known: Mapping[str, list[Any]] = dict(zip(columns.names or (), columns.columns, strict=False))
             arrays = [pa.array(known.get(field.name, []), field.type) for field in output]
             return pa.Table.from_arrays(arrays, schema=output)

@@ -183,7 +183,8 @@ def apply_program(
     from pyspark.sql import functions as f
 
     null_keys: NullKeys = getattr(program, "null_keys", "skip")
-    sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, number, null_keys))
+    shards_of_rows = shard_column(df.schema, program.key, number, null_keys, getattr(program, "everywhere", None))
+    sharded = df.select(*(f"`{column}`" for column in columns), shards_of_rows)
     moves = "watermark" in (time, getattr(program, "empty_shards", None))
     tick_ms = getattr(program, "tick_ms", None)
     if moves or tick_ms:

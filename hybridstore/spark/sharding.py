@@ -83,14 +83,20 @@ def _stored_text(column: Column, kind: Any, name: str) -> Column:
     return f.coalesce(column, f.lit(NULL))
 
 
-def shard_column(schema: Any, key: Sequence[str], shards: int, null_keys: NullKeys = "skip") -> Column:
+def shard_column(
+    schema: Any, key: Sequence[str], shards: int, null_keys: NullKeys = "skip", everywhere: str | None = None
+) -> Column:
     """Return the shard (int) of each row by its key columns. Raises TypeError for a type that cannot be a key.
 
     A row without a key gets an arbitrary shard, where the row is left out and counted. With `null_keys="group"` the row
-    gets the shard of its key.
+    gets the shard of its key. A row for which the condition `everywhere` (SQL) is true comes once for each shard.
     """
     from pyspark.sql import functions as f
 
+    if everywhere is not None:
+        of_key = shard_column(schema, key, shards, null_keys)
+        every = f.sequence(f.lit(0), f.lit(shards - 1))
+        return f.explode(f.when(f.expr(everywhere), every).otherwise(f.array(of_key))).alias(SHARD_COLUMN)
     if not key:
         return f.lit(shard_of(ALL, shards)).alias(SHARD_COLUMN)
     if null_keys == "group":

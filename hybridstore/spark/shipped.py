@@ -62,6 +62,7 @@ class Program(Protocol):
     has moved (`ticks`), or "batch", in every batch. `begins_everywhere`, if true, says that the first batch of a
     run processes shards without rows, too. `wide_keys`, if true, says that dates, timestamps and structs can be keys.
     `tick_ms`, if there is one, says how often a batch is made, with or without rows, in which every shard is processed.
+    `everywhere`, if there is one, is a condition (SQL): a row for which it is true reaches every shard.
     `event_time`, if there is one, is the column of the output that
     carries the query's watermark to operators of Spark behind (`hybridstore.spark.event_time`).
     """

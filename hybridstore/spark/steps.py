@@ -101,16 +101,19 @@ def stepped(df: DataFrame, plan: Plan) -> tuple[DataFrame, Plan]:
     return df.mapInArrow(carried(function), wanted), replace(plan, stepped=True)
 
 
-def passed_through(df: DataFrame, plan: Plan) -> DataFrame:
-    """Return the rows of a topology of maps and filters alone: a step without state, in each task as its rows lie.
+def passed_through(df: DataFrame, plan: Plan, where: str, *, keyed: bool = False) -> DataFrame:
+    """Return the rows behind the maps and filters of a plan: a step without state, in each task as its rows lie.
 
-    Raises ValueError if a `map` does not declare its columns.
+    `keyed`: rows without a key or a time are left out. Raises ValueError, which begins with `where`, if a `map` does
+    not declare its columns.
     """
+    if not plan.steps:
+        return df
     declared = plan.mapped_schema
     if declared is None and any(step.kind == "map" for step in plan.steps):
         raise ValueError(
-            "apply: map: output_schema: found None, expected the columns that the function returns, such as "
-            "map(function, 'user string, n bigint'), when map and filter alone run on Spark"
+            f"{where}: map: output_schema: found None, expected the columns that the function returns, such as "
+            "map(function, 'user string, n bigint'), because Spark has to know them before the first row"
         )
     wanted = df.schema if declared is None else spark_schema(declared)
-    return df.mapInArrow(carried(Steps(plan, arrow_schema(wanted, _zone(df)), keyed=True)), wanted)
+    return df.mapInArrow(carried(Steps(plan, arrow_schema(wanted, _zone(df)), keyed=keyed)), wanted)

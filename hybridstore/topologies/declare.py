@@ -652,7 +652,7 @@ class Topology(Plan):
 
         plan: Plan = self.complete()
         if plan.passes:
-            return passed_through(df, plan)
+            return passed_through(df, plan, "apply", keyed=True)
         program = TopologyProgram
         if plan.joined is not None:
             from ..spark.joined import JoinProgram, union

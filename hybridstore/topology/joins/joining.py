@@ -147,7 +147,7 @@ class Joining(CustomLogic):
             return ResultTable(names, None, columns)
         rows = [self._mapping(*row) for row in zip(pairs, keys, moments, strict=True)]
         if late is not None:
-            names = list(rows[0]) if rows else self._layout()[0] if self._known else list(self._plan.key)
+            names = list(rows[0]) if rows else self._layout()[0] if self._known else list(self.join.left_side.key)
             rows = [{**row, late: None} for row in rows]
             rows += [self._late_row(names, *row) for row in self._late]
         return tabled_rows(rows)
@@ -200,7 +200,7 @@ class Joining(CustomLogic):
     def _mapping(self, pair: Pair, key: Any, moment: Any) -> dict[str, Any]:
         """Return a result whose rows have columns of their own, by name."""
         join = self.join
-        parts = dict(zip(self._plan.key, self._key_parts(key), strict=True))
+        parts = dict(zip(self.join.left_side.key, self._key_parts(key), strict=True))
         columns: dict[tuple[int, str], Any] = {}
         for side, ts, value in ((LEFT, pair.left_ts, pair.left_value), (RIGHT, pair.right_ts, pair.right_value)):
             if side == RIGHT and join.one_sided:
@@ -230,6 +230,6 @@ class Joining(CustomLogic):
         """Return a late row as a result: its key, and the row with the name of its input."""
         assert self.join.late is not None
         given = given_keys([key])[0] if self._plan.null_keys == "group" and key is not None else key
-        parts = dict(zip(self._plan.key, self._key_parts(given), strict=True))
+        parts = dict(zip(self.join.left_side.key, self._key_parts(given), strict=True))
         late = {"input": self.join.inputs[side].name, **row}
         return {**dict.fromkeys(names), **{name: parts[name] for name in names if name in parts}, self.join.late: late}

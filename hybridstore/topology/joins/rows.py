@@ -19,7 +19,7 @@ from .spec import Input, Join, by_name, checked_inputs
 
 def input_plan(plan: Plan, source: Input) -> Plan:
     """Return the plan of an input by itself, by which its rows become records."""
-    return Plan(source.key, source.timestamp, steps=source.steps, null_keys=plan.null_keys)
+    return Plan(source.key, source.timestamp, steps=source.steps, null_keys=plan.null_keys, stepped=plan.stepped)
 
 
 def tagged(join: Join, inputs: object) -> list[tuple[int, Any]]:
