@@ -15,7 +15,8 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, NoReturn
 
 from .inspection.options import FINE, UNREADABLE, USAGE, UsageError
-from .inspection.show.output import bold, say, terminal_width
+from .inspection.show.output import bold, terminal_width
+from .reading.texts import say
 
 
 class Command(NamedTuple):

@@ -13,15 +13,16 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .follow import Followed, follow
+from ..reading.differences import Difference, compare
+from ..reading.events import Event, history_of
+from ..reading.follow import Followed, follow
+from ..reading.places import Place, resolve
+from ..reading.scan import Record, Selection, StoreView, of_key_type
+from ..reading.versions import Commit, reach
+from ..reading.view import View, open_view
+from .options import choose
 from .rows import facts_of, row_of, store_rows
 from .show.html import Html, join, table, tag
-from .view.differences import Difference, compare
-from .view.events import Event, history_of
-from .view.places import Place, resolve
-from .view.reader import View, open_view
-from .view.store_view import Record, Selection, StoreView, of_key_type
-from .view.versions import Commit, choose, reach
 
 _SHOWN_ROWS = 20
 _STORE_COLUMNS = ("store", "kind", "keys", "records", "bytes", "stream_time", "parameters")

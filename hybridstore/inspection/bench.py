@@ -20,11 +20,12 @@ from typing import Any, Final
 from changelog.storage import is_url
 
 from ..errors import HybridStoreError
+from ..reading.texts import Shown, say
 from ..state.directory import open_store
 from ..state.restart import plan
 from ..stores.kinds import KINDS
 from .options import FINE, at_least
-from .show.output import FORMS, Out, Shown, say, size_cell
+from .show.output import FORMS, Out, size_cell
 
 # The phases of a restart, in order, with their descriptions.
 PHASES: Final = {

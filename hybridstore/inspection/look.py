@@ -16,12 +16,12 @@ from typing import Any, Final
 from recovery.errors import RestoreError
 
 from ..progress import Progress
-from .options import FINE, INCOMPLETE, UsageError, maybe_time, typed_key
-from .show.output import Out, say, time_cell
-from .view.places import Place, resolve
-from .view.reader import View, open_view
-from .view.store_view import Selection, StoreView
-from .view.versions import choose
+from ..reading.places import Place, resolve
+from ..reading.scan import Selection, StoreView
+from ..reading.texts import say
+from ..reading.view import View, open_view
+from .options import FINE, INCOMPLETE, UsageError, choose, maybe_time, typed_key
+from .show.output import Out, time_cell
 
 # From so many records of changelog on, a look takes seconds, and says why.
 _MANY: Final = 200_000

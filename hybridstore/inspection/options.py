@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from changelog.errors import HybridStoreError
 
-from .show.key_text import parse_key
+from ..reading.texts import iso, parse_key
 from .show.output import FORMS
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
+
+    from ..reading.places import Place
 
 FINE: Final = 0
 NEGATIVE: Final = 1
@@ -147,6 +149,23 @@ def parse_time(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)
+
+
+def choose(place: Place, at: str | None) -> int | None:
+    """Return the version that `--at` means for a place; None for the newest. Raises UsageError."""
+    from ..reading.versions import committed_by, reach  # only here: most commands look at the newest version
+
+    if at is None:
+        return None
+    if at.isdecimal():
+        return int(at)
+    moment, within = parse_time(at), reach(place)
+    version = committed_by(place, moment, within)
+    if version is None:
+        oldest = min((commit.wall_ms for commit in within.commits), default=None)
+        hint = "" if oldest is None else f" (the oldest commit of the changelog is of {iso(oldest)})"
+        raise UsageError(f"{place.where}: found no retained version committed by {at}{hint}")
+    return version
 
 
 def maybe_time(text: str | None) -> int | None:

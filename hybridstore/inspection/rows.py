@@ -8,11 +8,12 @@ from typing import Any
 
 from changelog.segment import FORMAT_VERSION
 
+from ..reading.scan import Count, Record, StoreView
+from ..reading.texts import Shown
+from ..reading.view import View
 from ..state.lock import read_note
 from ..state.policy import CheckpointPolicy
-from .show.output import Shown, key_cell, size_cell, span_text, time_cell, value_cell
-from .view.reader import View
-from .view.store_view import Count, Record, StoreView
+from .show.output import key_cell, size_cell, span_text, time_cell, value_cell
 
 STORE_COLUMNS = ("shard", "store", "kind", "keys", "records", "bytes", "stream_time", "parameters")
 RECORD_COLUMNS = ("shard", "key", "buffered", "ts", "start", "end", "time_0", "time_1", "value")

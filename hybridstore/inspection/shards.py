@@ -9,11 +9,11 @@ from changelog.identity import ID_BYTES, Identity
 from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.errors import RestoreError
 
+from ..reading.places import Place, resolve
+from ..reading.versions import reach
+from ..reading.view import View, open_view
 from ..state.generations import Generation, describe, shards_there
 from .rebuild import write_state
-from .view.places import Place, resolve
-from .view.reader import View, open_view
-from .view.versions import reach
 
 _FIRST: Final = 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from ..inspection.options import FINE, NEGATIVE, UsageError, at_least
-from ..inspection.show.output import say
 from ..progress import Progress
+from ..reading.texts import say
 from .report import RescaleError, RescaleReport
 
 

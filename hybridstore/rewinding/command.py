@@ -28,10 +28,10 @@ from recovery.line import Fault
 
 from ..inspection.options import FINE, NEGATIVE, at_least
 from ..inspection.shards import shard_places, versions_at
-from ..inspection.show.output import say
-from ..inspection.view.line import line_of
-from ..inspection.view.places import Place, operator_chain, resolve
-from ..inspection.view.reader import View, open_view
+from ..reading.line import line_of
+from ..reading.places import Place, operator_chain, resolve
+from ..reading.texts import say
+from ..reading.view import View, open_view
 from ..rescaling.report import RescaleError
 from ..state.lock import claim
 

@@ -24,7 +24,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from ..inspection.show.key_text import plain, to_json
+from ..reading.texts import plain, to_json
 from ..stores.kinds import Row
 from .errors import SparkSetupError
 from .location import Location, locate

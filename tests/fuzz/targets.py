@@ -32,7 +32,7 @@ from changelog.reader import SegmentReader
 from changelog.segment import SegmentHeader, seed_of, segment_name
 from changelog.storage import LocalStorage
 from hybridstore.cli import run
-from hybridstore.inspection.view.archive import _unpacked
+from hybridstore.reading.archive import _unpacked
 from hybridstore.state.directory import open_store
 from hybridstore.state.lock import read_note
 from recovery import verify

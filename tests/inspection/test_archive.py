@@ -13,7 +13,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection.view import archive
+from hybridstore.reading import archive
 from tests.inspection.test_spark import location
 from tests.inspection.test_write import build
 

@@ -11,11 +11,11 @@ import pytest
 import hybridstore as hs
 from changelog.changes import DELETED
 from hybridstore.cli import run
-from hybridstore.inspection.view.changes import Story
-from hybridstore.inspection.view.differences import compare
-from hybridstore.inspection.view.events import Event, history_of
-from hybridstore.inspection.view.places import resolve
-from hybridstore.inspection.view.reader import open_view
+from hybridstore.reading.changes import Story
+from hybridstore.reading.differences import compare
+from hybridstore.reading.events import Event, history_of
+from hybridstore.reading.places import resolve
+from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
 
 TUNING = Tuning(segment_bytes=1500, block_records=5)

@@ -14,8 +14,8 @@ import hybridstore as hs
 from hybridstore.cli import GROUPS, command_parser, run
 from hybridstore.inspection import look
 from hybridstore.inspection.options import UsageError
-from hybridstore.inspection.show.key_text import format_key, parse_key
 from hybridstore.inspection.show.output import Out, key_cell, value_cell
+from hybridstore.reading.texts import format_key, parse_key
 from hybridstore.state.opening import Tuning
 from tests.tools.checkpoints import flip
 

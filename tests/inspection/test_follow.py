@@ -14,8 +14,8 @@ from urllib.request import urlopen
 import pytest
 
 import hybridstore as hs
-from hybridstore.inspection import follow as follow_module
 from hybridstore.inspection.api import InspectedShards
+from hybridstore.reading import follow as follow_module
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.hooks import crash
 from tests.tools.shard_tools import OFTEN, provider, put, restarted, write

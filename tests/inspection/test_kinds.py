@@ -8,9 +8,9 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection.view.events import history_of
-from hybridstore.inspection.view.places import resolve
-from hybridstore.inspection.view.reader import open_view
+from hybridstore.reading.events import history_of
+from hybridstore.reading.places import resolve
+from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
 
 TUNING = Tuning(segment_bytes=2000, block_records=6)

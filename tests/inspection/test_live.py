@@ -16,11 +16,11 @@ import pytest
 import hybridstore as hs
 from hybridstore.inspection.commands.stat import measure
 from hybridstore.inspection.commands.verify import Verifier, _steady
-from hybridstore.inspection.view.places import resolve
-from hybridstore.inspection.view.reader import View, open_view
-from hybridstore.inspection.view.store_view import Selection
-from hybridstore.inspection.view.tally import tallies
 from hybridstore.progress import Progress
+from hybridstore.reading.places import resolve
+from hybridstore.reading.scan import Selection
+from hybridstore.reading.tally import tallies
+from hybridstore.reading.view import View, open_view
 from recovery.layout import CHECKPOINTS
 from tests.state.test_kill import WRITER, expected
 

@@ -16,13 +16,13 @@ import hybridstore as hs
 from changelog.codec import pack
 from hybridstore.inspection.commands.stat import measure
 from hybridstore.inspection.commands.verify import Verifier
-from hybridstore.inspection.view import reader
-from hybridstore.inspection.view.differences import compare
-from hybridstore.inspection.view.places import resolve
-from hybridstore.inspection.view.reader import open_view
-from hybridstore.inspection.view.store_view import Selection, StoreView
-from hybridstore.inspection.view.tally import tallies
 from hybridstore.progress import Progress
+from hybridstore.reading import view
+from hybridstore.reading.differences import compare
+from hybridstore.reading.places import resolve
+from hybridstore.reading.scan import Selection, StoreView
+from hybridstore.reading.tally import tallies
+from hybridstore.reading.view import open_view
 from hybridstore.state.group import StoreGroup
 from hybridstore.state.opening import Tuning
 from tests.inspection import test_kinds, test_read
@@ -121,7 +121,7 @@ def test_a_replay_in_rounds_gives_the_same(
     (place,) = resolve(tmp_path / "s")
     newest = open_view(place).version
     for size in (0, 700):
-        monkeypatch.setattr(reader, "ROUND_BYTES", size)
+        monkeypatch.setattr(view, "ROUND_BYTES", size)
         for version in (2, newest // 2, newest):
             scratch = tmp_path / f"scratch-{size}-{version}"
             scratch.mkdir()
@@ -137,8 +137,8 @@ def test_a_replay_in_rounds_gives_the_same(
 
 
 def test_a_full_verification_follows_a_round_and_a_bucket(states: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "ROUND_BYTES", 100_000)
-    monkeypatch.setattr(reader, "StoreGroup", partial(StoreGroup, bucket_divisor=BUCKETS))
+    monkeypatch.setattr(view, "ROUND_BYTES", 100_000)
+    monkeypatch.setattr(view, "StoreGroup", partial(StoreGroup, bucket_divisor=BUCKETS))
     peaks = []
     for path in (states[0], *states):
         (place,) = resolve(path)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.inspection.view import store_view
-from hybridstore.inspection.view.places import Place, resolve
-from hybridstore.inspection.view.reader import View, open_view
-from hybridstore.inspection.view.store_view import Selection
+from hybridstore.reading import scan
+from hybridstore.reading.places import Place, resolve
+from hybridstore.reading.scan import Selection
+from hybridstore.reading.view import View, open_view
 from hybridstore.state.opening import Tuning
 from recovery.index import decode
 from recovery.pages import PageFile
@@ -229,7 +229,7 @@ def test_a_key_written_in_every_version_of_a_long_tail_counts_once(tmp_path: Pat
 def test_a_long_tail_shows_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long tail only what is asked for is looked at; every answer stays what it was."""
     seen = build(tmp_path / "s", seed)
-    monkeypatch.setattr(store_view, "_LONG_TAIL", -1)
+    monkeypatch.setattr(scan, "_LONG_TAIL", -1)
     (place,) = resolve(tmp_path / "s")
     for version in sorted(seen)[1::4]:
         for name, rows in seen[version].items():

@@ -15,7 +15,7 @@ from hybridstore.cli import run
 from hybridstore.inspection import inspect
 from hybridstore.inspection.api import InspectedState
 from hybridstore.inspection.show.page_style import SCRIPT
-from hybridstore.inspection.view.events import UNKNOWN
+from hybridstore.reading.events import UNKNOWN
 
 HOSTILE = [
     "<script>alert(1)</script>",

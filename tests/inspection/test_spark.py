@@ -14,8 +14,8 @@ import pytest
 from changelog.codec import pack, unpack
 from changelog.errors import UnsupportedVersionError
 from hybridstore.cli import run
-from hybridstore.inspection.view.places import resolve
-from hybridstore.inspection.view.reader import open_view
+from hybridstore.reading.places import resolve
+from hybridstore.reading.view import open_view
 from hybridstore.shards import shard_of
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin

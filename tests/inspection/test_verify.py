@@ -9,8 +9,8 @@ import pytest
 import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.inspection.commands.verify import Verifier
-from hybridstore.inspection.view.places import resolve
 from hybridstore.progress import Progress
+from hybridstore.reading.places import resolve
 from hybridstore.state.opening import Tuning
 from recovery.verify import Fault
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection.view.places import resolve
-from hybridstore.inspection.view.reader import open_view
+from hybridstore.reading.places import resolve
+from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
 
 TUNING = Tuning(segment_bytes=1500, block_records=5)

@@ -25,9 +25,9 @@ from changelog.segment import segment_name
 from hybridstore.cli import run
 from hybridstore.errors import HybridStoreError
 from hybridstore.inspection.commands.verify import Verifier
-from hybridstore.inspection.view.places import resolve
-from hybridstore.inspection.view.reader import open_view
 from hybridstore.progress import Progress
+from hybridstore.reading.places import resolve
+from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
 from recovery import pack as packs
 from recovery.block import seal

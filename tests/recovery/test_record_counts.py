@@ -19,8 +19,8 @@ from changelog.mutation import DEFINE, EVICT, PUT_COLUMNS, PUT_SPANS, SET, mutat
 from changelog.reader import SegmentReader
 from changelog.segment import list_segments, segment_name
 from hybridstore.inspection.commands.info import facts_of
-from hybridstore.inspection.view.places import resolve
-from hybridstore.inspection.view.reader import open_view
+from hybridstore.reading.places import resolve
+from hybridstore.reading.view import open_view
 from tests.recovery.test_plan import NEVER
 
 ROWS = 2500  # more than a batch of columns holds

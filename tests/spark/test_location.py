@@ -14,8 +14,8 @@ pytest.importorskip("obstore")
 pytest.importorskip("moto")
 
 from changelog.errors import StorageUnreachableError
-from hybridstore.inspection.view.places import resolve
-from hybridstore.inspection.view.reader import open_view
+from hybridstore.reading.places import resolve
+from hybridstore.reading.view import open_view
 from hybridstore.spark import SparkSetupError, StateStoreId, StateStoreProvider, metrics
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.location import Location, check_reachable, locate

@@ -22,7 +22,7 @@ pytest.importorskip("moto")
 import hybridstore as hs
 from changelog import cloud_storage
 from changelog.cloud_storage import CloudStorage
-from hybridstore.inspection.view.places import resolve
+from hybridstore.reading.places import resolve
 from hybridstore.spark.location import locate
 from hybridstore.spark.source import StateReader, StateSource
 from hybridstore.spark.ticks import TickReader

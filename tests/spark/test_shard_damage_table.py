@@ -24,9 +24,9 @@ from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.errors import HybridStoreError
 from hybridstore.inspection.commands.verify import Verifier
-from hybridstore.inspection.view.places import resolve
-from hybridstore.inspection.view.reader import open_view
 from hybridstore.progress import Progress
+from hybridstore.reading.places import resolve
+from hybridstore.reading.view import open_view
 from hybridstore.spark.errors import MissingVersionError, SkippedBatchError
 from hybridstore.spark.operator_file import settle_operator
 from hybridstore.spark.reading import open_version, shards, store_rows

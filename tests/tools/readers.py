@@ -12,8 +12,8 @@ import hybridstore as hs
 from hybridstore import cli
 from hybridstore.errors import HybridStoreError
 from hybridstore.inspection.commands.verify import Verifier
-from hybridstore.inspection.view.places import resolve
 from hybridstore.progress import Progress
+from hybridstore.reading.places import resolve
 
 
 class RefusedError(HybridStoreError):

@@ -6,13 +6,14 @@ from argparse import ArgumentParser, Namespace
 
 from changelog.storage import Storage
 
+from ...reading.places import Place
+from ...reading.texts import say, size_text
+from ...reading.view import open_view
 from .. import options as o
 from ..look import Look
+from ..options import choose
 from ..shards import shard_places, versions_at, write_shards
-from ..show.output import Out, say, size_text
-from ..view.places import Place
-from ..view.reader import open_view
-from ..view.versions import choose
+from ..show.output import Out
 from .repair import target_of, write_view
 
 

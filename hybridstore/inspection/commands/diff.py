@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ...reading.differences import compare, same
+from ...reading.scan import StoreView
+from ...reading.view import View
 from .. import options as o
 from ..look import Look
 from ..show.output import key_cell, time_cell, value_cell
-from ..view.differences import compare, same
-from ..view.reader import View
-from ..view.store_view import StoreView
 
 
 def _side(text: str, other: str | None) -> tuple[str, str | None]:

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from ...errors import HybridStoreError
 from ...progress import Progress
+from ...reading.places import Place
+from ...reading.scan import Record, StoreView
+from ...reading.texts import format_key, plain, say, to_json
+from ...reading.view import View
 from .. import options as o
 from ..look import Look
-from ..show.key_text import format_key, plain, to_json
-from ..show.output import Out, say
-from ..view.places import Place
-from ..view.reader import View
-from ..view.store_view import Record, StoreView
+from ..show.output import Out
 
 _FORMATS: Final = {
     ".jsonl": "jsonl",

@@ -6,12 +6,12 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from ...reading.scan import Selection, StoreView, of_key_type
+from ...reading.texts import say
 from ...topology.null_keys import stored_key
 from .. import options as o
 from ..look import Look, selection
 from ..rows import row_of, with_columns
-from ..show.output import say
-from ..view.store_view import Selection, StoreView, of_key_type
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from changelog.changes import DELETED
 
+from ...reading.events import UNKNOWN, Event, history_of
 from .. import options as o
 from ..look import Look
 from ..show.output import time_cell, value_cell
-from ..view.events import UNKNOWN, Event, history_of
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -6,11 +6,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from typing import Any
 
+from ...reading.scan import Count
+from ...reading.texts import Shown
 from .. import options as o
 from ..look import Look
 from ..rows import FACT_NAMES, STORE_COLUMNS, count_cell, facts_of, parameters_text, store_rows
-from ..show.output import Shown
-from ..view.store_view import Count
 
 _COLUMNS = ("shard", "path", "version", "committed", "digest", "checkpoint", "tail_versions", "tail_records")
 

@@ -6,11 +6,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from ...reading.tally import tallies
+from ...reading.view import View
 from .. import options as o
 from ..look import Look, selection
 from ..show.output import key_cell
-from ..view.reader import View
-from ..view.tally import tallies
 from .get import typed
 
 

@@ -10,12 +10,13 @@ from changelog.errors import HybridStoreError
 from recovery.layout import list_checkpoints
 from recovery.pages import PageCheckpoint
 
+from ...reading.texts import Shown
+from ...reading.versions import reach, segment_states
+from ...reading.view import View
 from .. import options as o
 from ..look import Look
 from ..rows import count_cell
-from ..show.output import Shown, size_cell
-from ..view.reader import View
-from ..view.versions import reach, segment_states
+from ..show.output import size_cell
 
 _COLUMNS = ("versions", "kind", "committed", "bytes", "records", "detail")
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from changelog.changes import Change
 
+from ...reading.changes import Logged, Story
+from ...reading.places import Place
+from ...reading.texts import say
+from ...reading.view import signature
 from .. import options as o
 from ..look import Look
-from ..show.output import key_cell, say, size_cell, time_cell, value_cell
-from ..view.changes import Logged, Story
-from ..view.places import Place
-from ..view.reader import signature
+from ..show.output import key_cell, size_cell, time_cell, value_cell
 
 _POLL_SECONDS = 0.25
 _OPS = ("put", "delete", "time", "evict", "set", "define")

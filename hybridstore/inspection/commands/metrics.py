@@ -9,12 +9,12 @@ from typing import Any, Final
 from recovery.runs import newest_claim
 from recovery.shard_log import ShardLog
 
+from ...reading.places import Place
 from ...state.numbers import COLUMNS, openmetrics, row_of, shard_row
 from ...state.policy import CheckpointPolicy
 from .. import options as o
 from ..look import Look
 from ..query import records_of
-from ..view.places import Place
 
 # The columns that a table has room for.
 _SHORT: Final = (

@@ -15,14 +15,14 @@ from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK, LOG, OPERATOR, PACKS, 
 from recovery.pages import PageCheckpoint
 
 from ...progress import Progress
+from ...reading.archive import FORMAT_VERSION, MANIFEST, parts_of
+from ...reading.places import Place
+from ...reading.texts import say, size_text
+from ...reading.view import View, steadily
 from .. import options as o
 from ..look import Look
 from ..rebuild import OccupiedError
 from ..rows import facts_of
-from ..show.output import say, size_text
-from ..view.archive import FORMAT_VERSION, MANIFEST, parts_of
-from ..view.places import Place
-from ..view.reader import View, steadily
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -18,14 +18,15 @@ from recovery.line import Fault, Walk
 from recovery.pages import PageCheckpoint
 
 from ...errors import HybridStoreError
+from ...reading.line import line_of
+from ...reading.places import Place
+from ...reading.texts import say
+from ...reading.view import View, open_view
 from .. import options as o
 from ..look import Look
 from ..rebuild import target_at, write_state
 from ..shards import commit_of, shard_places, version_of, write_shards
-from ..show.output import say, size_cell
-from ..view.line import line_of
-from ..view.places import Place
-from ..view.reader import View, open_view
+from ..show.output import size_cell
 
 
 def target_of(given: Namespace) -> Storage | None:

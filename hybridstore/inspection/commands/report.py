@@ -16,19 +16,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from ...reading.changes import Story
+from ...reading.places import Place
+from ...reading.scan import StoreView, written
+from ...reading.texts import format_key, iso, say, size_text
+from ...reading.versions import Commit, reach
+from ...reading.view import View
 from .. import options as o
 from ..look import Look
 from ..query import number_of, records_of, wholes
 from ..rows import FACT_NAMES, facts_of, row_of, store_rows
 from ..show.html import Html, bars, join, table, tag
-from ..show.key_text import format_key, iso
-from ..show.output import counted, key_cell, say, size_cell, size_text, span_text
+from ..show.output import counted, key_cell, size_cell, span_text
 from ..show.page_style import SCRIPT, STYLE
-from ..view.changes import Story
-from ..view.places import Place
-from ..view.reader import View
-from ..view.store_view import StoreView, written
-from ..view.versions import Commit, reach
 from .metrics import rows_of
 from .restart import restart_rows
 from .stat import growth, stat_row

@@ -6,12 +6,12 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from ...reading.versions import reach
+from ...reading.view import View
 from ...state.policy import CheckpointPolicy, Logged
 from .. import options as o
 from ..look import Look
 from ..show.output import counted, size_cell
-from ..view.reader import View
-from ..view.versions import reach
 
 
 def restart_rows(view: View) -> Iterator[dict[str, Any]]:

@@ -6,10 +6,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from ...reading.scan import Selection, StoreView
 from .. import options as o
 from ..look import Look, selection
 from ..rows import RECORD_COLUMNS, row_of, with_columns
-from ..view.store_view import Selection, StoreView
 from .get import typed
 
 

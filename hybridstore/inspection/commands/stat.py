@@ -16,14 +16,15 @@ from recovery.layout import list_checkpoints
 from recovery.pages import PageCheckpoint
 
 from ...progress import Progress
+from ...reading.places import Place
+from ...reading.scan import Record, StoreView, written
+from ...reading.tally import Tally, tallies
+from ...reading.texts import Shown
+from ...reading.view import View
 from .. import options as o
 from ..look import Look
 from ..rows import count_cell
-from ..show.output import Shown, key_cell, size_cell, span_text, time_cell
-from ..view.places import Place
-from ..view.reader import View
-from ..view.store_view import Record, StoreView, written
-from ..view.tally import Tally, tallies
+from ..show.output import key_cell, size_cell, span_text, time_cell
 
 _STAT_COLUMNS = ("shard", "store", "records", "bytes", "dead", "oldest", "newest")
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000

@@ -18,15 +18,16 @@ from recovery.rule import ABSENT
 from recovery.verify import Checked
 
 from ...progress import Progress
+from ...reading.differences import compare
+from ...reading.line import line_of
+from ...reading.places import Place
+from ...reading.texts import say, size_text
+from ...reading.versions import reach
+from ...reading.view import View, open_view, signature
 from ...state.lock import loss, read_note
 from .. import options as o
 from ..look import Look
-from ..show.output import counted, say, size_text
-from ..view.differences import compare
-from ..view.line import line_of
-from ..view.places import Place
-from ..view.reader import View, open_view, signature
-from ..view.versions import reach
+from ..show.output import counted
 
 
 class Verifier:

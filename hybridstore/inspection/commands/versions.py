@@ -6,9 +6,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from ...reading.places import operator_chain
 from .. import options as o
 from ..look import Look
-from ..view.places import operator_chain
 
 
 def arguments(parser: ArgumentParser) -> None:

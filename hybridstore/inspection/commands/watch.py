@@ -7,14 +7,15 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from ...reading.changes import Story
+from ...reading.places import Place
+from ...reading.texts import Shown
+from ...reading.versions import reach
 from ...state.policy import CheckpointPolicy, Logged
 from .. import options as o
 from ..look import Look
 from ..query import Whole, wholes
-from ..show.output import Shown, size_cell
-from ..view.changes import Story
-from ..view.places import Place
-from ..view.versions import reach
+from ..show.output import size_cell
 from .metrics import rows_of
 
 

@@ -6,8 +6,7 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .key_text import one_line
-from .output import Shown
+from ...reading.texts import Shown, one_line
 
 
 class Html(str):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, TextIO
 
-from .key_text import format_key, iso, one_line, plain, to_json
+from ...reading.texts import Shown, format_key, iso, one_line, plain, size_text, to_json
 
 FORMS: Final = ("table", "json", "jsonl", "csv", "raw")
 _SAMPLE_ROWS: Final = 200
@@ -28,16 +28,6 @@ _YIELDING: Final = frozenset({"value", "old", "new", "digest", "setting", *_WRAP
 # The characters that begin a formula in a spreadsheet; a spreadsheet reads the last four as the first four.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _SPANS: Final = ((1000, "s"), (60_000, "min"), (3_600_000, "h"), (86_400_000, "d"))
-
-
-class Shown:
-    """A value with a text for people and, for JSON, a value for programs."""
-
-    __slots__ = ("text", "value")
-
-    def __init__(self, text: str, value: Any) -> None:
-        self.text = text
-        self.value = value
 
 
 class _Lazily(Shown):
@@ -78,18 +68,6 @@ def time_cell(ms: int | None, iso_form: bool) -> Any:
         return ms
     whole = iso(ms)
     return Shown(whole.replace("T", " ").removesuffix("Z").removesuffix(".000"), whole)
-
-
-def size_text(size: int) -> str:
-    """Return bytes for people: 12.3 MB."""
-    if size < 1000:
-        return f"{size} B"
-    amount = float(size)
-    for unit in ("kB", "MB", "GB", "TB"):
-        amount /= 1000
-        if amount < 999.5 or unit == "TB":
-            return f"{amount:.1f} {unit}" if amount < 100 else f"{amount:.0f} {unit}"
-    raise AssertionError("unreachable")  # pragma: no cover
 
 
 def span_text(ms: float) -> str:
@@ -359,8 +337,3 @@ def _encodable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "backslashreplace").decode()
     return text
-
-
-def say(text: str) -> None:
-    """Write one line that is not data to standard error."""
-    print(f"hybridstore: {one_line(text)}", file=sys.stderr)

@@ -21,8 +21,8 @@ from recovery.directory import Directory
 from recovery.errors import CorruptCheckpointError
 from recovery.pages import PageCheckpoint
 
-from ...clock import INT64_MAX
-from ...stores.kinds import KEY_VALUE, KINDS, Store
+from ..clock import INT64_MAX
+from ..stores.kinds import KEY_VALUE, KINDS, Store
 
 T = TypeVar("T")
 

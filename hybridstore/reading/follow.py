@@ -38,7 +38,7 @@ from ..state.generations import above
 from ..state.group import StoreGroup
 from ..state.lock import check_for_loss
 from ..stores.kinds import KINDS, Row, Store
-from .view.places import Place, operator_file, read_json
+from .places import Place, operator_file, read_json
 
 # A writer may prune files while they are read; the newer files are then read.
 _ATTEMPTS: Final = 5

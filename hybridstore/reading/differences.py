@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from recovery.block import BlockEntry
 
-from ...stores.kinds import KINDS
-from .store_view import Record, StoreView, written
+from ..stores.kinds import KINDS
+from .scan import Record, StoreView, written
 
 
 class Difference(NamedTuple):

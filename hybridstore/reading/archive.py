@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 from changelog.storage import Storage
 
-from ...errors import ForeignFileError, HybridStoreError
-from ..show.output import say, size_text
+from ..errors import ForeignFileError, HybridStoreError
+from .texts import say, size_text
 
 MAGIC: Final = b"PK\x03\x04"
 SUFFIX: Final = ".zip"

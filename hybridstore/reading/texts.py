@@ -1,4 +1,4 @@
-"""Key text: the text forms in which people type and read keys and values.
+"""Texts: the text forms in which people type and read keys, values and sizes.
 
     alice   text            int:5   float:1.5   bool:true   hex:00ff
     json:["a", 5]  a tuple  text:int:5  the text "int:5"
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -18,6 +19,16 @@ from typing import Any, Final
 _PREFIXES: Final = ("text:", "int:", "float:", "bool:", "hex:", "json:")
 
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
+
+
+class Shown:
+    """A value with a text for people and, for JSON, a value for programs."""
+
+    __slots__ = ("text", "value")
+
+    def __init__(self, text: str, value: Any) -> None:
+        self.text = text
+        self.value = value
 
 
 def parse_key(text: str) -> Any:
@@ -138,3 +149,20 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def size_text(size: int) -> str:
+    """Return bytes for people: 12.3 MB."""
+    if size < 1000:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("kB", "MB", "GB", "TB"):
+        amount /= 1000
+        if amount < 999.5 or unit == "TB":
+            return f"{amount:.1f} {unit}" if amount < 100 else f"{amount:.0f} {unit}"
+    raise AssertionError("unreachable")  # pragma: no cover
+
+
+def say(text: str) -> None:
+    """Write one line that is not data to standard error."""
+    print(f"hybridstore: {one_line(text)}", file=sys.stderr)

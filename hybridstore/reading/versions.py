@@ -1,4 +1,4 @@
-"""Versions: the commits that a place holds, and which one `--at` means.
+"""Versions: the commits that a place holds, and the newest of them at a time.
 
 Only commit frames are read: frames of mutations are passed over by their headers, unchecked, because a large changelog
 would take seconds to list. What is in them is checked when it is applied, and by `verify`.
@@ -16,11 +16,9 @@ from changelog.reader import Version
 from recovery.layout import list_checkpoints
 from recovery.line import Segment, Shape, Walk
 
-from ..options import UsageError, parse_time
-from ..show.key_text import iso
 from .line import line_of
 from .places import Place
-from .reader import open_view, steadily
+from .view import open_view, steadily
 
 
 class Commit(NamedTuple):
@@ -92,14 +90,8 @@ def _commit(version: Version) -> Commit:
     return Commit(number, wall_ms, version.position.segment, version.size, digest, times, records)
 
 
-def choose(place: Place, at: str | None) -> int | None:
-    """Return the version that `--at` means for a place; None for the newest. Raises UsageError."""
-    if at is None:
-        return None
-    if at.isdecimal():
-        return int(at)
-    moment = parse_time(at)
-    within = reach(place)
+def committed_by(place: Place, moment: int, within: Reach) -> int | None:
+    """Return the newest version that can be opened and was committed by a time (ms); None if there is none."""
     before = [commit.version for commit in within.commits if commit.wall_ms <= moment]
     if before:
         return max(before)
@@ -107,9 +99,7 @@ def choose(place: Place, at: str | None) -> int | None:
         view = open_view(place, version)
         if view.wall_ms is not None and view.wall_ms <= moment:
             return version
-    oldest = min((commit.wall_ms for commit in within.commits), default=None)
-    hint = "" if oldest is None else f" (the oldest commit of the changelog is of {iso(oldest)})"
-    raise UsageError(f"{place.where}: found no retained version committed by {at}{hint}")
+    return None
 
 
 class SegmentState(NamedTuple):

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from changelog.changes import DELETED, Change
 
-from ...clock import expired_through
-from ...stores.kinds import KINDS
-from ..show.output import Shown
+from ..clock import expired_through
+from ..stores.kinds import KINDS
 from .changes import Logged, Story
 from .places import Place
-from .reader import open_view
-from .store_view import Record
+from .scan import Record
+from .texts import Shown
 from .versions import reach
+from .view import open_view
 
 # Stands for a value that was written before the oldest retained version.
 UNKNOWN = Shown("?", None)

@@ -12,7 +12,7 @@ from functools import partial
 from operator import gt, lt
 from typing import Any, NamedTuple
 
-from .store_view import EVERYTHING, Record, Selection, StoreView
+from .scan import EVERYTHING, Record, Selection, StoreView
 
 
 class Tally(NamedTuple):

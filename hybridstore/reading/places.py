@@ -36,9 +36,9 @@ from recovery.layout import (
     parse_shard_folder,
 )
 
-from ...errors import ForeignFileError
-from ...shards import shard_of
-from ...state.generations import above, identity_at
+from ..errors import ForeignFileError
+from ..shards import shard_of
+from ..state.generations import above, identity_at
 from . import archive
 
 _DEPTH: Final = 4

@@ -42,13 +42,13 @@ from recovery.pages import PageCheckpoint
 from recovery.rule import ABSENT
 from recovery.steady import signature_of
 
-from ...state.group import StoreGroup
-from ...state.lock import loss
-from ...state.policy import Logged
-from ...stores.kinds import Store
+from ..state.group import StoreGroup
+from ..state.lock import loss
+from ..state.policy import Logged
+from ..stores.kinds import Store
 from .line import Line, line_of
 from .places import Place
-from .store_view import StoreView
+from .scan import StoreView
 
 # How much is replayed before memory is freed, if there is a scratch folder.
 ROUND_BYTES: Final = 4 << 20

@@ -1,1 +1,0 @@
-"""View: the content of states: places on disk, versions, stores and their records, changes. Nothing here prints."""
