@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,27 +22,20 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
-from pyspark import accumulators, cloudpickle
+from pyspark import cloudpickle
 
 import hybridstore as hs
-from hybridstore.spark import StateStoreId, exchange, placement, shipped, worker
+from hybridstore.spark import exchange, placement, shipped, worker
 from hybridstore.spark.exchange import Place
-from hybridstore.spark.launches import claim, new_launch
-from hybridstore.spark.location import locate
 from hybridstore.spark.placement import hand_over, holder_name, holder_names
 from hybridstore.spark.shard.cache import CACHE
 from hybridstore.spark.sharding import SHARD_COLUMN
-from hybridstore.spark.shipped import Batch, Operator
 from hybridstore.spark.worker import ShardFunction, ShardWork
-from recovery.runs import Claim, newest_claim
-from recovery.shard_log import METRICS, ShardLog
 from tests.tools import rescaled_jobs
-from tests.tools.shard_tools import ATTEMPTS
+from tests.tools.holder_jobs import Job, no_holder_stays
 from tests.tools.spark_programs import CountRunner, RunningCount
 
 pytestmark = pytest.mark.skipif(not exchange.POSSIBLE, reason="holders need Linux")
-
-OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
 
 
 class Watched(RunningCount):
@@ -88,79 +80,10 @@ def _only_in(pid: int) -> InWorkerOnly:
     return InWorkerOnly()
 
 
-class Job:
-    """An operator, the folder of its holders, and batches that are handed to them."""
-
-    def __init__(
-        self, root: Path, program: Any, how: shipped.Placement = "holder", run: str = "run-1", shards: int = 1
-    ) -> None:
-        (root / "state").mkdir(exist_ok=True)
-        self.place = Place(root / "meet")
-        self.run = run
-        self.claims: dict[str, Claim] = {}
-        operator = Operator(
-            program, "op", locate(root / "state"), shards, ("string",), "stream", OUTPUT, placement=how, slots=shards
-        )
-        self.function: ShardFunction = pickle.loads(cloudpickle.dumps(ShardFunction(operator)))
-
-    def batch(self, number: int) -> Batch:
-        """A task of a batch; the first one of a run begins it."""
-        storage = self.function.operator.location.operator("op")
-        if self.run not in self.claims:
-            self.claims[self.run] = claim(storage, new_launch(storage), self.run, number, 1)
-        return Batch(number, "query", self.run, 0, 0, 0, self.claims[self.run], next(ATTEMPTS))
-
-    def hand(self, number: int, *keys: str, shard: int = 0) -> list[dict[str, Any]] | None:
-        table = pa.table({"k": list(keys), "v": [1] * len(keys)})
-        answer = hand_over(self.function, self.batch(number), shard, table, 0.0, self.place)
-        rows: list[dict[str, Any]] | None = None if answer is None else answer.to_pylist()
-        return rows
-
-    def work(self, number: int, *keys: str) -> list[dict[str, Any]]:
-        """As the worker does without a holder."""
-        table = pa.table({"k": list(keys), "v": [1] * len(keys)})
-        rows: list[dict[str, Any]] = (
-            ShardWork(self.function.operator, self.batch(number)).shard(0, table, 0.0).to_pylist()
-        )
-        return rows
-
-    @property
-    def name(self) -> str:
-        return holder_name(self.function, self.batch(0), 0)
-
-    def last_failure(self, seconds_ago: float) -> None:
-        """Let the last failure of the holder be so long ago, or to come: how long ago it was depends on the machine."""
-        moment = time.time() - seconds_ago
-        os.utime(self.place.path / f"{self.name}.failed", (moment, moment))
-
-    def pid(self) -> int:
-        with self.place.connect(self.name, 60) as connection:
-            return exchange.peer(connection)[0]
-
-    def metrics(self, shard: int = 0) -> dict[str, Any]:
-        storage = self.function.operator.location.operator("op")
-        begun = newest_claim(storage)
-        assert begun is not None
-        log = ShardLog(storage.below(StateStoreId(storage.url, "op", shard).folder))
-        newest = log.standing(begun.runs).newest_name()
-        assert newest is not None
-        return {"seen": newest.version, **log.commit(newest).extra[METRICS]}
-
-
 @pytest.fixture(autouse=True)
-def leave_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Holders that a test has started end with it, and what this process knows of them."""
-    monkeypatch.setattr(placement, "_refused", {})
-    monkeypatch.setattr(placement, "_started", [])
-    # a session that other tests of this process have begun leaves accumulators, which no worker of Spark has
-    monkeypatch.setattr(accumulators, "_accumulatorRegistry", {})
-    # a holder would live as long as the process above this one
-    monkeypatch.setattr(os, "getppid", os.getpid)
-    yield
-    for _, process in placement._started:
-        process.kill()
-        process.wait()
-    CACHE.drop(tmp_path / "state/hybridstore/op")
+def leave_no_holder(tmp_path: Path) -> Iterator[None]:
+    with no_holder_stays(str(tmp_path / "state/hybridstore/op")):
+        yield
 
 
 def rows(**counts: int) -> list[dict[str, Any]]:
@@ -494,22 +417,6 @@ class DiesBehindCommit(RunningCount):
 
             LocalStorage.create = create  # type: ignore[method-assign]
         return super().open(group)
-
-
-def test_a_holder_that_dies_between_commit_and_answer(tmp_path: Path) -> None:
-    job = Job(tmp_path, DiesBehindCommit(tmp_path / "once", 2))
-    assert job.hand(0, "a", "b") == rows(a=1, b=1)
-    task = job.batch(1)
-    table = pa.table({"k": ["a"], "v": [1]})
-    assert hand_over(job.function, task, 0, table, 0.0, job.place) is None
-    assert (tmp_path / "once").exists()
-    # the same attempt of Spark: the worker writes another object of the version, which counts
-    assert ShardWork(job.function.operator, task).shard(0, table, 0.0).to_pylist() == rows(a=2)
-    names = sorted((tmp_path / "state/hybridstore/op").rglob(f"{2:020d}-*"))
-    assert [int(path.name.split("-")[2]) - 2 * task.attempt for path in names] == [0, 1]
-    assert job.metrics()["placement"] == "worker"
-    assert job.work(2, "a", "b") == rows(a=3, b=2)
-    assert not list(job.place.path.glob("*.sock"))
 
 
 @pytest.mark.parametrize("what", ["socket", "lock", "folder"])
