@@ -136,10 +136,13 @@ class WindowReads(TimeBuckets):
         >>> sorted(rows.items())
         [('ann', ([0], ['/'])), ('bob', ([900], ['/']))]
         """
-        for key in spans:
-            self._keys.admit(key, pin=False)
         if not spans:
             return {}
+        if self._keys.known:
+            self._keys.admit_all(list(spans))
+        else:
+            for key in spans:
+                self._keys.admit(key, pin=False)
         if self._tail:
             self._ask(list(spans))
         starts, ends = zip(*spans.values(), strict=True)
@@ -154,7 +157,12 @@ class WindowReads(TimeBuckets):
             runs = self._buckets[number].runs
             for key in spans.keys() & runs.keys():
                 start, end = spans[key]
-                times, values = parts_of(runs[key])
+                run = runs[key]
+                if len(run) == 2 and type(run) is tuple and key not in rows:
+                    if start <= run[0] <= end and run[0] >= low:
+                        rows[key] = [run[0]], [run[1]]
+                    continue
+                times, values = parts_of(run)
                 i, j = bisect_left(times, max(start, low)), bisect_right(times, end)
                 if i < j:
                     of_key = rows.get(key)

@@ -291,8 +291,10 @@ def from_rows(
         rows = list(rows)
     failed: list[tuple[int, str]] = []
     # functions of rows may raise, and are then called one by one
-    quick = kinds is None and not (catches and not plan.columns)
+    quick = (kinds is None or plan.null_keys == "skip") and not (catches and not plan.columns)
     if quick and type(rows) is list and (plain := _plain_rows(plan, rows)) is not None:
+        if kinds is not None:
+            kinds.admit(plain.keys[0], first)  # all keys have one type
         return plain._replace(source=rows) if traced else plain
     places: list[int] = []
     keys: list[Any] = []
@@ -368,7 +370,7 @@ def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
     """Return dicts as columns, at C speed, if all have a key and a time of one type and no step maps or filters them;
     else None: each row must be checked. O(rows).
     """
-    if plan.pending or plan.aggregates is None or set(map(type, rows)) != {dict}:
+    if plan.pending or not plan.key or set(map(type, rows)) != {dict}:
         return None
     try:
         parts = [list(map(itemgetter(name), rows)) for name in plan.key]
@@ -380,6 +382,11 @@ def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
     times = _plain_times(moments)
     if times is None or min(times) < 0:
         return None
+    keys = joined_keys(parts, len(rows))
+    if plan.null_keys == "group":
+        keys = list(map(stored_key, keys))
+    if plan.aggregates is None:
+        return Records(keys, list(map(dict, rows)), times, _to_time(moments[0]))
     columns = [
         list(map(name.of, rows))
         if isinstance(name, Projection)
@@ -389,9 +396,6 @@ def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
         for name in plan.aggregates.columns
     ]
     values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
-    keys = joined_keys(parts, len(rows))
-    if plan.null_keys == "group":
-        keys = list(map(stored_key, keys))
     return Records(keys, values if columns else [0] * len(rows), times, _to_time(moments[0]))
 
 

@@ -34,10 +34,11 @@ class Due:
         self._rows: list[tuple[int, Any, Any]] = []
         self.through = self._ahead = max(through, NO_TIME)
 
-    def add(self, ts: int, key: Any, value: Any) -> None:
-        """Note a row that was put. O(1) for a row ahead of what was looked at, else O(rows looked at)."""
-        if ts <= self._ahead:
-            insort(self._rows, (ts, key, value), key=_BY_TIME_AND_KEY)
+    def add(self, keys: list[Any], times: list[int], values: list[Any]) -> None:
+        """Note rows that were put. O(rows), and O(rows looked at) for each that is not ahead of these."""
+        for ts, key, value in zip(times, keys, values, strict=True):
+            if ts <= self._ahead:
+                insort(self._rows, (ts, key, value), key=_BY_TIME_AND_KEY)
 
     def take(self, through: int) -> list[tuple[int, Any, Any]]:
         """Return the rows up to a time that were not returned before. O(log n + rows), and each bucket once."""

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import sys
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, repeat
+from operator import itemgetter
 from typing import Any, Final
 
 from ...clock import time_ms
@@ -77,16 +80,35 @@ class Inputs:
             return rows or None
         taken: list[tuple[int, Any]] = []
         begun = time.monotonic()
-        first, second = self._heads
-        while len(taken) < limit:
-            more, other = first.ready(), second.ready()
-            if not (more or other):
+        while (room := limit - len(taken)) > 0:
+            if seconds is not None and taken:
+                rest = seconds - (time.monotonic() - begun) - len(taken) * self.row_seconds
+                if rest <= 0:
+                    break
+                if self.row_seconds > 0:
+                    room = min(room, 1 + int(rest / self.row_seconds))
+            counts = self._next(room)
+            if not any(counts):
                 break
-            head = first if more and (not other or first.newest <= second.newest) else second
-            taken.append((head.side, head.take()))
-            if seconds is not None and time.monotonic() - begun + len(taken) * self.row_seconds >= seconds:
-                break
+            for head, count in zip(self._heads, counts, strict=True):
+                taken += zip(repeat(head.side), head.take(count))
         return taken or None
+
+    def _next(self, room: int) -> tuple[int, int]:
+        """Return how many rows of each input are next, at most `room`: as far as both inputs are read, by time."""
+        first, second = (head.ready() for head in self._heads)
+        if not (first and second):
+            return min(len(first), room), min(len(second), room)
+        if first[-1] <= second[-1]:
+            counts = len(first), bisect_left(second, first[-1])
+        else:
+            counts = bisect_right(first, second[-1]), len(second)
+        if sum(counts) <= room:
+            return counts
+        # in this order an input that is a list of rising times is merged at C speed
+        merged = sorted(range(sum(counts)), key=(first[: counts[0]] + second[: counts[1]]).__getitem__)
+        of_first = sum(place < counts[0] for place in merged[:room])
+        return of_first, room - of_first
 
 
 class _Head:
@@ -98,45 +120,55 @@ class _Head:
         self.at = reader.at
         self._last_row = reader.last_row
         self._last: Any = None
-        self.newest = -1
-        """The newest time (ms) of all rows so far, the next row included."""
         self._reader = reader
         self._position = (lambda row: row[position]) if isinstance(position, str) else position
         self._stretch = stretch
+        self._newest_taken = -1
         self._rows: list[Any] = []
-        self._next = 0
-        self._looked = False
+        # of each row the newest time (ms) of all rows so far
+        self._newest: list[int] = []
 
-    def ready(self) -> bool:
-        """Whether a row is next; then `newest` counts it. Waits for a row of the input."""
-        if self._looked:
-            return True
-        if self._next == len(self._rows):
+    def ready(self) -> list[int]:
+        """Return the newest time so far (ms) at each of the next rows; empty at the end. Waits for a row of the
+        input.
+        """
+        if not self._rows:
             rows = self._reader.take(self._stretch, None, None)
             if rows is None:
-                return False
+                return []
+            before = self._newest_taken
             self._rows = arrow_rows(rows) if is_arrow(rows) else rows
-            self._next = 0
-        self._looked = True
-        self.newest = max(self.newest, self._time(self._rows[self._next]))
-        return True
+            self._newest = list(accumulate(self._times(self._rows), max, initial=before))[1:]
+            self._newest_taken = self._newest[-1]
+        return self._newest
+
+    def _times(self, rows: list[Any]) -> list[int]:
+        """Return the times of rows; -1 where only a step gives one, or the row has none."""
+        name = self.source.timestamp
+        try:
+            times = list(map(itemgetter(name), rows))
+            if set(map(type, times)) == {int}:
+                return times
+        except (KeyError, TypeError):
+            pass  # a row at a time
+        return list(map(self._time, rows))
 
     def _time(self, row: Any) -> int:
-        """Return the time of a row; -1 if only a step gives it one, or it has none."""
         try:
             moment = as_row(row)[self.source.timestamp]
             return moment if type(moment) is int else time_ms(moment, self.source.timestamp)
         except (KeyError, TypeError, ValueError):
             return -1  # the row is refused, or left out, when the commit takes it
 
-    def take(self) -> Any:
-        """Return the next row."""
-        row = self._rows[self._next]
-        self._next += 1
-        self._looked = False
-        self.at = self.at + 1 if self._position is None else self._position(row)
-        self._last = row
-        return row
+    def take(self, count: int) -> list[Any]:
+        """Return the next rows, so many of those that are ready."""
+        if not count:
+            return []
+        rows, self._rows = self._rows[:count], self._rows[count:]
+        self._newest = self._newest[count:]
+        self._last = rows[-1]
+        self.at = self.at + count if self._position is None else self._position(self._last)
+        return rows
 
     @property
     def last_row(self) -> str | None:

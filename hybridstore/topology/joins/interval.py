@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from itertools import compress
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -18,18 +19,9 @@ from ...clock import NO_TIME, Watermark
 from ...stores.window import WindowStore
 from ..batch import Records
 from .due import Due
+from .pairs import Pairs
 from .shapes import Shape
 from .spec import LEFT, RIGHT, Join
-
-
-class Pair(NamedTuple):
-    """One result: the key, and time and stored value of each side; time None: no row of that side."""
-
-    key: Any
-    left_ts: int | None
-    left_value: Any
-    right_ts: int | None
-    right_value: Any
 
 
 class _Near:
@@ -64,33 +56,26 @@ class _Near:
         return rows
 
 
-class _Commit:
-    """The rows of one commit: they meet those stored before and one another, and are stored together at the end."""
+class Arrivals(NamedTuple):
+    """The rows of a commit in canonical order, by column: values as they are stored, and the side of each row."""
 
-    def __init__(self, stores: tuple[WindowStore, WindowStore], records: Records, reach_ms: int) -> None:
-        # of each key the first and the last time: of a hot key only the rows near these are read
-        first: dict[Any, int] = dict(zip(reversed(records.keys), reversed(records.times), strict=True))
-        last = dict(zip(records.keys, records.times, strict=True))
-        spans = {key: (ts - reach_ms, last[key] + reach_ms) for key, ts in first.items()}
-        self.near: tuple[dict[Any, _Near], dict[Any, _Near]] = (
-            {key: _Near(*rows) for key, rows in stores[LEFT].fetch_many(spans).items()},
-            {key: _Near(*rows) for key, rows in stores[RIGHT].fetch_many(spans).items()},
-        )
-        """The rows of each side, by key, that may meet rows of the commit: stored ones, and those added so far."""
-        self.new: tuple[tuple[list[Any], ...], tuple[list[Any], ...]] = ([], [], []), ([], [], [])
-        """The keys, values and times of the rows of each side, in the order of arrival."""
+    keys: list[Any]
+    sides: list[int]
+    times: list[int]
+    values: list[Any]
 
-    def add(self, side: int, key: Any, value: Any, ts: int) -> None:
-        """Add a row of the commit, behind all that arrived before."""
-        keys, values, times = self.new[side]
-        keys.append(key)
-        values.append(value)
-        times.append(ts)
-        near = self.near[side].get(key)
-        if near is None:
-            self.near[side][key] = _Near([ts], [value])
-        else:
-            near.add(ts, value)
+    def of_side(self, side: int) -> tuple[list[Any], list[int], list[Any]]:
+        """Return keys, times and values of the rows of a side, in order. O(rows)."""
+        chosen = [at == side for at in self.sides]
+        keys, times, values = (list(compress(column, chosen)) for column in (self.keys, self.times, self.values))
+        return keys, times, values
+
+
+# The rows of a key: the one row, as time and value, or several.
+_Rows = tuple[int, Any] | _Near
+# Of each side keys, times and values.
+_Columns = tuple[tuple[list[Any], list[int], list[Any]], tuple[list[Any], list[int], list[Any]]]
+_BOTH: Final = (LEFT, RIGHT)
 
 
 class IntervalJoin:
@@ -127,110 +112,145 @@ class IntervalJoin:
         # by stream time a row is late behind T - grace, by a watermark also at it, as in Spark
         return self.stream_time - self._grace - 1 if clock is None else clock.late_ms - self._grace
 
-    def process(self, records: Records, clock: Watermark | None, now: int) -> list[Pair]:
+    def process(self, records: Records, clock: Watermark | None, now: int) -> list[Pairs]:
         """Join records in canonical order, none of them late, and return the results: rows that are due, then pairs.
 
         T moves to `now` (ms). O(records log rows + results).
         """
+        sides = [side for side, _ in records.values]
+        stored = [
+            iter(self._shapes[at].encoded_all([row for side, row in records.values if side == at])) for at in _BOTH
+        ]
+        return self.join(Arrivals(records.keys, sides, records.times, [next(stored[side]) for side in sides]), now)
+
+    def join(self, rows: Arrivals, now: int) -> list[Pairs]:
+        """Join rows in canonical order, none of them late; see `process`."""
         if self._time != self.stream_time:
             self._index()  # a version was rolled back
-        commit = _Commit(self._stores, records, max(self._reach[LEFT]))
-        encoded = self._shapes[LEFT].encoded, self._shapes[RIGHT].encoded
+        of_sides = rows.of_side(LEFT), rows.of_side(RIGHT)
         how = self._join.how
-        pairs: list[Pair] = []
+        pairs = Pairs()
         if how == "semi":
-            unmatched: dict[Any, _Near] = {}
-            for key, (side, row), ts in records.rows():
-                value = encoded[side](row)
-                pairs += self._first_matches(commit, unmatched, key, side, value, ts)
-                commit.add(side, key, value, ts)
-        else:
-            for key, (side, row), ts in records.rows():
-                value = encoded[side](row)
-                others = commit.near[1 - side].get(key)
-                if others is not None and how != "anti":
-                    before, after = self._reach[side]
+            self._match_first(rows, self._near(of_sides), pairs)
+        elif how != "anti":
+            self._match(rows, self._near(of_sides), pairs)
+        for side in _BOTH:
+            keys, times, values = of_sides[side]
+            if keys:
+                self._stores[side].put_columns(keys, values, times)
+            due = self._due[side]
+            if due is not None:
+                due.add(keys, times, values)
+        return [part for part in (*self.advance(now), pairs) if part]
+
+    def _near(self, of_sides: _Columns) -> tuple[dict[Any, _Rows], dict[Any, _Rows]]:
+        """Return the stored rows of each side, by key, that rows of the other side may meet."""
+        return self._stored(LEFT, of_sides[RIGHT]), self._stored(RIGHT, of_sides[LEFT])
+
+    def _stored(self, side: int, others: tuple[list[Any], list[int], list[Any]]) -> dict[Any, _Rows]:
+        # of each key the first and the last time: of a hot key only the rows near these are read
+        keys, times, _ = others
+        before, after = self._reach[1 - side]
+        first = dict(zip(reversed(keys), reversed(times), strict=True))
+        last = dict(zip(keys, times, strict=True))
+        spans = {key: (ts - before, last[key] + after) for key, ts in first.items()}
+        rows = self._stores[side].fetch_many(spans)
+        return {key: (at[0], values[0]) if len(at) == 1 else _Near(at, values) for key, (at, values) in rows.items()}
+
+    def _match(self, rows: Arrivals, near: tuple[dict[Any, _Rows], dict[Any, _Rows]], pairs: Pairs) -> None:
+        """Add each pair of rows that are near each other, at the later of the two to arrive, partners by time."""
+        add = pairs.add
+        for key, side, row in zip(rows.keys, rows.sides, zip(rows.times, rows.values, strict=True), strict=True):
+            others = near[1 - side].get(key)
+            if others is not None:
+                ts, value = row
+                before, after = self._reach[side]
+                if isinstance(others, tuple):
+                    if ts - before <= others[0] <= ts + after:
+                        if side == LEFT:
+                            add(key, ts, value, *others)
+                        else:
+                            add(key, *others, ts, value)
+                else:
+                    times, values = others.times, others.values
                     for k in others.between(ts - before, ts + after):
                         if side == LEFT:
-                            pairs.append(Pair(key, ts, value, others.times[k], others.values[k]))
+                            add(key, ts, value, times[k], values[k])
                         else:
-                            pairs.append(Pair(key, others.times[k], others.values[k], ts, value))
-                commit.add(side, key, value, ts)
-        self._store(commit)
-        return self.advance(now) + pairs
+                            add(key, times[k], values[k], ts, value)
+            _arrive(near[side], key, row)
 
-    def _first_matches(
-        self, commit: _Commit, unmatched: dict[Any, _Near], key: Any, side: int, value: Any, ts: int
-    ) -> list[Pair]:
-        """Return the left rows that have their first partner with this row, which is not added yet."""
-        before, after = self._reach[side]
-        waiting = unmatched.get(key)
-        if waiting is None:
-            waiting = unmatched[key] = self._without_partner(commit, key)
-        if side == RIGHT:
-            return [Pair(key, *row, None, None) for row in waiting.take(ts - before, ts + after)]
-        partners = commit.near[RIGHT].get(key)
-        if partners is not None and partners.between(ts - before, ts + after):
-            return [Pair(key, ts, value, None, None)]
-        waiting.add(ts, value)
-        return []
-
-    def _without_partner(self, commit: _Commit, key: Any) -> _Near:
-        """Return the stored left rows of a key that have no partner yet."""
+    def _match_first(self, rows: Arrivals, near: tuple[dict[Any, _Rows], dict[Any, _Rows]], pairs: Pairs) -> None:
+        """Add the left rows that have their first partner with a row of the commit, where that row arrives."""
         before, after = self._reach[LEFT]
-        near = commit.near[LEFT].get(key)
-        if near is None:
+        unmatched: dict[Any, _Near] = {}
+        for key, side, row in zip(rows.keys, rows.sides, zip(rows.times, rows.values, strict=True), strict=True):
+            waiting = unmatched.get(key)
+            if waiting is None:
+                waiting = unmatched[key] = self._without_partner(key, near[LEFT].get(key))
+            ts, value = row
+            if side == RIGHT:
+                for waited in waiting.take(ts - after, ts + before):
+                    pairs.add(key, *waited, None, None)
+                _arrive(near[RIGHT], key, row)
+            elif _between(near[RIGHT].get(key), ts - before, ts + after):
+                pairs.add(key, ts, value, None, None)
+            else:
+                waiting.add(ts, value)
+
+    def _without_partner(self, key: Any, rows: _Rows | None) -> _Near:
+        """Return those of the stored left rows of a key that have no partner yet."""
+        if rows is None:
             return _Near([], [])
+        near = _Near([rows[0]], [rows[1]]) if isinstance(rows, tuple) else rows
+        before, after = self._reach[LEFT]
         # partners of a row at the edge of what the commit may meet can be beyond that edge
         stored = list(self._stores[RIGHT].fetch(key, max(near.times[0] - before, 0), near.times[-1] + after))
         partners = _Near([ts for ts, _ in stored], [])
         alone = [place for place, ts in enumerate(near.times) if not partners.between(ts - before, ts + after)]
         return _Near([near.times[place] for place in alone], [near.values[place] for place in alone])
 
-    def _store(self, commit: _Commit) -> None:
-        for side in (LEFT, RIGHT):
-            keys, values, times = commit.new[side]
-            if keys:
-                self._stores[side].put_columns(keys, values, times)
-            due = self._due[side]
-            if due is not None:
-                for key, value, ts in zip(keys, values, times, strict=True):
-                    due.add(ts, key, value)
-
-    def _unmatched(self, now: int) -> list[Pair]:
+    def _unmatched(self, now: int) -> Pairs:
         """Return the rows of sides that are kept whole whose last possible partner is behind T = `now`, and that never
-        had one: by time, right before left, then key, then arrival.
+        had one: by time, right before left, then key, then arrival. O(due rows log rows).
         """
         rows: list[tuple[int, int, Any, Any]] = []
         for side, due in enumerate(self._due):
             if due is None:
                 continue
             before, after = self._reach[side]
-            other = self._stores[1 - side]
-            for ts, key, value in due.take(now - self._join.due_ms(side) - 1):
-                if next(other.fetch(key, max(ts - before, 0), ts + after), None) is None:
-                    rows.append((ts, -side, key, value))
+            waiting = due.take(now - self._join.due_ms(side) - 1)
+            keys, times = [key for _, key, _ in waiting], [ts for ts, _, _ in waiting]
+            partners = self._stored(1 - side, (keys, times, []))
+            rows += [
+                (ts, -side, key, value)
+                for ts, key, value in waiting
+                if not _between(partners.get(key), ts - before, ts + after)
+            ]
         rows.sort(key=_BY_PLACE)
-        return [
-            Pair(key, ts, value, None, None) if place == -LEFT else Pair(key, None, None, ts, value)
-            for ts, place, key, value in rows
-        ]
+        pairs = Pairs()
+        for ts, place, key, value in rows:
+            if place == -LEFT:
+                pairs.add(key, ts, value, None, None)
+            else:
+                pairs.add(key, None, None, ts, value)
+        return pairs
 
-    def advance(self, ts: int) -> list[Pair]:
+    def advance(self, ts: int) -> list[Pairs]:
         """Move T to `ts` (ms), if that is later, and return the rows that are due then and never had a partner."""
         now = max(ts, self._time)
         due = self._unmatched(now)
         for store in self._stores:
             store.advance(now)
         self._time = now
-        return due
+        return [due] if due else []
 
     @property
     def holds_back(self) -> bool:
         """Whether rows wait that come out when no partner can arrive any more."""
         return any(waits and len(store) for waits, store in zip(self._waits, self._stores, strict=True))
 
-    def flush(self) -> list[Pair]:
+    def flush(self) -> list[Pairs]:
         """Let time pass the last possible partner of every row, and return the rows that never had one."""
         return self.advance(max((ts + self._join.due_ms(side) + 1 for side, ts in self._newest()), default=NO_TIME))
 
@@ -239,6 +259,25 @@ class IntervalJoin:
             newest = next(store.all(reverse=True), None)
             if newest is not None and self._waits[side]:
                 yield side, newest[0][1]
+
+
+def _arrive(near: dict[Any, _Rows], key: Any, row: tuple[int, Any]) -> None:
+    """Add a row of the commit behind all that arrived before."""
+    rows = near.get(key)
+    if rows is None:
+        near[key] = row
+    elif isinstance(rows, tuple):
+        several = near[key] = _Near([rows[0]], [rows[1]])
+        several.add(*row)
+    else:
+        rows.add(*row)
+
+
+def _between(rows: _Rows | None, low: int, high: int) -> bool:
+    """Whether a row has a time from `low` to `high` (ms, inclusive)."""
+    if rows is None:
+        return False
+    return low <= rows[0] <= high if isinstance(rows, tuple) else bool(rows.between(low, high))
 
 
 _BY_PLACE: Final = itemgetter(0, 1, 2)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import Any
 
 from changelog.codec import pack
@@ -17,13 +16,12 @@ from ..null_keys import given_keys
 from ..plan import Plan
 from ..results import ResultTable, tabled_rows
 from .columns import all_names, chosen_columns, named_twice
-from .interval import IntervalJoin, Pair
+from .interval import IntervalJoin
+from .pairs import Pairs, together
 from .shapes import Shape
 from .spec import LEFT, RESULT_TIME, RIGHT
 from .stores import versions_name
 from .tables import TableJoin
-
-Output = tuple[Any, ...]
 
 
 class Joining(CustomLogic):
@@ -70,12 +68,12 @@ class Joining(CustomLogic):
     def process(self, records: Records, clock: Watermark | None = None) -> list[Any]:
         """Join records in canonical order, and return the results as pairs. The cost of the join."""
         self._late.clear()
-        alone: list[Pair] = []
+        alone = Pairs()
         kept = self._kept(records, clock, alone)
         newest = max(records.times[-1:], default=NO_TIME) if clock is None else clock.now_ms
-        return alone + self.logic.process(kept, clock, newest)
+        return ([alone] if alone else []) + self.logic.process(kept, clock, newest)
 
-    def _kept(self, records: Records, clock: Watermark | None, alone: list[Pair]) -> Records:
+    def _kept(self, records: Records, clock: Watermark | None, alone: Pairs) -> Records:
         """Return the records that take part: late ones are counted, and those without a key come out `alone`, if their
         side is kept whole.
         """
@@ -95,12 +93,12 @@ class Joining(CustomLogic):
                 self._take_alone(side, row, ts, alone)
         return records.taken(places)
 
-    def _take_alone(self, side: int, row: dict[str, Any], ts: int, alone: list[Pair]) -> None:
+    def _take_alone(self, side: int, row: dict[str, Any], ts: int, alone: Pairs) -> None:
         value = self.shapes[side].encoded(row)
         if side == LEFT and (self.join.kept_whole(LEFT) or self.join.how == "anti"):
-            alone.append(Pair(None, ts, value, None, None))
+            alone.add(None, ts, value, None, None)
         elif side == RIGHT and self.join.kept_whole(RIGHT) and self.join.interval:
-            alone.append(Pair(None, None, None, ts, value))
+            alone.add(None, None, None, ts, value)
 
     def _late_through(self, side: int, clock: Watermark | None) -> int:
         if isinstance(self.logic, IntervalJoin):
@@ -132,20 +130,19 @@ class Joining(CustomLogic):
         """Return pairs, and late rows behind them, by column. Raises ValueError for a column that both sides have, and
         OverflowError for a time beyond datetime. O(results).
         """
-        pairs: list[Pair] = results
+        pairs = together(results)
         late = self.join.late
-        keys = [pair.key for pair in pairs]
-        if self._plan.null_keys == "group":
-            keys = given_keys(keys)
-        moments = times_as(times, list(map(self._time_of, pairs)))
-        whole = [row for row in map(self._whole, pairs, keys, moments) if row is not None]
-        if pairs and len(whole) == len(pairs) and not self._late:
-            names, taken = self._layout()
-            columns = list(map(list, zip(*map(taken, whole), strict=True)))
+        keys = given_keys(pairs.keys) if self._plan.null_keys == "group" else pairs.keys
+        moments = times_as(times, self._times_of(pairs))
+        columns = None if self._late or not pairs else self._whole(pairs, keys, moments)
+        if columns is not None:
+            names, places = self._layout()
+            columns = columns if places is None else [columns[place] for place in places]
             if late is not None:
                 names, columns = [*names, late], [*columns, [None] * len(pairs)]
             return ResultTable(names, None, columns)
-        rows = [self._mapping(*row) for row in zip(pairs, keys, moments, strict=True)]
+        sides = pairs.left_times, pairs.left_values, pairs.right_times, pairs.right_values
+        rows = [self._mapping(key, moment, *row) for key, moment, *row in zip(keys, moments, *sides, strict=True)]
         if late is not None:
             names = list(rows[0]) if rows else self._layout()[0] if self._known else list(self.join.left_side.key)
             rows = [{**row, late: None} for row in rows]
@@ -156,13 +153,15 @@ class Joining(CustomLogic):
         """Return results as rows, as `table` does."""
         return list(self.table(results, times).rows(dict))
 
-    def _time_of(self, pair: Pair) -> int:
-        """Return the time of a result: the later of two streams' rows, and of a table join that of the stream's row."""
-        ts, other = pair.left_ts, pair.right_ts
-        if ts is None:
-            assert other is not None
-            return other
-        return ts if other is None or not self.join.interval else max(ts, other)
+    def _times_of(self, pairs: Pairs) -> list[int]:
+        """Return the times of results: the later of two streams' rows, and of a table join that of the stream's row."""
+        lefts: list[Any] = pairs.left_times
+        rights: list[Any] = pairs.right_times
+        if not self.join.interval:
+            return lefts
+        if None not in lefts and None not in rights:
+            return list(map(max, lefts, rights))
+        return [b if a is None else a if b is None else max(a, b) for a, b in zip(lefts, rights, strict=True)]
 
     @property
     def _known(self) -> bool:
@@ -175,34 +174,33 @@ class Joining(CustomLogic):
             return (key,)
         return (None,) * len(self._plan.key) if key is None else tuple(key)
 
-    def _whole(self, pair: Pair, key: Any, moment: Any) -> Output | None:
-        """Return all columns of a pair in the order of `all_names`; None if a row has columns of its own."""
+    def _whole(self, pairs: Pairs, keys: list[Any], moments: list[Any]) -> list[list[Any]] | None:
+        """Return all columns of results in the order of `all_names`; None if a row has columns of its own."""
         if not self._known:
             return None
-        columns = self._columns(LEFT, pair.left_ts, pair.left_value)
-        others = () if self.join.one_sided else self._columns(RIGHT, pair.right_ts, pair.right_value)
+        columns = self.shapes[LEFT].columns(pairs.left_values, pairs.left_times)
+        others: list[list[Any]] | None = []
+        if not self.join.one_sided:
+            others = self.shapes[RIGHT].columns(pairs.right_values, pairs.right_times)
         if columns is None or others is None:
             return None
-        return (*self._key_parts(key), *columns, *others, moment)
+        parts = [keys] if len(self._plan.key) == 1 else list(map(list, zip(*map(self._key_parts, keys), strict=True)))
+        return [*parts, *columns, *others, moments]
 
-    def _columns(self, side: int, ts: int | None, value: Any) -> tuple[Any, ...] | None:
-        shape = self.shapes[side]
-        return (None,) * (1 + len(shape.names or ())) if ts is None else shape.columns(value, ts)
-
-    def _layout(self) -> tuple[list[str], Callable[[Output], Output]]:
-        """Return the names of the columns of results, and a function that takes them from all columns."""
+    def _layout(self) -> tuple[list[str], list[int] | None]:
+        """Return the names of the columns of results, and their places in `all_names`; None: all in order."""
         names = all_names(self.join, tuple(shape.names or () for shape in self.shapes))
         places, chosen = chosen_columns(self.join, names)
-        if places is None:
-            return chosen, tuple
-        return chosen, itemgetter(*places) if len(places) > 1 else lambda row: (row[places[0]],)
+        return chosen, places
 
-    def _mapping(self, pair: Pair, key: Any, moment: Any) -> dict[str, Any]:
+    def _mapping(
+        self, key: Any, moment: Any, left_ts: int | None, left_value: Any, right_ts: int | None, right_value: Any
+    ) -> dict[str, Any]:
         """Return a result whose rows have columns of their own, by name."""
         join = self.join
         parts = dict(zip(self.join.left_side.key, self._key_parts(key), strict=True))
         columns: dict[tuple[int, str], Any] = {}
-        for side, ts, value in ((LEFT, pair.left_ts, pair.left_value), (RIGHT, pair.right_ts, pair.right_value)):
+        for side, ts, value in ((LEFT, left_ts, left_value), (RIGHT, right_ts, right_value)):
             if side == RIGHT and join.one_sided:
                 continue
             if ts is not None:

@@ -16,7 +16,11 @@ def declared_stores(join: Join) -> dict[str, StoreDeclaration]:
     """Return the stores of a join by name. Their time is moved by the join, and not by records."""
     stores: list[StoreDeclaration] = []
     if join.interval:
-        stores += [_rows_of(join.inputs[side], join.retention_ms(side)) for side in (LEFT, RIGHT)]
+        # rows of a side whose partners come soon stay as long as a bucket of the other side, so that buckets have rows
+        longest = max(join.retention_ms(side) for side in (LEFT, RIGHT))
+        for side in (LEFT, RIGHT):
+            retention_ms = max(join.retention_ms(side), longest // _BUCKETS)
+            stores.append(_rows_of(join.inputs[side], retention_ms, -(-_BUCKETS * retention_ms // longest)))
     else:
         table = join.right_side
         stores.append(key_value_store(table.name))
@@ -28,9 +32,9 @@ def declared_stores(join: Join) -> dict[str, StoreDeclaration]:
     return {store.name: store for store in stores}
 
 
-def _rows_of(source: Input, retention_ms: int) -> StoreDeclaration:
+def _rows_of(source: Input, retention_ms: int, buckets: int = _BUCKETS) -> StoreDeclaration:
     store = window_store(source.name, retention=retention_ms, retain_duplicates=True)
-    store.parameters |= {**BY_ADVANCE, "buckets": _BUCKETS}
+    store.parameters |= {**BY_ADVANCE, "buckets": buckets}
     return store
 
 

@@ -15,7 +15,7 @@ from ...stores.versioned import VersionedStore
 from ...stores.window import WindowStore
 from ..batch import Records
 from .due import Due
-from .interval import Pair
+from .pairs import Pairs
 from .shapes import Shape
 from .spec import LEFT, RIGHT, Join
 
@@ -70,7 +70,7 @@ class TableJoin:
             return self.stream_time - self._versions.history_ms - 1
         return NO_TIME
 
-    def process(self, records: Records, clock: Watermark | None, now: int) -> list[Pair]:
+    def process(self, records: Records, clock: Watermark | None, now: int) -> list[Pairs]:
         """Join records in canonical order, none of them late, and return the results. T moves to `now` (ms), where
         rows wait or a watermark is the time. O(records + results).
         """
@@ -79,7 +79,7 @@ class TableJoin:
             self._index(waiting)  # a version was rolled back
         encoded = self._shapes[LEFT].encoded, self._shapes[RIGHT].encoded
         delete, on = self._join.right_side.delete, self._join.on
-        pairs: list[Pair] = []
+        pairs = Pairs()
         for key, (side, row), ts in records.rows():
             if side == RIGHT:
                 deleted = delete is not None and bool(row.get(delete))
@@ -87,12 +87,13 @@ class TableJoin:
                 continue
             value = encoded[LEFT](row)
             if waiting is None:
-                pairs += self._joined(key, value, ts, key if on is None else row[on])
+                self._join_row(pairs, key, value, ts, key if on is None else row[on])
             else:
                 waiting.put(key, value, ts)
                 assert self._due is not None
-                self._due.add(ts, key, value)
-        return pairs + self.advance(now) if waiting is not None or clock is not None else pairs
+                self._due.add([key], [ts], [value])
+        results = [pairs] if pairs else []
+        return results + self.advance(now) if waiting is not None or clock is not None else results
 
     def _put(self, key: Any, value: Any, ts: int, clock: Watermark | None) -> None:
         """Store a row of the table, or delete its key (None)."""
@@ -105,12 +106,11 @@ class TableJoin:
         else:
             self._newest.put(key, [ts, value])
 
-    def _joined(self, key: Any, value: Any, ts: int, asked: Any) -> list[Pair]:
-        """Return the result of a stream row: none, or one."""
+    def _join_row(self, pairs: Pairs, key: Any, value: Any, ts: int, asked: Any) -> None:
+        """Add the result of a stream row: none, or one."""
         match_ts, match = self._row(asked, ts)
-        if match_ts is None and self._join.how == "inner":
-            return []
-        return [Pair(key, ts, value, match_ts, match)]
+        if match_ts is not None or self._join.how != "inner":
+            pairs.add(key, ts, value, match_ts, match)
 
     def _row(self, key: Any, ts: int) -> tuple[int | None, Any]:
         """Return time and value of the table's row of a key for a stream row of time `ts`; None: no row."""
@@ -123,7 +123,7 @@ class TableJoin:
         newest = self._newest.get(key)
         return _NO_ROW if newest is None else (newest[0], newest[1])
 
-    def advance(self, ts: int) -> list[Pair]:
+    def advance(self, ts: int) -> list[Pairs]:
         """Move T to `ts` (ms), if that is later, and return the results of the rows that no longer wait then."""
         if self._versions is not None and self._waiting is None:
             self._versions.advance(ts)
@@ -135,15 +135,15 @@ class TableJoin:
         self._time = now
         if self._versions is not None:
             self._versions.advance(now)
-        return pairs
+        return [pairs] if pairs else []
 
-    def _released(self, now: int) -> list[Pair]:
+    def _released(self, now: int) -> Pairs:
         """Return the results of waiting rows behind T - grace, by time, key and arrival, with T = `now`."""
         assert self._due is not None
         assert self._join.grace_ms is not None
-        pairs: list[Pair] = []
+        pairs = Pairs()
         for ts, key, value in self._due.take(now - self._join.grace_ms - 1):
-            pairs += self._joined(key, value, ts, key)
+            self._join_row(pairs, key, value, ts, key)
         return pairs
 
     @property
@@ -151,7 +151,7 @@ class TableJoin:
         """Whether stream rows wait for the table."""
         return self._waiting is not None and len(self._waiting) > 0
 
-    def flush(self) -> list[Pair]:
+    def flush(self) -> list[Pairs]:
         """Let time pass every waiting row, and return their results."""
         waiting = self._waiting
         if waiting is None:
