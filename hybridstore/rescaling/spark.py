@@ -54,7 +54,7 @@ from ..spark.operator_file import append_operator, has_moved, read_chain, read_o
 from ..spark.query_log import committed, planned
 from ..spark.reading import shards
 from ..spark.shard.cache import ShardCache
-from ..spark.shard.log import ShardFiles, Since
+from ..spark.shard.log import AttemptLog, Since
 from ..spark.shard.provider import SHARD_BLOCK_RECORDS, StateStoreProvider
 from ..spark.shard.shard_id import StateStoreId
 from ..state.changes import Change
@@ -102,10 +102,10 @@ class Standing:
         """The generation of the shards that count."""
         return int(self.fields["generation"])
 
-    def files(self, shard: int, generation: int, shards: int) -> ShardFiles:
+    def files(self, shard: int, generation: int, shards: int) -> AttemptLog:
         """Return the objects of a shard."""
         identity = self.identity(shard, generation, shards)
-        return ShardFiles(self.storage, identity.folder, identity.identity)
+        return AttemptLog(self.storage, identity.folder, identity.identity)
 
     def identity(self, shard: int, generation: int, shards: int) -> StateStoreId:
         """Return the identity of a shard of a generation of so many shards."""
@@ -270,7 +270,7 @@ class FamilyTask:
         standing, sums = self.standing, dict[str, int]()
         for state in shards(standing.location, standing.operator):
             if state.shard in self.numbers and state.changed is not None:
-                sums = added(sums, Since.of(state.files.log.commit(state.changed)).totals or {})
+                sums = added(sums, Since.of(state.files.objects.commit(state.changed)).totals or {})
         return sums
 
     def _beginning(self, generation: int, child: int) -> tuple[Step, bytes]:

@@ -25,7 +25,7 @@ from .location import Location, locate
 from .operator_file import has_moved, newest_operator, read_operator
 from .query_log import committed
 from .shard.cache import ShardCache
-from .shard.log import ShardFiles
+from .shard.log import AttemptLog
 from .shard.provider import StateStore, StateStoreProvider
 from .shard.shard_id import StateStoreId
 
@@ -53,17 +53,17 @@ class ShardState(NamedTuple):
     location: Location
 
     @property
-    def files(self) -> ShardFiles:
+    def files(self) -> AttemptLog:
         """The shard's objects."""
-        return ShardFiles(self.location.operator(self.operator), self.id.folder, self.id.identity)
+        return AttemptLog(self.location.operator(self.operator), self.id.folder, self.id.identity)
 
     def commit(self, name: LogName) -> Commit:
         """Return the commit of one of its objects. Raises MissingVersionError, and as `ShardLog.commit`."""
         try:
-            return self.files.log.commit(name)
+            return self.files.objects.commit(name)
         except FileNotFoundError as error:
             raise MissingVersionError(
-                f"{self.files.log.where(name)}: removed while it was read (read again)"
+                f"{self.files.objects.where(name)}: removed while it was read (read again)"
             ) from error
 
 
@@ -108,15 +108,15 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
     for shard in range(fields["shards"]):
         query_id, generation = fields.get("query_id", ""), fields["generation"]
         identity = StateStoreId(location.state, operator, shard, query_id, generation, fields["shards"])
-        files = ShardFiles(storage, identity.folder, identity.identity)
-        standing = files.log.standing(claim.runs)
+        files = AttemptLog(storage, identity.folder, identity.identity)
+        standing = files.objects.standing(claim.runs)
         newest = standing.newest_name()
         if newest is None and not lenient and (claim.first or committed(location.query()) >= 0):
             raise MissingVersionError(
                 f"{files.storage.url}: found no object of shard {shard}, expected its log (restore the folder from a "
                 "copy)"
             )
-        changed = standing.top(standing.newest, files.log.parent)
+        changed = standing.top(standing.newest, files.objects.parent)
         states.append(ShardState(operator, shard, identity, standing.newest, changed, newest, claim.runs, location))
     if lenient:
         # A batch without changes has left no object, so every shard has reached the version of the most advanced one.
@@ -161,10 +161,10 @@ def changes(state: ShardState, first: int, last: int) -> Iterator[tuple[str, Cha
     """
     files = state.files
     names = {store.number: store.name for store in open_version(state, min(last, state.version)).group.stores.values()}
-    standing = files.log.standing(state.runs, first)
+    standing = files.objects.standing(state.runs, first)
     try:
-        line = [name for name, _ in standing.line(last, files.log.parent, first)]
-        for version in files.log.versions(reversed(line), None):
+        line = [name for name, _ in standing.line(last, files.objects.parent, first)]
+        for version in files.objects.versions(reversed(line), None):
             for body in version.bodies:
                 for mutation in mutations(unpack(body)):
                     if mutation.store == SYSTEM:

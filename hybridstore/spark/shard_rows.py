@@ -63,7 +63,7 @@ def metrics(location: str | Path | Location, operator: str | None = None) -> lis
             files, size = state.files.usage()
             known = {"operator": name, "shard": state.shard, "version": state.version, "files": files, "bytes": size}
             try:
-                rows.append(shard_row(state.files.log, state.newest, state.changed, known))
+                rows.append(shard_row(state.files.objects, state.newest, state.changed, known))
             except FileNotFoundError as error:
                 raise MissingVersionError(
                     f"{state.files.storage.url}: an object was removed while it was read (read again)"

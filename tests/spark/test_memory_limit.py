@@ -10,7 +10,8 @@ import pytest
 
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.session import share_of_overhead
-from hybridstore.spark.shard.cache import LoadedShard, ShardCache
+from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.shard import Shard
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import Claim
 from tests.tools.shard_tools import ATTEMPTS, started
@@ -91,7 +92,7 @@ def test_a_shard_with_a_checkpoint_to_be_made_stays(tmp_path: Path) -> None:
     cache, claim = ShardCache(), started(tmp_path, 0)
     batch(tmp_path, cache, claim, 0, 0, {f"k{i}": 1 for i in range(100)})
     (shard,) = cache._entries.values()
-    assert isinstance(shard, LoadedShard)
+    assert isinstance(shard, Shard)
     shard.checkpoint_due = True
     cache.limit_to(1)
     where, store_id = next(iter(cache._entries))

@@ -95,7 +95,7 @@ def test_a_cold_start_reads_the_checkpoint_and_what_lies_behind_it(tmp_path: Pat
 def test_clearing_away_reads_no_header_of_what_this_process_has_written_or_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembered: int
 ) -> None:
-    monkeypatch.setattr("hybridstore.spark.shard.cache.KEPT_PARENTS", remembered)
+    monkeypatch.setattr("hybridstore.spark.shard.shard.KEPT_PARENTS", remembered)
     with counted() as requests:
         shard = Shard(tmp_path, CountedStorage(requests))
         workers, asked = [ShardCache(), ShardCache()], []
@@ -108,7 +108,7 @@ def test_clearing_away_reads_no_header_of_what_this_process_has_written_or_read(
             asked += requests.names
         loaded = workers[1].take(task.path, shard.id.identity)
         assert loaded is not None
-        log = task.shard_files.log
+        log = task.log.objects
         names = log.names()
         assert len(names) < 20
         assert all(log.parent(name) == loaded.parents[name] for name in names if name in loaded.parents)

@@ -486,7 +486,7 @@ def test_files_stay_bounded_over_a_thousand_batches(tmp_path: Path) -> None:
             most = max(most, count())
     p.maintain(wait=True)
     assert max(most, count()) < 80
-    assert p.shard_files.usage()[0] == len(files(tmp_path))
+    assert p.log.usage()[0] == len(files(tmp_path))
     assert len(at(tmp_path, 1000)) == 50
 
 

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from hybridstore.spark.shard.log import CATCH_UP
+from hybridstore.spark.shard.shard import CATCH_UP
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import newest_claim
 from tests.tools.shard_tools import at, content, operator, provider, put, started

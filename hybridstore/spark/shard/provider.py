@@ -18,25 +18,20 @@ from typing import Any
 
 from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files
-from changelog.frame import Commit
-from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
-from recovery.fetching import FETCHING
-from recovery.layout import LogName
-from recovery.line import EMPTY, Step
-from recovery.rule import launch_of, note
+from recovery.rule import Runs, note
 from recovery.runs import Claim, newest_claim
-from recovery.shard_log import METRICS, SINCE, encode_note, encode_object
+from recovery.shard_log import encode_note
 
 from ...errors import StoreClosedError
-from ...state.checkpointer import Target
 from ...state.named_stores import NamedStores
-from ...state.numbers import added
 from ...state.policy import CheckpointPolicy, Logged
 from ...state.upgrades import Upgrades
 from ..errors import MissingVersionError, StaleAttemptError
-from .cache import CACHE, LoadedShard, ShardCache
-from .log import Loaded, Reached, ShardFiles, Since, Wanted
+from .cache import CACHE, ShardCache
+from .log import AttemptLog, Since
+from .pruning import Kept, prune
+from .shard import Loaded, Shard
 from .shard_id import StateStoreId
 
 # A checkpoint at least every so many segments bounds the number of files, and the replay of a worker without the shard
@@ -120,7 +115,7 @@ class StateStore(NamedStores):
     def __init__(
         self,
         provider: StateStoreProvider,
-        shard: LoadedShard,
+        shard: Shard,
         version: int,
         loaded: Loaded,
         attempt: int = 0,
@@ -185,7 +180,17 @@ class StateStore(NamedStores):
         self.usable()
         if self.read_only:
             raise HybridStoreError(f"{self._provider.path}: commit: found a read store, expected a store of get_store")
-        return self._provider._commit(self, metrics or {})
+        self.shard.group.check_watched()
+        try:
+            self._provider._commit(self, metrics or {})
+        finally:
+            self._end()
+        self.committed = self.version + 1
+        return self.committed
+
+    def _end(self) -> None:
+        self._ended = True
+        self._provider._ended(self)
 
     def abort(self) -> None:
         """Discard the changes. Harmless after a commit, twice, and after the provider was closed.
@@ -194,9 +199,8 @@ class StateStore(NamedStores):
         >>> store.abort()
         """
         if not self._ended:
-            self._ended = True
+            self._end()
             self.shard.checkpoints.finish(wait=True)
-        self._provider._let_go(self)
 
     def dropped_by(self, store: Any) -> dict[str, int]:
         """Return how many records a store has dropped since this version was loaded, by reason.
@@ -266,21 +270,19 @@ class StateStoreProvider:
     ) -> None:
         self.id = store_id
         self.operator = LocalStorage(store_id.operator_path, files=files) if storage is None else storage
-        self.shard_files = ShardFiles(self.operator, store_id.folder, store_id.identity)
+        self.log = AttemptLog(self.operator, store_id.folder, store_id.identity, lenient)
         # the place of the shard, for messages and for the cache
-        self.path = self.shard_files.storage.url
+        self.path = self.log.storage.url
         self._policy = policy
         self._retain = retain
         self._claim = claim
         self._attempts = count(1) if attempts is None else attempts
-        self._lenient = lenient
         self._cache = CACHE if cache is None else cache
         self._block_records = block_records
         self._debug = debug
         self._open: StateStore | None = None
         self._closed = False
         self._last = ShardMetrics()
-        self._differing = 0
         # the version that was noted last; 0: none
         self._noted = 0
 
@@ -311,54 +313,39 @@ class StateStoreProvider:
         checkpoint).
         """
         self._usable(version)
-        if self._open is not None:
-            self._open.abort()
+        self.abort()
         run = self._claimed(version)
         shard = self._cache.take(self.path, self.id.identity)
-        if shard is not None and not shard.group.journal.empty:
-            # A store was changed after its commit or abort: that change belongs to no version.
-            shard = None
-        reached = None if shard is None else shard.reached
-        if shard is None:
-            shard = LoadedShard(self.shard_files.storage, self._policy, self._block_records, debug=self._debug)
-        else:
-            shard.checkpoints.finish(wait=shard.reached.version != version)
-        wanted = Wanted(version, run.runs, run.run_id, self._lenient)
-        loaded = self.shard_files.load(wanted, shard.group, reached)
-        shard.follows(reversed(loaded.line))
-        if loaded.kind != "hit":
-            shard.runner = None
-        if loaded.kind in ("checkpoint", "changelog", "empty"):
-            shard.checkpoints.reader = loaded.checkpoint
-            shard.packs_due = loaded.checkpoint is not None
-        shard.reached = loaded.reached
-        self._differing = loaded.differing
+        if shard is None or not shard.group.journal.empty:
+            # In the second case a store was changed after its commit or abort: that change belongs to no version.
+            shard = self._new_shard(debug=self._debug)
+        loaded = shard.load(self.log, version, run.runs, run.run_id)
         self._open = StateStore(self, shard, version, loaded, next(self._attempts))
         return self._open
+
+    def _new_shard(self, *, debug: bool = False) -> Shard:
+        return Shard(self.log.storage, self._policy, self._block_records, debug=debug)
 
     def get_read_store(self, version: int) -> StateStore:
         """Load `version` for reading only, beside other open stores. Raises as `get_store`."""
         self._usable(version)
         run = self._claim or newest_claim(self.operator)
-        shard = LoadedShard(self.shard_files.storage, self._policy, self._block_records)
-        wanted = Wanted(version, () if run is None else run.runs, "", self._lenient)
-        loaded = self.shard_files.load(wanted, shard.group, None)
-        shard.reached, shard.checkpoints.reader = loaded.reached, loaded.checkpoint
-        return StateStore(self, shard, version, loaded)
+        shard = self._new_shard()
+        return StateStore(self, shard, version, shard.load(self.log, version, () if run is None else run.runs))
 
     def check_reached(self, version: int) -> None:
         """Raise SkippedBatchError unless the batch before `version` reached the shard; nothing is loaded. One list."""
         run = self._claimed(version)
-        if version > run.first and run.run.strict:
-            self.shard_files.check_reached(Wanted(version, run.runs, run.run_id, self._lenient))
+        if version > run.first:
+            self.log.check_reached(version, run.runs, run.run_id)
 
     def was_called_twice(self, version: int) -> bool:
         """True when one task ran the operator more than once in the batch before `version`: for this shard without
         rows, and with rows. One list.
         """
-        return self.shard_files.was_called_twice(version)
+        return self.log.was_called_twice(version)
 
-    def _let_go(self, store: StateStore) -> None:
+    def _ended(self, store: StateStore) -> None:
         if self._open is store:
             self._open = None
 
@@ -375,70 +362,18 @@ class StateStoreProvider:
         if self._open is not None:
             self._open.abort()
 
-    def _commit(self, store: StateStore, extra: dict[str, Any]) -> int:
-        started = time.perf_counter()
-        shard, group, run = store.shard, store.shard.group, self._claimed(store.version)
-        if self._debug:
-            group.check_watched()
-        reached, version = shard.reached, store.version + 1
-        changed = not group.journal.empty
-        try:
-            if changed or run.run.strict:
-                reached = self._create(store, run, extra, started)
-                group.committed(*reached.step)
-            else:
-                self._last = self._numbers(store, version, Logged(), reached.since)
-        finally:
-            store._ended = True
-            self._let_go(store)
-        shard.reached = reached._replace(version=version, run_id=run.run_id)
-        store.committed = version
-        if shard.packs_due and shard.checkpoints.reader is not None:
-            FETCHING.add(shard.checkpoints.reader)
-        shard.packs_due = False
-        if not shard.outlived:
-            self._cache.give(self.path, self.id.identity, shard)
-        return version
+    def _commit(self, store: StateStore, extra: dict[str, Any]) -> None:
+        shard, version = store.shard, store.version + 1
 
-    def _create(self, store: StateStore, run: Claim, extra: dict[str, Any], started: float) -> Reached:
-        """Create the object of a version; return the place of the stores behind it."""
-        shard, group = store.shard, store.shard.group
-        reached, version, wall_ms = shard.reached, store.version + 1, int(time.time() * 1000)
-        digest = group.journal.seal()
-        if store.loaded.rivals - {digest[:4].hex()}:
-            self._differing += 1
-        counts = group.journal.records
-        size = sum(map(len, shard.bodies))
-        logged = Logged.of(1, size, counts, group.kinds)
-        since = reached.since if reached.since.wall_ms else Since(wall_ms=wall_ms)
-        since = since._replace(logged=since.logged.plus(logged))
-        totals = since.totals
-        if totals is None:
-            # Only a checkpoint was read: the object of its version has the counts so far.
-            totals = {} if reached.step == EMPTY else self.shard_files.totals(reached.step)
-        self._last = self._numbers(store, version, logged, since)
-        totals = added(totals, {**self._brief(), **extra})
-        since = since._replace(totals=totals)
-        due = self._due(since, shard)
-        reader = shard.checkpoints.reader
-        if due and reader is not None and not reader.exists():
-            # Another process has pruned the checkpoint against which changes are collected: the next load attaches a
-            # newer one.
-            due, shard.outlived = False, True
-        # The object notes that a checkpoint was begun, so that only one of many workers makes it.
-        since = Since(wall_ms=wall_ms, totals=totals) if due else since
-        numbers = {"wall_ms": wall_ms, **self._brief(), **extra, "totals": totals}
-        fields = {METRICS: numbers, SINCE: since.plain()}
-        commit = Commit(version, digest, counts, wall_ms, group.stream_times(), fields)
-        data = encode_object(self.id.identity, reached.step, commit, shard.bodies)
-        shard.bodies.clear()
-        name = LogName(version, run.launch, store.attempt, digest[:4].hex())
-        self.shard_files.create(name, data)
-        shard.follows([(name, reached.step)])
-        self._last = replace(self._last, commit_ms=round((time.perf_counter() - started) * 1000, 3))
-        shard.commit_ms = self._last.commit_ms
-        shard.checkpoint_due = due
-        return Reached(Step(version, digest), version, run.run_id, since)
+        def numbers(logged: Logged, since: Since) -> dict[str, Any]:
+            self._last = self._numbers(store, version, logged, since)
+            brief = {name: getattr(self._last, name) for name in ShardMetrics.__slots__ if name != "version"}
+            return {**brief, **extra}
+
+        shard.commit(self.log, self._claimed(store.version), store.attempt, numbers)
+        self._last = replace(self._last, commit_ms=shard.commit_ms)
+        if not shard.is_behind:
+            self._cache.give(self.path, self.id.identity, shard)
 
     def note_empty(self, version: int, metrics: dict[str, Any] | None = None) -> bool:
         """Note that batch `version` brought this shard no rows, without loading it. O(1), one create.
@@ -448,20 +383,13 @@ class StateStoreProvider:
         """
         self._usable(version)
         run = self._claimed(version)
-        if not run.run.strict:
-            return True
         wall_ms = int(time.time() * 1000)
         numbers = {"wall_ms": wall_ms, **(metrics or {}), "load": "none"}
         name = note(version + 1, run.launch, next(self._attempts))
         self._noted = version + 1
-        return self.shard_files.create(name, encode_note(self.id.identity, version + 1, wall_ms, numbers))
+        return self.log.create(name, encode_note(self.id.identity, version + 1, wall_ms, numbers))
 
     # --- checkpoints, retention -----------------------------------------------------------------------------------
-
-    def _due(self, since: Since, shard: LoadedShard) -> bool:
-        checkpoints = shard.checkpoints
-        checkpoints.since, checkpoints.begun = since.logged, since.wall_ms / 1000 if since.wall_ms else time.time()
-        return checkpoints.due()
 
     def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[str]:
         """Begin a checkpoint if one is due, use a finished one, and remove files that are not needed.
@@ -474,16 +402,15 @@ class StateStoreProvider:
         try:
             # Not every shard of a task in the same batch.
             if self._noted and (self._noted + self.id.shard) % QUIET_BATCHES == 0:
-                return self._clear(oldest_replay, shard)
+                return self._prune(oldest_replay, shard)
             if shard is not None and shard.checkpoint_due:
-                shard.checkpoint_due = False
-                self._begin_checkpoint(shard)
+                shard.begin_checkpoint(self.log, self._runs)
             if shard is not None:
                 # the next batch's load may already use the checkpoint
                 shard.checkpoints.finish(wait=wait)
                 if shard.cleared < shard.checkpoints.written:
                     shard.cleared = shard.checkpoints.written
-                    return self._clear(oldest_replay, shard)
+                    return self._prune(oldest_replay, shard)
         except (OSError, HybridStoreError):
             # The batch is committed: files that could not be removed now are removed after the next checkpoint, and a
             # load reports damage.
@@ -505,35 +432,24 @@ class StateStoreProvider:
         shard.checkpoints.finish(wait=True)
         written = shard.checkpoints.written
         try:
-            self._begin_checkpoint(shard, wait=True)
+            shard.begin_checkpoint(self.log, self._runs, wait=True)
             shard.cleared = shard.checkpoints.written
         finally:
             self._cache.give(self.path, self.id.identity, shard)
         if shard.checkpoints.failure is not None:
             raise shard.checkpoints.failure
-        self._clear(None, shard)
+        self._prune(None, shard)
         return shard.checkpoints.written > written
 
-    def _begin_checkpoint(self, shard: LoadedShard, *, wait: bool = False) -> None:
-        shard.checkpoints.finish(wait=True)
-        reader = shard.checkpoints.reader
-        if reader is not None and (reader.meta.version == shard.reached.step.version or not reader.exists()):
-            # Another process has pruned the file against which changes are collected: only a reload can checkpoint
-            # again.
-            return
-        step = shard.reached.step
-        launch = 0 if self._claim is None else launch_of(self._claim.runs, step.version)
-        position = Position(step.version, 0, 0)
-        target = Target(self.shard_files.storage, self.id.identity, step.version, step.digest, position, launch)
-        shard.checkpoints.begin(target, wait=wait)
+    @property
+    def _runs(self) -> Runs:
+        return () if self._claim is None else self._claim.runs
 
-    def _clear(self, oldest_replay: int | None, shard: LoadedShard | None) -> list[str]:
-        if self._claim is None:
+    def _prune(self, oldest_replay: int | None, shard: Shard | None) -> list[str]:
+        if not self._runs:
             return []
-        parents = {} if shard is None else shard.parents
-        return self.shard_files.prune(
-            self._policy.keep, self._retain, oldest_replay, self._claim.runs, self._lenient, parents
-        )
+        kept = Kept(self._policy.keep, self._retain, oldest_replay)
+        return prune(self.log, self._runs, kept, {} if shard is None else shard.parents)
 
     # --- looking, closing -----------------------------------------------------------------------------------------
 
@@ -555,13 +471,10 @@ class StateStoreProvider:
             bytes_since_checkpoint=since.logged.bytes,
             records_since_checkpoint=since.logged.records,
             restore_estimate_ms=round(self._policy.estimate(since.logged) * 1000, 3),
-            differing_attempts=self._differing,
+            differing_attempts=store.shard.differing,
             failed_checkpoints=store.shard.checkpoints.failed,
             failed_clearings=store.shard.failed_clearings,
         )
-
-    def _brief(self) -> dict[str, Any]:
-        return {name: getattr(self._last, name) for name in ShardMetrics.__slots__ if name != "version"}
 
     def _metrics(self, store: StateStore) -> ShardMetrics:
         if store.has_committed:
