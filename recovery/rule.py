@@ -48,12 +48,10 @@ def spanned(name: LogName) -> int:
 
 
 class Run(NamedTuple):
-    """One launch that has begun: its number, the first batch that it did, and whether a batch without changes leaves an
-    object (`strict`)."""
+    """One launch that has begun: its number, and the first batch that it did."""
 
     launch: int
     first: int
-    strict: bool = True
 
 
 # Launches that count for some version, oldest first: each with a later first batch than the one before it.
@@ -138,13 +136,8 @@ class Standing:
         return above is not None and spanned(self.notes[above]) > above - version
 
     def absent(self, after: int, through: int) -> Iterator[int]:
-        """Yield the versions above `after`, up to `through`, that have left no object though every batch of their run
-        leaves one. O(versions).
-        """
-        for version in range(after + 1, through + 1):
-            run = counting(self.runs, version)
-            if not self.has(version) and (run is None or run.strict):
-                yield version
+        """Yield the versions above `after`, up to `through`, that have left no object. O(versions)."""
+        return (version for version in range(after + 1, through + 1) if not self.has(version))
 
     def differing(self) -> int:
         """Return how many versions have attempts with different digests. O(objects)."""

@@ -21,7 +21,6 @@ CHECKPOINTS_A_DAY = 24
 CHECKPOINT_BATCHES = 100
 ROWS_PER_SECOND = 10_000
 RECORD_BYTES = 100
-CHANGED_SHARE = 0.1
 # An object of a shard without its records: header, commit and metrics. Measured by the same test.
 OBJECT_BYTES = 700
 SHARDS = (10, 200, 1000)
@@ -65,9 +64,9 @@ MAINTENANCE_SECONDS = 60
 SPARK_DELTAS = 10
 
 
-def ours(shards: int, batch_seconds: float, *, strict: bool = True) -> Requests:
+def ours(shards: int, batch_seconds: float) -> Requests:
     """Return the requests and bytes of a day, the state being where `state=` says."""
-    batches = DAY / batch_seconds * (1.0 if strict else CHANGED_SHARE)
+    batches = DAY / batch_seconds
     objects = BATCH.times(shards * batches)
     kept = CHECKPOINT.times(shards * max(CHECKPOINTS_A_DAY, batches / CHECKPOINT_BATCHES))
     written = ROWS_PER_SECOND * DAY * RECORD_BYTES * 2 + objects.puts * OBJECT_BYTES
@@ -105,24 +104,21 @@ def section() -> list[str]:
         f"it clears away, by the process that has written the log. Assumed: a checkpoint of a shard after "
         f"{CHECKPOINT_BATCHES} batches that change it, and at least {CHECKPOINTS_A_DAY} a day, {ROWS_PER_SECOND:,} "
         f"rows a second that each change a record of {RECORD_BYTES} bytes (written twice, to the log and to a "
-        f"checkpoint), {OBJECT_BYTES} bytes an object beside its records; `strict=False` with a batch that changes "
-        f"{CHANGED_SHARE:.0%} of the shards.",
+        f"checkpoint), {OBJECT_BYTES} bytes an object beside its records.",
         "",
         "Spark's RocksDB provider, in the same way: a PUT for each file, which is the least (Hadoop's connector asks "
         "first, and where it renames that is a copy). With a changelog: a file a batch and shard, also without rows, "
         f"and a snapshot of at least two files where {SPARK_DELTAS} versions passed, at most each minute; by default: "
         "a snapshot a batch. A list of each shard's files every minute.",
         "",
-        "| shards | batches of | requests | GB written | USD | `strict=False`, USD | Spark, changelog, USD "
-        "| Spark, default, USD |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| shards | batches of | requests | GB written | USD | Spark, changelog, USD | Spark, default, USD |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for shards in SHARDS:
         for seconds in BATCHES:
             mine = ours(shards, seconds)
             costs = (
                 mine.dollars,
-                ours(shards, seconds, strict=False).dollars,
                 sparks(shards, seconds, changelog=True).dollars,
                 sparks(shards, seconds, changelog=False).dollars,
             )
@@ -140,8 +136,6 @@ def section() -> list[str]:
         "",
         f"* What costs is PUTs, and these are shards x batches: {batch_puts / most.dollars:.1%} of the largest sum. "
         "Longer batches and fewer shards save in proportion; `tasks=` gives parallelism without more shards.",
-        "* `strict=False` writes nothing for a shard that a batch does not change. It gives up that a skipped shard "
-        "and a lost newest object are noticed ([spark.md](spark.md)).",
         "* Where `checkpoint=` itself is a URL, each Python process reads `offsets/<batch>` once a batch: at most "
         f"{PER_GET / PER_PUT:.0%} more, were every shard in a process of its own. Spark's own offsets and commits are "
         "the same files with either provider, and are not counted.",

@@ -143,7 +143,7 @@ def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | 
     }
     moved = operator is not None and bool(operator.list(MOVED))
     reached = max(needed, floor, segments[-1].first if segments else 0)
-    absent = () if moved or not runs else tuple(standing.absent(reached, standing.newest - 1))
+    absent = () if moved or claim is None else tuple(standing.absent(reached, standing.newest - 1))
     return Line(segments, Shape.SHARD, standing.newest, void, runs, absent, identity=identity)
 
 
@@ -154,5 +154,5 @@ def _guessed(names: list[LogName]) -> Runs:
     runs: Runs = ()
     for launch in sorted({name.launch for name in names}):
         first = min(name.version for name in names if name.launch == launch) - 1
-        runs = begun(runs, Run(launch, first, strict=False))
+        runs = begun(runs, Run(launch, first))
     return runs

@@ -63,7 +63,7 @@ def newest_driver(storage: Storage) -> Driver | None:
     return Driver(fields["host"], fields["pid"]) if "host" in fields else None
 
 
-def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, *, strict: bool = True) -> Claim:
+def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int) -> Claim:
     """Begin the run `run_id` of a launch with `batch`, unless another task has begun it, and return its claim.
 
     `attempt` is the number of the task's attempt. Raises StaleAttemptError when a newer run has begun,
@@ -97,7 +97,7 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, 
                 "applied before that query was: apply it again)"
             )
         number = mine[-1] + 1 if mine else launch
-        runs = begun(newest.runs if newest is not None else (), Run(number, batch, strict))
+        runs = begun(newest.runs if newest is not None else (), Run(number, batch))
         claimed = Claim(run_id, attempt, runs)
         while number // STARTS == same:
             try:
@@ -114,19 +114,19 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, 
                 break  # another task was first: see whose it is
             # Where a file system has no links, a name may be taken by a writer that died half-way.
             number += 1
-            claimed = Claim(run_id, attempt, (*runs[:-1], Run(number, batch, strict)))
+            claimed = Claim(run_id, attempt, (*runs[:-1], Run(number, batch)))
         else:
             raise CannotCommitError(
                 f"{storage.url}: launch {launch} was started {STARTS} times (apply the DataFrame again)"
             )
 
 
-def begin(storage: Storage, batch: int, *, strict: bool = True) -> Claim:
+def begin(storage: Storage, batch: int) -> Claim:
     """Take a new launch and begin its run, as a driver and its first task do: for tools and tests.
 
     Raises as `claim`.
     """
-    return claim(storage, new_launch(storage), uuid.uuid4().hex, batch, 1, strict=strict)
+    return claim(storage, new_launch(storage), uuid.uuid4().hex, batch, 1)
 
 
 def _clear(storage: Storage, launches: list[int], number: int) -> None:

@@ -66,7 +66,6 @@ def apply_program(
     time: Time = "stream",
     policy: CheckpointPolicy = POLICY,
     placement: Placement = "auto",
-    strict: bool = True,
     state: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     cache: str | None = None,
@@ -93,8 +92,6 @@ def apply_program(
     placement   where shards are kept in memory: "worker" (each of Spark's Python workers keeps the shards of its
                 tasks), "holder" (separate processes, as many per host as can work at once), "auto" (holders as soon as
                 workers lose time without them)
-    strict      a batch without changes in a shard creates a small object, too; without `strict`, a shard that a batch
-                did not reach, and the loss of a shard's newest object, cannot be noticed
     state       where the state is instead of below `checkpoint`: a path or URL of its own, for this query alone
     storage_options  settings of the object store that the environment and the machine's role do not give, as in
                      `hybridstore.open`; they are sent to the workers with the operator, and never written
@@ -171,7 +168,6 @@ def apply_program(
         arrow_schema(wanted, zone),
         policy,
         placement,
-        strict=strict,
         tasks=tasks,
         allow=consents(allow),
         input=arrow_schema(rows.schema, zone),

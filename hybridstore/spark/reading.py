@@ -103,7 +103,7 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
         raise MissingVersionError(
             f"{storage.url}: found no run, expected one: the query has not begun a batch, or its objects were removed"
         )
-    lenient = has_moved(storage) or not claim.run.strict
+    moved = has_moved(storage)
     states: list[ShardState] = []
     for shard in range(fields["shards"]):
         query_id, generation = fields.get("query_id", ""), fields["generation"]
@@ -111,15 +111,15 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
         files = AttemptLog(storage, identity.folder, identity.identity)
         standing = files.objects.standing(claim.runs)
         newest = standing.newest_name()
-        if newest is None and not lenient and (claim.first or committed(location.query()) >= 0):
+        if newest is None and not moved and (claim.first or committed(location.query()) >= 0):
             raise MissingVersionError(
                 f"{files.storage.url}: found no object of shard {shard}, expected its log (restore the folder from a "
                 "copy)"
             )
         changed = standing.top(standing.newest, files.objects.parent)
         states.append(ShardState(operator, shard, identity, standing.newest, changed, newest, claim.runs, location))
-    if lenient:
-        # A batch without changes has left no object, so every shard has reached the version of the most advanced one.
+    if moved:
+        # A batch without rows may have left no object, so every shard has reached the version of the most advanced one.
         reached = max(state.version for state in states)
         states = [state._replace(version=reached) for state in states]
     return states

@@ -101,7 +101,6 @@ class Operator:
     slots: int = 1
     # the number that the driver has taken for the launch
     launch: int = STARTS
-    strict: bool = True
     # how many Spark tasks share the shards; None: one each
     tasks: int | None = None
     # estimated bytes that the shards of one process may hold; None: no limit

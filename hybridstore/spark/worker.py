@@ -98,7 +98,7 @@ def this_batch(operator: Operator) -> Batch:
         described = settle_operator(storage, asked, batch, operator.program, operator.allow)
         changed = described["from"] - 1 if described["number"] > 1 else -1
         generation = described["generation"]
-        begun = claim(storage, operator.launch, run_id, batch, attempt, strict=operator.strict)
+        begun = claim(storage, operator.launch, run_id, batch, attempt)
         _claims[key] = begun, changed, generation
     return Batch(batch, query_id, run_id, context.partitionId(), *times, begun, attempt, changed == batch, generation)
 

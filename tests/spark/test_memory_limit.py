@@ -45,7 +45,7 @@ def batch(root: Path, cache: ShardCache, claim: Claim, shard: int, version: int,
 def test_state_of_five_times_the_limit_stays_within_it(tmp_path: Path, seed: int, rounds: int) -> None:
     for number in range(rounds):
         r, root = random.Random(f"{seed} {number}"), tmp_path / str(number)
-        cache, claim = ShardCache(limit=LIMIT), started(root, 0, strict=False)
+        cache, claim = ShardCache(limit=LIMIT), started(root, 0)
         expected: list[dict[str, int]] = [{} for _ in range(SHARDS)]
         loads: set[str] = set()
         for version in range(40):
@@ -64,7 +64,7 @@ def test_state_of_five_times_the_limit_stays_within_it(tmp_path: Path, seed: int
 
 
 def test_the_least_recently_used_shard_leaves_and_its_records_are_freed(tmp_path: Path) -> None:
-    cache, claim = ShardCache(), started(tmp_path, 0, strict=False)
+    cache, claim = ShardCache(), started(tmp_path, 0)
     for shard in range(3):
         batch(tmp_path, cache, claim, shard, shard, {f"k{i}": 1 for i in range(100)})
     shards = list(cache._entries.values())

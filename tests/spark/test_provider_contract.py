@@ -27,7 +27,6 @@ from tests.tools.shard_tools import (
     names,
     provider,
     put,
-    restarted,
     segment,
     started,
     versions,
@@ -212,26 +211,14 @@ def test_scenario_17_empty_commit(tmp_path: Path) -> None:
     assert at(tmp_path, 3) == at(tmp_path, 2) == {"a": 1, "b": 2}
 
 
-def test_a_batch_without_changes_costs_one_small_object_and_none_where_that_was_asked_for(tmp_path: Path) -> None:
-    strict = provider(tmp_path / "strict")
-    assert strict.get_store(0).commit() == 1
-    assert strict.get_store(1).commit({"batch": 1}) == 2
-    assert segment(tmp_path / "strict", 1).stat().st_size < 1100
-    strict.note_empty(2)
-    assert segment(tmp_path / "strict", 3).stat().st_size < 250
-    assert len(names(tmp_path / "strict")) == 3
-    p = restarted(tmp_path, 0, strict=False)
-    for version in range(100):
-        assert p.get_store(version).commit() == version + 1
-        p.note_empty(version + 1)
-    assert files(tmp_path) == set()
-    assert at(tmp_path, 57) == {}
-    write(p, 100, a=1)
-    for version in range(101, 200):
-        p.get_store(version).commit()
-    assert len(files(tmp_path)) == 1
-    assert at(tmp_path, 200) == at(tmp_path, 101) == {"a": 1}
-    assert at(tmp_path, 100) == {}
+def test_a_batch_without_changes_costs_one_small_object(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    assert p.get_store(0).commit() == 1
+    assert p.get_store(1).commit({"batch": 1}) == 2
+    assert segment(tmp_path, 1).stat().st_size < 1100
+    p.note_empty(2)
+    assert segment(tmp_path, 3).stat().st_size < 250
+    assert len(names(tmp_path)) == 3
 
 
 def test_the_objects_of_a_shard_without_rows_stay_few(tmp_path: Path) -> None:
@@ -414,19 +401,6 @@ def test_without_a_run_a_provider_reads_only(tmp_path: Path) -> None:
 def test_bad_ids_are_refused(tmp_path: Path, operator: str, shard: int) -> None:
     with pytest.raises(ValueError, match="found"):
         StateStoreId(str(tmp_path), operator, shard)
-
-
-def test_without_strictness_a_shard_that_a_batch_did_not_reach_goes_on(tmp_path: Path) -> None:
-    p = restarted(tmp_path, 0, strict=False)
-    write(p, 0, a=1)
-    assert write(p, 3, b=2) == 4
-    assert at(tmp_path, 4) == {"a": 1, "b": 2}
-    assert at(tmp_path, 3) == {"a": 1}
-    # the run that comes next is strict, from its own first batch on
-    strict = restarted(tmp_path, 6)
-    assert write(strict, 6, c=3) == 7
-    with pytest.raises(SkippedBatchError, match="batch 7 did not reach"):
-        strict.get_store(8)
 
 
 def test_errors_say_where_and_what_to_do() -> None:

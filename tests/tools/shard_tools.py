@@ -25,9 +25,9 @@ def operator(root: Path) -> Storage:
     return operator_storage(root, "op")
 
 
-def started(root: Path, batch: int, **options: Any) -> Claim:
+def started(root: Path, batch: int) -> Claim:
     """The query is started, or started anew, and begins with a batch."""
-    return begin(operator(root), batch, **options)
+    return begin(operator(root), batch)
 
 
 def provider(
@@ -43,9 +43,9 @@ def provider(
     )
 
 
-def restarted(root: Path, batch: int, *, strict: bool = True, **options: Any) -> StateStoreProvider:
+def restarted(root: Path, batch: int, **options: Any) -> StateStoreProvider:
     """A provider of a query that was started anew, maybe turned back before, and begins with a batch."""
-    return provider(root, run=started(root, batch, strict=strict), **options)
+    return provider(root, run=started(root, batch), **options)
 
 
 def put(store: StateStore, **pairs: int) -> None:

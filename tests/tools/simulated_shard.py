@@ -17,15 +17,12 @@ NEVER = CheckpointPolicy(every_commits=10**9)
 class ProviderShard:
     """A shard of the provider.
 
-    strict       a batch that changes nothing has an object as well
     policy       when to checkpoint; then the shard is cleared up after each batch, too
     by_arrival   launches have the number in which their first tasks began, not the driver's: a protocol that is broken
     """
 
-    def __init__(
-        self, *, strict: bool = True, policy: CheckpointPolicy = NEVER, retain: int = 10, by_arrival: bool = False
-    ) -> None:
-        self.strict, self.policy, self.retain = strict, policy, retain
+    def __init__(self, *, policy: CheckpointPolicy = NEVER, retain: int = 10, by_arrival: bool = False) -> None:
+        self.policy, self.retain = policy, retain
         self.by_arrival = by_arrival
         self.numbers: dict[int, int] = {}
 
@@ -37,9 +34,7 @@ class ProviderShard:
         if self.by_arrival:
             launch = self.numbers.setdefault(launch, (len(self.numbers) + 1) * STARTS)
         if process.memory.get("run") != task.run:
-            process.memory["claim"] = claim(
-                storage, launch, f"run {task.run}", task.batch, task.number, strict=self.strict
-            )
+            process.memory["claim"] = claim(storage, launch, f"run {task.run}", task.batch, task.number)
             process.memory["run"] = task.run
         provider = StateStoreProvider(
             StateStoreId("/simulated", "op", 0),
