@@ -86,7 +86,7 @@ def _to_ext(value: object) -> msgpack.ExtType:
     if kind is set or kind is frozenset:
         # Sorted by their packed form, so that equal sets are equal bytes and digests do not depend on hash seeds.
         items = sorted(pack(item) for item in cast("set[object]", value))
-        return msgpack.ExtType(EXT_SET if kind is set else EXT_FROZENSET, _array_header(len(items)) + b"".join(items))
+        return msgpack.ExtType(EXT_SET if kind is set else EXT_FROZENSET, array_header(len(items)) + b"".join(items))
     if kind is datetime:
         moment = cast(datetime, value)
         local = (moment.replace(tzinfo=None, fold=0) - _NAIVE_EPOCH) // _MICROSECOND
@@ -172,7 +172,8 @@ def _reader(size: int, ext_hook: Callable[[int, bytes], object]) -> Any:
 _OUTERMOST: Final = partial(_from_ext, 0)
 
 
-def _array_header(length: int) -> bytes:
+def array_header(length: int) -> bytes:
+    """Return the header of an array of so many items, in its form of five bytes."""
     return b"\xdd" + length.to_bytes(4, "big")
 
 
@@ -222,7 +223,7 @@ UNPACK_ERRORS: Final = (ValueError, TypeError, ArithmeticError, LookupError, Rec
 
 
 def unpacker(data: bytes) -> Any:
-    """Return a reader of `data`, item by item: `read_array_header()` and `unpack()`, which raise one of
+    """Return a reader of `data`, item by item: `readarray_header()` and `unpack()`, which raise one of
     UNPACK_ERRORS. O(size).
     """
     stream = _reader(len(data), _OUTERMOST)

@@ -112,7 +112,8 @@ class StoreCapture:
     combine: Combine | None = None
 
 
-def _to_little(column: array[int]) -> bytes:
+def to_little(column: array[int]) -> bytes:
+    """Return the bytes of a column, little-endian. O(n)."""
     if sys.byteorder == "big":  # pragma: no cover
         column = column[:]
         column.byteswap()
@@ -137,8 +138,8 @@ def pack_block(columns: Columns) -> tuple[bytes, bytes]:
     payload = packer()(
         [
             columns.keys,
-            None if columns.counts is None else _to_little(array("q", columns.counts)),
-            [_to_little(column) for column in columns.ints],
+            None if columns.counts is None else to_little(array("q", columns.counts)),
+            [to_little(column) for column in columns.ints],
             columns.values,
         ]
     )
@@ -173,8 +174,8 @@ def unpack_block_in_slices(data: bytes, where: str, pause: Callable[[], None]) -
         raise CorruptCheckpointError(f"{where}: block checksum mismatch")
     try:
         stream = unpacker(data[4:])
-        if stream.read_array_header() != 4:
-            raise ValueError("not four parts")
+        if (parts := stream.read_array_header()) not in (4, 5):
+            raise ValueError("neither four parts nor five")
         keys, packed_counts, packed_ints = stream.unpack(), stream.unpack(), stream.unpack()
         values: list[Any] = []
         remaining = stream.read_array_header()
@@ -183,12 +184,16 @@ def unpack_block_in_slices(data: bytes, where: str, pause: Callable[[], None]) -
             count = min(remaining, SLICE_VALUES)
             values += [stream.unpack() for _ in range(count)]
             remaining -= count
+        if parts == 5:
+            stream.skip()
         return _columns(keys, packed_counts, packed_ints, values)
     except UNPACK_ERRORS as error:
         raise CorruptCheckpointError(f"{where}: block cannot be read: {error}") from error
 
 
-def _columns(keys: list[Any], packed_counts: bytes | None, packed_ints: list[bytes], values: list[Any]) -> Columns:
+def _columns(
+    keys: list[Any], packed_counts: bytes | None, packed_ints: list[bytes], values: list[Any], table: bytes = b""
+) -> Columns:
     counts = None if packed_counts is None else list(_from_little(packed_counts))
     ints = tuple(map(_from_little, packed_ints))
     records = len(keys) if counts is None else sum(counts)

@@ -33,7 +33,8 @@ from .block import BlockEntry, Columns, content_hash, is_sound, seal, unpack_blo
 from .directory import Directory, PageEntry, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
-from .pack import PackBytes, PackRecord, StoredPack, open_pack
+from .pack import OpenedPack, PackBytes, PackRecord, StoredPack, open_pack
+from .table import Lookup, look_into
 
 FORMAT_VERSION: Final = 1
 _HASH_BYTES: Final = 16
@@ -274,7 +275,9 @@ class CheckpointReader:
             if data is None:
                 raise CorruptCheckpointError(f"{self.where}: top record of store {store} missing")
             pages = self._decoded[store] = self._pages(data, f"{self.where}: store {store}")
-        return Directory(pages, partial(self.page, store), partial(self.block, store), weakref.ref(self))
+        return Directory(
+            pages, partial(self.page, store), partial(self.block, store), partial(self.look, store), weakref.ref(self)
+        )
 
     def _pages(self, data: bytes, where: str) -> list[PageEntry]:
         return decode_top(data, where)
@@ -338,6 +341,20 @@ class CheckpointReader:
             return ready
         return self._read_twice(
             entry, lambda data: unpack_block(self._checked_block(store, entry, data), self._where(store, entry))
+        )
+
+    def look(self, store: int, entry: BlockEntry) -> Lookup:
+        """Return what finds single records of a block. Raises CorruptCheckpointError when the block's checksum does
+        not fit. O(block).
+        """
+        opened, where = self._packs.get(entry.pack), self._where(store, entry)
+        local = opened is not None and not opened.far and not isinstance(opened, OpenedPack)
+        kept = local and (entry.pack, entry.offset) not in self._fetched
+        return self._read_twice(
+            entry,
+            lambda data: look_into(
+                self._checked_block(store, entry, data), where, kept=kept and isinstance(data, memoryview)
+            ),
         )
 
     def fetched_block(self, store: int, entry: BlockEntry) -> bytes | memoryview:

@@ -18,6 +18,7 @@ from changelog.codec import pack, unpack
 
 from .block import HASH_BYTES, BlockEntry, Columns, content_hash, is_sound, seal
 from .errors import CorruptCheckpointError
+from .table import Lookup
 
 PAGE_LINES: Final = 512
 # A page that is written again takes in a neighbour of fewer lines, so that pages do not shrink over time.
@@ -143,22 +144,25 @@ class Source(Protocol):
 class Directory:
     """The directory of one store in one checkpoint: `pages` are decoded, the lines of a page when it is opened.
 
-    `source` is a weak reference to the open checkpoint; the cold pages and blocks keep the checkpoint open.
+    `source` is a weak reference to the open checkpoint; the cold pages and blocks keep the checkpoint open. `look`
+    finds single records of a block (`table`). Raises CorruptCheckpointError. O(block).
     """
 
-    __slots__ = ("_load", "_open", "pages", "source")
+    __slots__ = ("_load", "_open", "look", "pages", "source")
 
     def __init__(
         self,
         pages: list[PageEntry],
         open_page: Callable[[PageEntry], list[BlockEntry]],
         load: Callable[[BlockEntry], Columns],
+        look: Callable[[BlockEntry], Lookup],
         source: weakref.ref[Source],
     ) -> None:
         self.pages = pages
         self.source = source
         self._open = open_page
         self._load = load
+        self.look = look
 
     def open(self, page: PageEntry) -> list[BlockEntry]:
         """Read the lines of a page, in key order. Raises CorruptCheckpointError. O(lines)."""

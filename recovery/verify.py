@@ -35,6 +35,7 @@ from .layout import CHANGELOG, damage_name, list_checkpoints
 from .line import Fault, Shape, Walk, foreign, log_walk
 from .pack import FooterLine, PackRecord, StoredPack, check_header, read_footer
 from .pages import PageCheckpoint
+from .table import table_fault
 
 
 @dataclass(slots=True)
@@ -327,6 +328,8 @@ class Verifier:
             columns = unpack_block(raw, "")
             if any(not a < b for a, b in pairwise(columns.keys)):
                 return "keys are not in order"
+            if (fault := table_fault(raw, columns)) is not None:
+                return fault
             actual = entry_of(entry.block, entry.bucket, columns, len(raw), hashed, entry.pack, entry.offset)
         except Exception as error:  # a forged block may raise anything
             return _without_place(error, reader.where)

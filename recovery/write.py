@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import lmdb
 
@@ -43,6 +43,10 @@ from .directory import FEW_LINES, PageEntry, cut, encode_page, encode_top, page_
 from .errors import CheckpointError
 from .layout import CheckpointName
 from .pack import PAGE, PackRecord, PackWriter
+from .table import MOST_KEYS, pack_with_table
+
+# Packs records as a block: (its bytes, the hash of its content).
+PackBlock: TypeAlias = Callable[[Columns], tuple[bytes, bytes]]
 
 
 class CheckpointReport(NamedTuple):
@@ -88,12 +92,18 @@ class _Planner:
     """Decides for one store which pages and blocks stay, and packs the changed records. O(changed blocks + pages)."""
 
     def __init__(
-        self, capture: StoreCapture, previous: CheckpointReader | None, writer: PackWriter, limit: int
+        self,
+        capture: StoreCapture,
+        previous: CheckpointReader | None,
+        writer: PackWriter,
+        limit: int,
+        pack_records: PackBlock,
     ) -> None:
         self._capture = capture
         self._previous = previous
         self._writer = writer
         self._limit = limit
+        self._pack_block = pack_records
         self._plan = _StorePlan(capture, [], 1)
 
     def plan(self) -> _StorePlan:
@@ -157,15 +167,22 @@ class _Planner:
         return lay_over(columns, over, self._capture.combine)
 
     def _rewrite(self, bucket: int, columns: Columns) -> None:
-        _pack_records(self._plan, self._writer, bucket, columns, self._limit)
+        _pack_records(self._plan, self._writer, bucket, columns, self._limit, self._pack_block)
 
 
-def _pack_records(plan: _StorePlan, writer: PackWriter, bucket: int, columns: Columns, limit: int) -> None:
+def _pack_records(
+    plan: _StorePlan,
+    writer: PackWriter,
+    bucket: int,
+    columns: Columns,
+    limit: int,
+    pack_records: PackBlock = pack_block,
+) -> None:
     """Pack records of a store's bucket as blocks of about `limit` records. O(records)."""
     pieces = split(columns, limit)[::-1]
     while pieces:
         piece = pieces.pop()
-        data, hashed = pack_block(piece)
+        data, hashed = pack_records(piece)
         if len(data) > BLOCK_BYTES and len(piece.keys) > 1:
             pieces += halve(piece)[::-1]
             continue
@@ -290,9 +307,10 @@ def write_checkpoint(
     launch: int = 0,
     block_records: int = BLOCK_RECORDS,
     pack_bytes: int | None = None,
+    tables: bool = False,
 ) -> CheckpointReport:
     """Write the checkpoint of `version` into `storage` and return its report. `pack_bytes` bounds a pack, and so the
-    memory that this takes (None: 64 MiB).
+    memory that this takes (None: 64 MiB). `tables`: single records of the new blocks will be read (`table`).
 
     `previous` must be the checkpoint since which the captures collected their changes, or None when they hold
     everything. `launch` is part of the name of a shard's checkpoint. Raises OSError or CheckpointError; the storage
@@ -303,7 +321,10 @@ def write_checkpoint(
     old_packs = [] if previous is None else previous.meta.packs
     writer = PackWriter(storage, version, max((record.number for record in old_packs), default=0) + 1, pack_bytes)
     try:
-        plans = [_Planner(capture, previous, writer, block_records).plan() for capture in captures]
+        # a table knows no more than MOST_KEYS keys
+        pack_records = pack_with_table if tables else pack_block
+        limit = min(block_records, MOST_KEYS // 2) if tables else block_records
+        plans = [_Planner(capture, previous, writer, limit, pack_records).plan() for capture in captures]
         items = [item for plan in plans for item in plan.items]
         if previous is not None and previous.storage.url != storage.url:
             # A copy to another place copies every block.

@@ -29,7 +29,7 @@ from recovery.write import CheckpointReport, write_checkpoint
 from .group import StoreGroup
 from .hydration import pass_on
 from .log_lines import info, warn
-from .memory_budget import pack_bytes
+from .memory_budget import BUDGET, pack_bytes
 from .policy import CheckpointPolicy, Logged
 
 RETRY_SECONDS: Final = 30.0
@@ -179,7 +179,8 @@ class Checkpointer:
             return
         with self.apart("the beginning of a checkpoint"):
             captures, settings = self._group.capture(), dict(self._group.settings)
-            write = partial(self._write, target, captures, previous, settings, before)
+            # under a limit single records are read
+            write = partial(self._write, target, captures, previous, settings, before, BUDGET.limit is not None)
             attempt = Attempt(target, captures, self.since, write, prune)
             self.attempt = attempt
             self.since = Logged()
@@ -197,6 +198,7 @@ class Checkpointer:
         previous: CheckpointReader | None,
         settings: dict[str, Any],
         before: Step | None,
+        tables: bool,
     ) -> CheckpointReport:
         """Run in the thread: nothing of the live stores is touched."""
         if before is not None:
@@ -213,6 +215,7 @@ class Checkpointer:
             launch=target.launch,
             block_records=self._block_records,
             pack_bytes=pack_bytes(),
+            tables=tables,
         )
 
     def finish(self, *, wait: bool) -> CheckpointReport | None:

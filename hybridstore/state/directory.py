@@ -30,7 +30,7 @@ from ..progress import Progress
 from . import fork
 from .checkpointer import Checkpointer, Target
 from .group import StoreGroup
-from .home import BUCKET_BLOCK_RECORDS, Home, home_of
+from .home import Home, home_of
 from .hydration import OnProgress, load_all
 from .log import Log
 from .log_lines import warn
@@ -152,11 +152,9 @@ class HybridStore(Usable, NamedStores):
         self._group.journal.on_failure = lambda error: self._broke("a change", error)
         self._turn = self._group.journal.turn
         self._turn.where, self._turn.bound = home.where, True
-        # under a limit single records are read, each at the cost of its block
-        block_records = (
-            home.block_records if asked.memory_limit is None else min(home.block_records, BUCKET_BLOCK_RECORDS)
+        self._checkpoints = Checkpointer(
+            self._group, home.where, asked.checkpoint, home.block_records, partial(Apart, self)
         )
-        self._checkpoints = Checkpointer(self._group, home.where, asked.checkpoint, block_records, partial(Apart, self))
         self._checkpoints.commit_seconds = home.commit_seconds
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
         SHORT_PAUSES.join()

@@ -23,28 +23,44 @@ from itertools import compress
 from typing import Any, Final, TypeAlias
 
 from changelog.errors import HybridStoreError
-from recovery.block import BlockEntry, Columns, Loader, only
+from recovery.block import BlockEntry, Columns, Loader
 from recovery.directory import Directory, PageEntry, Source
+from recovery.table import Lookup, Whole
 
 
 class ColdBlock:
     """A block that is still only in the checkpoint."""
 
-    __slots__ = ("_load", "entry")
+    __slots__ = ("_load", "_look", "_lookup", "entry")
     # How many blocks this element of a list stands for.
     blocks = 1
 
-    def __init__(self, entry: BlockEntry, load: Loader) -> None:
+    def __init__(self, entry: BlockEntry, load: Loader, look: Callable[[BlockEntry], Lookup]) -> None:
         self.entry = entry
         self._load = load
+        self._look = look
+        # what finds single records, once one was read, where that takes no memory
+        self._lookup: Lookup | None = None
 
     def columns(self) -> Columns:
         """Read, check and decode the block. Raises CorruptCheckpointError. O(block)."""
         return self._load(self.entry)
 
     def rows_of(self, key: Any) -> Columns:
-        """Return the records of one key, which was not taken. Raises CorruptCheckpointError. O(block)."""
-        return only(self._load(self.entry), key, key)
+        """Return the records of one key, which was not taken. Raises CorruptCheckpointError. O(log keys) in a block
+        with a table, but for the first key that is read; else O(block).
+        """
+        lookup = self._lookup
+        if lookup is None:
+            lookup = self._look(self.entry)
+            if lookup.kept:
+                self._lookup = lookup
+        return lookup.rows_of(key)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the table of the block is open."""
+        return self._lookup is not None
 
     @property
     def records(self) -> int:
@@ -63,7 +79,7 @@ class DecodedBlock(ColdBlock):
     __slots__ = ()
 
     def __init__(self, entry: BlockEntry, columns: Columns) -> None:
-        super().__init__(entry, lambda _: columns)
+        super().__init__(entry, lambda _: columns, lambda _: Whole(columns))
 
 
 class TakenBlock(ColdBlock):
@@ -72,7 +88,8 @@ class TakenBlock(ColdBlock):
     __slots__ = ("_records", "taken")
 
     def __init__(self, block: ColdBlock) -> None:
-        super().__init__(block.entry, block._load)
+        super().__init__(block.entry, block._load, block._look)
+        self._lookup = block._lookup
         self.taken: set[Any] = set()
         self._records = block.records
 
@@ -139,8 +156,8 @@ class ColdPage:
 
     def open(self) -> list[ColdBlock]:
         """Return its blocks, in key order. Raises CorruptCheckpointError. O(blocks of the page)."""
-        load = self._directory.load
-        return [ColdBlock(entry, load) for entry in self._directory.open(self.entry)]
+        load, look = self._directory.load, self._directory.look
+        return [ColdBlock(entry, load, look) for entry in self._directory.open(self.entry)]
 
 
 Cold: TypeAlias = ColdBlock | ColdPage
@@ -166,7 +183,7 @@ def covering(cold: list[Cold], key: Any) -> int:
 
 def rows_apart(cold: list[Cold], i: int, key: Any) -> Columns | None:
     """Return the records of a key in the cold block at `i`, to be taken out of it; None if the block is to be loaded
-    whole, since memory is not short, or much of the block was taken. Raises CorruptCheckpointError. O(block).
+    whole, since memory is not short, or much of the block was taken. Raises CorruptCheckpointError. As `rows_of`.
     """
     block = cold[i]
     assert isinstance(block, ColdBlock)

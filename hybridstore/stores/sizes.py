@@ -14,7 +14,7 @@ from itertools import islice
 from sys import getsizeof
 from typing import Any, Final
 
-from .cold_blocks import Cold, DecodedBlock, TakenBlock
+from .cold_blocks import Cold, ColdBlock, DecodedBlock, TakenBlock
 
 # So many entries of a map are measured.
 SAMPLE: Final = 32
@@ -25,6 +25,8 @@ HEAP_BYTES: Final = 80
 # A cold block: its line of the directory. A record of a decoded one.
 BLOCK_BYTES: Final = 600
 DECODED_BYTES: Final = 120
+# The open table of a cold block: views of its parts.
+TABLE_BYTES: Final = 1700
 # The state of a sliding window beside its times and values.
 STATE_BYTES: Final = 350
 # Python's allocator rounds up to this.
@@ -74,4 +76,5 @@ def cold_bytes(cold: Sequence[Cold]) -> int:
     """Return about how many bytes cold blocks take by being known. O(blocks)."""
     taken = sum(len(block.taken) for block in cold if type(block) is TakenBlock)
     decoded = sum(block.records for block in cold if type(block) is DecodedBlock)
-    return BLOCK_BYTES * len(cold) + PLACE_BYTES * taken + DECODED_BYTES * decoded
+    tables = sum(block.is_open for block in cold if isinstance(block, ColdBlock))
+    return BLOCK_BYTES * len(cold) + TABLE_BYTES * tables + PLACE_BYTES * taken + DECODED_BYTES * decoded

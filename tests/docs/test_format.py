@@ -16,9 +16,10 @@ from changelog.mutation import ARITY, OP_NAMES, mutations
 from changelog.reader import SegmentReader
 from recovery import checkpoint, runs
 from recovery import pack as packs
-from recovery.block import unpack_block
+from recovery.block import Columns, pack_block, unpack_block
 from recovery.directory import decode_page
 from recovery.pack import StoredPack, damage, read_footer
+from recovery.table import look_into, pack_with_table
 from tests.tools.checkpoints import reader_of
 from tests.tools.memory_storage import MemoryStorage
 
@@ -145,6 +146,23 @@ def test_the_pack_is_read_by_ours() -> None:
     (entry,) = decode_page(pack.read(page.offset, page.size), "it", page.hash)
     assert (entry.block, entry.bucket, entry.first, entry.last) == (1, 0, "a", "b")
     assert (entry.pack, entry.offset, entry.size, entry.hash) == (1, block.offset, block.size, block.hash)
+
+
+def test_the_table_is_read_by_the_words_of_the_page() -> None:
+    raw = example("table")
+    keys, counts, ints, values, table = sealed(raw)
+    assert [keys, counts, ints, values] == sealed(pack_block(Columns(["a", "b"], None, (), [1, [2]]))[0])
+    assert raw.endswith(table)
+    n, columns, counted = struct.unpack("<IHH", table[-8:])
+    assert (n, columns, counted) == (2, 0, 0)
+    *hashes, first, second, k0, k1, k2, v0, v1, v2 = struct.unpack("<2I2H3I3I", table[:-8])
+    assert hashes == sorted(hashes)
+    body = raw[4:]
+    assert [body[k0:k1], body[k1:k2], body[v0:v1], body[v1:v2]] == [b"\xa1a", b"\xa1b", b"\x01", b"\x91\x02"]
+    assert [zlib.crc32([b"\xa1a", b"\xa1b"][place]) for place in (first, second)] == hashes
+    assert pack_with_table(Columns(["a", "b"], None, (), [1, [2]]))[0] == raw
+    table_of = look_into(raw, "it", kept=False)
+    assert [table_of.rows_of(key).values for key in "abc"] == [[1], [[2]], []]
 
 
 def test_the_directory_lines_of_a_checkpoint_are_those_of_the_page(tmp_path: Path) -> None:

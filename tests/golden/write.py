@@ -6,6 +6,8 @@ contents.txt   what each store holds at each version, as Python literals
 `python tests/golden/write.py --shard NEW_DIRECTORY` writes hybridstore/op/ below it: an operator with one shard, as
 Spark writes it, once per format of its objects.
 
+`python tests/golden/write.py --tables NEW_DIRECTORY` writes the same under a limit of memory: its blocks have tables.
+
 `python tests/golden/write.py --changed NEW_DIRECTORY` writes state/ of a program that changed: a store went through an
 upgrade, and a suppression buffer got another bound.
 """
@@ -88,12 +90,13 @@ def change(state: Any, version: int) -> None:
     state.set("position", [version, now])
 
 
-def write(path: Path) -> None:
+def write(path: Path, memory_limit: int | None = None) -> None:
     """Write the golden directory."""
     path.mkdir(parents=True)
     lines = []
     tuning = Tuning(segment_bytes=12_000, frame_records=20, block_records=12)
-    with hs.open(path / "state", checkpoint=hs.CheckpointPolicy(keep=9), _tuning=tuning) as state:
+    policy = hs.CheckpointPolicy(keep=9)
+    with hs.open(path / "state", checkpoint=policy, memory_limit=memory_limit, _tuning=tuning) as state:
         for version in range(1, VERSIONS + 1):
             change(state, version)
             assert state.commit() == version
@@ -164,6 +167,8 @@ def write_changed(path: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "--shard":
         write_shard(Path(sys.argv[2]))
+    elif sys.argv[1] == "--tables":
+        write(Path(sys.argv[2]), memory_limit=1 << 40)
     elif sys.argv[1] == "--changed":
         write_changed(Path(sys.argv[2]))
     else:

@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "hybridstore.stores": (
         "recovery.block",
         "recovery.directory",
+        "recovery.table",
         "changelog",
         "-changelog.writer",
         "-changelog.reader",

@@ -1,0 +1,226 @@
+"""Table: finds the records of one key in a block without decoding the block. Bytes: docs/format.md, "Table of a block".
+
+    hashes   crc32 of each packed key, ascending      order    which of the keys has the hash
+    keys     where each packed key begins             values   where the first value of each key begins
+    rows     the first record of each key, in a block with counts
+
+A block has a table when it was written under a limit of memory: then single records are read. The block's checksum is
+compared when its table is opened, once for each open block, because a damaged table makes keys absent.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any, Final
+
+from changelog.codec import UNPACK_ERRORS, array_header, pack, packer, unpack
+
+from .block import Columns, content_hash, is_sound, only, seal, to_little, unpack_block
+from .errors import CorruptCheckpointError
+
+# The end of a table: how many keys, how many columns of integers, 1 where there are counts.
+_TAIL: Final = struct.Struct("<IHH")
+# The header of a msgpack array of five items: a block with a table.
+_FIVE: Final = 0x95
+# The place of a key is a u16.
+MOST_KEYS: Final = 1 << 16
+# Keys of these types are equal only if their packed bytes are; 0.0 and -0.0 are equal, too.
+_EXACT: Final = (str, bytes, int, bool)
+
+
+class _Packers(threading.local):
+    """A packer for each thread: packing an atom runs no Python code, so nothing can use the packer meanwhile."""
+
+    def __init__(self) -> None:
+        self.pack = packer()
+
+
+_PACKERS: Final = _Packers()
+
+
+def _plain(key: Any) -> Any:
+    """Return an equal key whose packed bytes are those of every equal key: without -0.0."""
+    if type(key) is float:
+        return key + 0.0
+    if type(key) is tuple:
+        return tuple(part + 0.0 if type(part) is float else part for part in key)
+    return key
+
+
+def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
+    """Return (the bytes of a block with a table, the hash of its content); without one for more than MOST_KEYS keys
+    (`pack_block` is for those). Raises ValueError then. O(n log n).
+    """
+    keys, counts = columns.keys, columns.counts
+    if len(keys) > MOST_KEYS:
+        raise ValueError(f"{len(keys)} keys in a block, expected {MOST_KEYS} or fewer")
+    pack_one = packer()
+    packed_keys = list(map(pack_one, keys))
+    exact = type(keys[0]) in _EXACT
+    hashes = list(map(zlib.crc32, packed_keys if exact else map(pack_one, map(_plain, keys))))
+    order = sorted(range(len(keys)), key=hashes.__getitem__)
+    packed_values = list(map(pack_one, columns.values))
+    size = 0
+    parts: list[bytes] = []
+
+    def add(*pieces: bytes) -> int:
+        nonlocal size
+        parts.extend(pieces)
+        size += sum(map(len, pieces))
+        return size
+
+    start = add(bytes([_FIVE]), array_header(len(keys)))
+    key_places = array("I", accumulate(map(len, packed_keys), initial=start))
+    add(*packed_keys)
+    add(pack_one(None if counts is None else to_little(array("q", counts))), array_header(len(columns.ints)))
+    ints = array("I")
+    for column in columns.ints:
+        ints.append(add(pack_one(to_little(column))) - 8 * len(column))
+    value_places = array("I", accumulate(map(len, packed_values), initial=add(array_header(len(packed_values)))))
+    add(*packed_values)
+    rows = array("I") if counts is None else array("I", accumulate(counts, initial=0))
+    add(
+        pack_one(
+            b"".join(
+                (
+                    to_little(array("I", map(hashes.__getitem__, order))),
+                    to_little(array("H", order)),
+                    to_little(key_places),
+                    to_little(value_places if counts is None else array("I", map(value_places.__getitem__, rows))),
+                    to_little(rows),
+                    to_little(ints),
+                    _TAIL.pack(len(keys), len(ints), 0 if counts is None else 1),
+                )
+            )
+        )
+    )
+    payload = b"".join(parts)
+    return seal(payload), content_hash(payload)
+
+
+class Whole:
+    """A block without a table: it is decoded."""
+
+    __slots__ = ("_columns",)
+    # Whether this object may be kept: it holds all records.
+    kept: Final = False
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+
+    def rows_of(self, key: Any) -> Columns:
+        """Return the records of a key. O(log keys), with counts O(keys)."""
+        return only(self._columns, key, key)
+
+
+class RecordTable:
+    """The table of a block whose checksum was compared. `kept`: the bytes are mapped, so keeping it takes no memory."""
+
+    __slots__ = ("_hashes", "_ints", "_keys", "_order", "_payload", "_rows", "_values", "_where", "kept")
+
+    def __init__(self, data: memoryview, where: str, *, kept: bool) -> None:
+        """Raises ValueError or TypeError for a table of another form. O(1)."""
+        self.kept = kept
+        self._where = where
+        self._payload = data[4:]
+        count, columns, counted = _TAIL.unpack_from(data, len(data) - _TAIL.size)
+        sizes = (4 * count, 2 * count, 4 * (count + 1), 4 * (count + 1), 4 * (count + 1) * counted, 4 * columns)
+        start = len(data) - _TAIL.size - sum(sizes)
+        if start < 4 or counted > 1:
+            raise ValueError(f"a table of {count} keys in {len(data)} bytes")
+        begins = accumulate(sizes, initial=start)
+        views = [data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
+        self._hashes, self._keys, self._values = (views[i].cast("I") for i in (0, 2, 3))
+        self._order = views[1].cast("H")
+        self._rows = views[4].cast("I") if counted else None
+        self._ints = views[5].cast("I") if columns else None
+
+    def __len__(self) -> int:
+        """How many keys the block has."""
+        return len(self._order)
+
+    def rows_of(self, key: Any) -> Columns:
+        """Return the records of a key, none if the block has none. Raises CorruptCheckpointError. O(log keys)."""
+        exact = type(key) in _EXACT
+        packed = _PACKERS.pack(key) if exact else pack(_plain(key))
+        hashed, hashes = zlib.crc32(packed), self._hashes
+        i, end = bisect_left(hashes, hashed), len(hashes)
+        try:
+            while i < end and hashes[i] == hashed:
+                place = self._order[i]
+                stored = self._payload[self._keys[place] : self._keys[place + 1]]
+                if exact:
+                    if stored == packed:
+                        return self._read(place, key)
+                elif (other := unpack(stored)) == key:
+                    return self._read(place, other)
+                i += 1
+        except (*UNPACK_ERRORS, struct.error) as error:
+            raise CorruptCheckpointError(f"{self._where}: record cannot be read: {error}") from error
+        return Columns([], None, tuple(array("q") for _ in self._ints or ()), [])
+
+    def _read(self, place: int, key: Any) -> Columns:
+        payload, rows = self._payload, self._rows
+        start, end = self._values[place], self._values[place + 1]
+        first, last = (place, place + 1) if rows is None else (rows[place], rows[place + 1])
+        if last == first + 1:
+            values = [unpack(payload[start:end])]
+            counts = None
+        else:
+            values = unpack(array_header(last - first) + bytes(payload[start:end]))
+            counts = [last - first]
+        if self._ints is None:
+            return Columns([key], counts, (), values)
+        return Columns([key], counts, tuple(self._times(first, last)), values)
+
+    def _times(self, first: int, last: int) -> Iterable[array[int]]:
+        assert self._ints is not None
+        for at in self._ints:
+            column = array("q")
+            column.frombytes(self._payload[at + 8 * first : at + 8 * last])
+            yield column
+
+
+Lookup = RecordTable | Whole
+
+
+def look_into(data: bytes | memoryview, where: str, *, kept: bool) -> Lookup:
+    """Return what finds single records of a block: its table, or, without one, all its records. Raises
+    CorruptCheckpointError, naming `where`, when its checksum or its form is wrong. O(size).
+    """
+    if len(data) < 5 or data[4] != _FIVE or sys.byteorder == "big":
+        return Whole(unpack_block(data, where))
+    if not is_sound(data):
+        raise CorruptCheckpointError(
+            f"{where}: block checksum mismatch (reopen to fall back to the previous checkpoint)"
+        )
+    try:
+        return RecordTable(memoryview(data), where, kept=kept)
+    except (ValueError, TypeError, struct.error) as error:
+        raise CorruptCheckpointError(f"{where}: table of the block cannot be read: {error}") from error
+
+
+def table_fault(data: bytes | memoryview, columns: Columns) -> str | None:
+    """Return how the table of a block differs from its records as text, or None. O(n log n)."""
+    lookup = look_into(data, "", kept=False)
+    if isinstance(lookup, Whole):
+        return None
+    if len(lookup) != len(columns.keys):
+        return f"its table has {len(lookup)} keys, the block {len(columns.keys)}"
+    start = 0
+    counts = columns.counts or [1] * len(columns.keys)
+    for key, count in zip(columns.keys, counts, strict=True):
+        rows = lookup.rows_of(key)
+        ints = tuple(column[start : start + count] for column in columns.ints)
+        values = columns.values[start : start + count]
+        start += count
+        if rows.keys != [key] or rows.ints != ints or pack(rows.values) != pack(values):
+            return f"its table says something else of key {key!r} than its records"
+    return None
