@@ -1,7 +1,8 @@
-"""Power failures: of lives of states, of topologies of several shards, of rescales and of changed programs, as their
-calls to the system are, at any moment, with any of what was not synced: nothing acknowledged is lost.
+"""Power failures: of lives of states, of topologies of several shards, of rescales, of changed programs and of shards
+of Spark, as their calls to the system are, at any moment, with any of what was not synced: nothing acknowledged is
+lost, and every retained version opens.
 
-A run of the tests draws some moments by its seed; `make stress` 1,050 in all.
+A run of the tests draws some moments by its seed; `make stress` 1,500 in all.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from changelog.storage import LocalStorage
 from hybridstore.state.generations import shards_there
 from hybridstore.state.opening import Tuning
 from hybridstore.topology.run_state import RunState
+from recovery.layout import list_checkpoints
 from tests.conftest import STRESS
 from tests.tools.hooks import check_stores, crash
 from tests.tools.power import Power
@@ -198,6 +201,100 @@ def test_a_changed_program(tmp_path: Path, seed: int) -> None:
         assert commits_of(disk / "state") == done
         with second.open(disk / "state", shards=2) as engine:
             assert windows(engine) == expected
+
+    failures(power, tmp_path, seed, check)
+
+
+@pytest.mark.slow
+@pytest.mark.stress
+@pytest.mark.parametrize("keep", [1, 3])
+def test_every_retained_version_of_a_plain_state(tmp_path: Path, seed: int, keep: int) -> None:
+    """`keep` checkpoints with the changelog behind them: each version from the oldest of them on opens with `at=`."""
+    dice, policy = random.Random(seed), replace(POLICY, keep=keep)
+    seen: dict[int, dict[str, Any]] = {0: {}}
+    promises: list[tuple[int, int]] = []  # a version, and the oldest one that opens
+    with recording(tmp_path / "life") as power:
+
+        def promise() -> None:
+            promises.append((version, retained(path, keep)))
+            power.acknowledge(len(promises))
+
+        path = power.root / "state"
+        state = hs.open(path, checkpoint=policy, _tuning=TUNING)
+        for version in range(1, 40):
+            rows = state.key_value("rows")
+            for _ in range(dice.randint(1, 4)):
+                rows.put(f"{dice.randrange(20)}", "v" * dice.randint(0, 80))
+            rows.put("version", version)
+            seen[version] = dict(rows.all())
+            state.commit()
+            promise()
+            if dice.random() < 0.3:
+                state.checkpoint(wait=True)
+                promise()
+            if dice.random() < 0.1:
+                state.close() if dice.random() < 0.5 else crash(state)
+                state = hs.open(path, checkpoint=policy, _tuning=TUNING)
+                promise()
+        state.close()
+        promise()
+
+    def check(disk: Path, acknowledged: int | None) -> None:
+        number = acknowledged or 0
+        version = promises[number - 1][0] if number else 0
+        # what the next promise no longer has may be removed already
+        oldest = promises[min(number, len(promises) - 1)][1]
+        with hs.open(disk / "state", checkpoint=policy, _tuning=TUNING) as state:
+            newest = state.version
+            assert version <= newest <= version + 1
+        for each in {newest, *(dice.randint(min(oldest, newest), newest) for _ in range(6)), oldest}:
+            if 0 < each <= newest:
+                with hs.open(disk / "state", at=each) as state:
+                    assert dict(state.key_value("rows").all()) == seen[each] == dict(state.key_value("rows").range())
+
+    failures(power, tmp_path, seed, check)
+
+
+def retained(path: Path, keep: int) -> int:
+    """Return the oldest version that `at=` opens."""
+    checkpoints = list_checkpoints(LocalStorage(path))
+    return checkpoints[-1].version if len(checkpoints) == keep else min((1, *(c.version for c in checkpoints)))
+
+
+@pytest.mark.slow
+@pytest.mark.stress
+def test_every_loadable_version_of_a_shard_of_spark(tmp_path: Path, seed: int) -> None:
+    """A shard of a query: commits, checkpoints, prunes and new launches; `retain` versions below the newest load."""
+    pytest.importorskip("pyarrow")
+    from tests.tools import shard_tools
+
+    dice, retain, versions = random.Random(seed), 4, 30
+    options: dict[str, Any] = {"policy": hs.CheckpointPolicy(every_commits=3), "retain": retain}
+    seen: dict[int, dict[str, int]] = {0: {}}
+    with recording(tmp_path / "life") as power:
+        shard = shard_tools.provider(power.root, **options)
+        for version in range(versions):
+            pairs = {f"k{dice.randrange(12)}": dice.randrange(100) for _ in range(dice.randint(1, 4))}
+            seen[version + 1] = seen[version] | pairs
+            assert shard_tools.write(shard, version, **pairs) == version + 1
+            power.acknowledge(version + 1)
+            if dice.random() < 0.8:
+                shard.maintain(oldest_replay=version + 1, wait=True)
+            if dice.random() < 0.15:
+                shard = shard_tools.restarted(power.root, version + 1, **options)
+
+    def check(disk: Path, acknowledged: int | None) -> None:
+        newest = acknowledged or 0
+        # a prune keeps what the query may replay, the newest version of its checkpoint log among it
+        for version in range(max(0, newest - retain), newest + 1):
+            assert shard_tools.at(disk, version) == seen[version], version
+        again = shard_tools.restarted(disk, newest, **options)
+        for version in range(newest, versions):
+            pairs = {key: value for key, value in seen[version + 1].items() if seen[version].get(key) != value}
+            assert shard_tools.write(again, version, **pairs) == version + 1
+            again.maintain(oldest_replay=version + 1, wait=True)
+        for version in range(max(0, versions - retain), versions + 1):
+            assert shard_tools.at(disk, version) == seen[version], version
 
     failures(power, tmp_path, seed, check)
 

@@ -234,13 +234,13 @@ def test_idle_connections_are_bounded_and_closed(monkeypatch: pytest.MonkeyPatch
     try:
         before = set(threading.enumerate())
         with ExitStack() as stack:
-            idle = [stack.enter_context(socket.create_connection(server.address, timeout=10)) for _ in range(20)]
+            idle = [stack.enter_context(socket.create_connection(server.address, timeout=60)) for _ in range(20)]
             # Every connection is closed: 17 at once, and the others when they have been idle.
             assert [connection.recv(1) for connection in idle] == [b""] * 20
             assert len(set(threading.enumerate()) - before) <= 3
         for thread in set(threading.enumerate()) - before:
             thread.join()
-        with urlopen("http://{}:{}/metrics".format(*server.address), timeout=10) as answer:
+        with urlopen("http://{}:{}/metrics".format(*server.address), timeout=60) as answer:
             assert answer.status == 200
     finally:
         server.close()

@@ -385,7 +385,7 @@ def test_no_commit_mark_is_written_with_a_digest_that_is_not_of_its_frames() -> 
 def test_waiting_for_the_hashing_thread_can_be_interrupted_and_begun_again() -> None:
     piece = digest._WORKER.submit(blake2b(), [memoryview(b"x" * 1000)])
     piece.wait()
-    assert piece.ended.acquire(timeout=5)  # as by a wait that a signal handler interrupts before the release
+    assert piece.ended.acquire(timeout=60)  # as by a wait that a signal handler interrupts before the release
     piece.wait()
     assert piece.done
 
