@@ -23,8 +23,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suites import spark as bench_spark
 from benchmarks.suites.spark import ANSWER, SCHEMA, settings_of, spark_process, write_input
+from benchmarks.suites.spark_queries import native
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHARDS = 16
@@ -97,7 +97,7 @@ def memory(part: str = "Pss") -> float:
 def plan(df: Any, engine: str, work: str, placement: str, folder: Path) -> tuple[Any, str]:
     """Return the streaming DataFrame of the work, and its output mode."""
     if engine != "hybridstore":
-        return bench_spark.native(df, work)
+        return native(df, work, 1, 1)
     import hybridstore as hs
     from benchmarks.suites.scale_out_probe import Probed
     from hybridstore import spark as hsp

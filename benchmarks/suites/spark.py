@@ -3,6 +3,8 @@
     python -m benchmarks.suites.spark --work count --keys 10000,100000 --engines hybridstore,native,tws-row
     python -m benchmarks.suites.spark --work sliding --keys 100000 --engines hybridstore,tws-pandas --timeout 1500
     python -m benchmarks.suites.spark --work count --rows 1000 --batches 30          latency
+    python -m benchmarks.suites.spark --work join --rows 20000 --engines hybridstore,native,native-v4
+    python -m benchmarks.suites.spark --engines hybridstore,hybridstore-pandas,tws-pandas,hybridstore-apws,apws
 
 Every engine runs in a process and a JVM of its own, in turn, `--rounds` times, with Unix sockets on and state commits
 durable. The figure is the median of `triggerExecution` over the batches after the first ones, into a sink that throws
@@ -13,6 +15,9 @@ batch get fewer batches, and one that takes longer than `--timeout` is left out 
 count: rows and sum per key so far, a row out per key and batch. tumbling: the count per key and 10 s window. sliding:
 count and sum over the last 10 s, a row out per row in (native: a hopping stand-in, 10 s by 2 s, not the same answers).
 variables: a value, a list and a map for each key, in a class for transformWithState, on Spark's engine and on ours.
+join: rows with an even value with rows with an odd one of the same key, 1.0 partner a row, by the watermark;
+native-v3 and native-v4: with Spark's other formats of a join's state.
+hybridstore-tws, hybridstore-pandas, hybridstore-apws: the classes and functions of Spark's three doors, on ours.
 bare: rows to Python and back, no state. hybridstore-worker and hybridstore-holder: ours, told where to keep its shards.
 """
 
@@ -26,10 +31,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from benchmarks.suites.spark_queries import WINDOW_MS, plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENGINES = (
@@ -37,32 +44,39 @@ ENGINES = (
     "hybridstore-worker",
     "hybridstore-holder",
     "hybridstore-tws",
+    "hybridstore-pandas",
+    "hybridstore-apws",
     "bare",
     "native",
     "native-changelog",
     "native-hdfs",
+    "native-v3",
+    "native-v4",
     "tws-row",
     "apws",
     "tws-pandas",
 )
 # engines that take seconds a batch run this many batches at most, up to 10,000 keys and above
-SLOW = {"hybridstore-tws": (6, 6), "tws-row": (5, 4), "apws": (4, 3), "tws-pandas": (4, 3)}
+SLOW = {
+    "hybridstore-tws": (6, 6),
+    "hybridstore-pandas": (4, 3),
+    "hybridstore-apws": (4, 3),
+    "tws-row": (5, 4),
+    "apws": (4, 3),
+    "tws-pandas": (4, 3),
+}
 # what is compared of a batch's rows: how many, and a sum of their hashes, which no order changes
 ANSWER = ("count(*)", "sum(cast(xxhash64(*) as decimal(38)))")
-WORKS: tuple[str, ...] = ("count", "tumbling", "sliding", "variables")
+WORKS: tuple[str, ...] = ("count", "tumbling", "sliding", "variables", "join")
 # the engines that have a work, where not all have it; ours comes first
-ENGINES_OF: dict[str, tuple[str, ...]] = {"variables": ("hybridstore-tws", "tws-row")}
-WINDOW_MS = 10_000
+ENGINES_OF: dict[str, tuple[str, ...]] = {
+    "variables": ("hybridstore-tws", "tws-row"),
+    "join": ("hybridstore", "native", "native-v3", "native-v4"),
+}
+# our doors, each with Spark's own, and how many times as long as ours a batch of Spark's is meant to take
+DOORS = {"hybridstore-tws": ("tws-row", 6), "hybridstore-pandas": ("tws-pandas", 10), "hybridstore-apws": ("apws", 10)}
 WARM = 3
 SCHEMA = "k string, v long, ms long, t timestamp"
-OUT = {
-    "count": "k string, n long, total long",
-    "tumbling": "k string, start long, n long",
-    "sliding": "k string, ms long, n long, total long",
-    "variables": "k string, n long, total long, recent long, high long",
-}
-# of how many batches the list of "variables" has an element
-RECENT = 5
 
 
 def write_input(folder: Path, keys: int, rows: int, batches: int) -> None:
@@ -92,171 +106,6 @@ def write_input(folder: Path, keys: int, rows: int, batches: int) -> None:
             os.utime(path, (1_760_000_000 + batch, 1_760_000_000 + batch))
 
 
-# --- the engines ----------------------------------------------------------------------------------------------------
-
-
-def hybridstore(df: Any, work: str, checkpoint: str, placement: Any = "auto") -> tuple[Any, str]:
-    import hybridstore as hs
-    from hybridstore import spark as hsp
-
-    stream = hs.stream(key="k", timestamp="ms")
-    if work == "count":
-        from tests.tools.spark_programs import RunningCount
-
-        asked: dict[str, Any] = {"name": "bench", "checkpoint": checkpoint, "shards": 2, "placement": placement}
-        return hsp.apply_program(df, RunningCount(), **asked), "append"
-    if work == "tumbling":
-        topology = stream.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count(), emit="commit")
-        answers = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
-        return answers.selectExpr("k", "window_start as start", "n"), "append"
-    topology = stream.windowed_by(hs.SlidingWindows("10 seconds")).aggregate(n=hs.Count(), total=hs.Sum("v"))
-    answers = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
-    return answers.selectExpr("k", "window_end as ms", "n", "total"), "append"
-
-
-def bare(df: Any) -> tuple[Any, str]:
-    """The floor: rows by key to Python and back, with nothing done and nothing kept."""
-
-    def same(batches: Iterator[Any]) -> Iterator[Any]:
-        yield from batches
-
-    rows = df.select("k", "v", "ms")
-    return rows.repartition(2, "k").mapInArrow(same, rows.schema), "append"
-
-
-def native(df: Any, work: str) -> tuple[Any, str]:
-    from pyspark.sql import functions as f
-
-    if work == "count":
-        return df.groupBy("k").agg(f.count("v").alias("n"), f.sum("v").alias("total")), "update"
-    if work == "tumbling":
-        window = (
-            df.withWatermark("t", "10 seconds").groupBy("k", f.window("t", "10 seconds")).agg(f.count("v").alias("n"))
-        )
-        return window.selectExpr("k", "unix_millis(window.start) as start", "n"), "update"
-    hopping = df.withWatermark("t", "10 seconds").groupBy("k", f.window("t", "10 seconds", "2 seconds"))
-    counts = hopping.agg(f.count("v").alias("n"), f.sum("v").alias("total"))
-    return counts.selectExpr("k", "unix_millis(window.end) as ms", "n", "total"), "update"
-
-
-def count_up(key: str, rows: list[tuple[int, int]], old: Any, work: str) -> tuple[list[tuple[Any, ...]], Any]:
-    """The work of one key in one batch, in plain Python, for all of Spark's Python engines: results and the new
-    state.
-    """
-    if work == "count":
-        n, total = old or (0, 0)
-        new = (n + len(rows), total + sum(v for _, v in rows))
-        return [(key, *new)], new
-    if work == "tumbling":
-        counts: dict[int, int] = {}
-        for ms, _ in rows:
-            counts[ms // WINDOW_MS * WINDOW_MS] = counts.get(ms // WINDOW_MS * WINDOW_MS, 0) + 1
-        if old and old[0] in counts:
-            counts[old[0]] += old[1]
-        last = max(counts)
-        return [(key, start, n) for start, n in counts.items()], (last, counts[last])
-    times, values = (list(old[0]), list(old[1])) if old else ([], [])
-    total, head, emitted = sum(values), 0, []
-    for ms, v in sorted(rows):
-        times.append(ms)
-        values.append(v)
-        total += v
-        while times[head] < ms - WINDOW_MS:
-            total -= values[head]
-            head += 1
-        emitted.append((key, ms, len(times) - head, total))
-    return emitted, (times[head:], values[head:])
-
-
-STATE = {"count": "n long, total long", "tumbling": "start long, n long", "sliding": "ms array<long>, v array<long>"}
-
-
-def transform_with_state(df: Any, work: str, pandas: bool, ours: str | None = None) -> tuple[Any, str]:
-    """The same class on Spark's engine, or (`ours`, a checkpoint) on ours."""
-    from pyspark.sql import Row
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-
-    class Keyed(StatefulProcessor):
-        def init(self, handle: Any) -> None:
-            self.state = handle.getValueState("state", STATE[work])
-
-        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-            if pandas:
-                import pandas as pd
-
-                frame = pd.concat(list(rows))
-                pairs = list(zip(frame["ms"].tolist(), frame["v"].tolist(), strict=True))
-            else:
-                pairs = [(row["ms"], row["v"]) for row in rows]
-            emitted, new = count_up(key[0], pairs, self.state.get() if self.state.exists() else None, work)
-            self.state.update(new)
-            names = [part.split()[0] for part in OUT[work].split(", ")]
-            if pandas:
-                yield pd.DataFrame(emitted, columns=names)
-            else:
-                yield from (Row(**dict(zip(names, row, strict=True))) for row in emitted)
-
-        def close(self) -> None:
-            pass
-
-    class Several(StatefulProcessor):
-        """A value: rows and sum so far. A list: the last batches, (latest time, sum). A map: rows by whether v is high.
-
-        The order of a key's rows changes nothing."""
-
-        def init(self, handle: Any) -> None:
-            self.total = handle.getValueState("total", "n long, total long")
-            self.recent = handle.getListState("recent", "ms long, total long")
-            self.by_height = handle.getMapState("by_height", "high boolean", "n long")
-
-        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-            pairs = [(row["ms"], row["v"]) for row in rows]
-            added = sum(v for _, v in pairs)
-            n, total = self.total.get() if self.total.exists() else (0, 0)
-            self.total.update((n + len(pairs), total + added))
-            recent = [*map(tuple, self.recent.get()), (max(ms for ms, _ in pairs), added)][-RECENT:]
-            self.recent.put(recent)
-            high = sum(v >= 50 for _, v in pairs)
-            for height, count in ((True, high), (False, len(pairs) - high)):
-                if count:
-                    before = self.by_height.getValue((height,))[0] if self.by_height.containsKey((height,)) else 0
-                    self.by_height.updateValue((height,), (before + count,))
-            highs = self.by_height.getValue((True,))[0] if self.by_height.containsKey((True,)) else 0
-            yield Row(k=key[0], n=n + len(pairs), total=total + added, recent=sum(v for _, v in recent), high=highs)
-
-        def close(self) -> None:
-            pass
-
-    grouped = df.groupBy("k")
-    processor = Several() if work == "variables" else Keyed()
-    if ours is not None:
-        from hybridstore import spark as hsp
-
-        place: dict[str, Any] = {"name": "bench", "checkpoint": ours, "shards": 2}
-        return hsp.transform_with_state(grouped, processor, OUT[work], "Update", "None", **place), "update"
-    call = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
-    return call(processor, OUT[work], "Update", "None"), "update"
-
-
-def apply_in_pandas(df: Any, work: str) -> tuple[Any, str]:
-    from pyspark.sql.streaming.state import GroupStateTimeout
-
-    def step(key: Any, frames: Iterator[Any], state: Any) -> Iterator[Any]:
-        import pandas as pd
-
-        frame = pd.concat(list(frames))
-        old = json.loads(state.get[0]) if state.exists else None
-        pairs = list(zip(frame["ms"].tolist(), frame["v"].tolist(), strict=True))
-        rows, new = count_up(key[0], pairs, old, work)
-        state.update((json.dumps(new),))
-        yield pd.DataFrame(rows, columns=[part.split()[0] for part in OUT[work].split(", ")])
-
-    counts = df.groupBy("k").applyInPandasWithState(
-        step, OUT[work], "state string", "update", GroupStateTimeout.NoTimeout
-    )
-    return counts, "update"
-
-
 # --- one run, in a process of its own -------------------------------------------------------------------------------
 
 
@@ -276,25 +125,12 @@ def settings_of(engine: str) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": f"org.apache.spark.sql.execution.streaming.state.{store}",
         # the faster of the two for everything but the engine that shows the other
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": str(engine != "native").lower(),
+        # of the rows that wait for a partner
+        "spark.sql.streaming.join.stateFormatVersion": {"native-v3": "3", "native-v4": "4"}.get(engine, "2"),
     }
 
 
-def plan(df: Any, engine: str, work: str, checkpoint: str) -> tuple[Any, str]:
-    """Return the engine's streaming DataFrame and its output mode."""
-    if engine in ("hybridstore", "hybridstore-worker", "hybridstore-holder"):
-        return hybridstore(df, work, checkpoint, engine.partition("-")[2] or "auto")
-    if engine == "bare":
-        return bare(df)
-    if engine.startswith("native"):
-        return native(df, work)
-    if engine == "hybridstore-tws":
-        return transform_with_state(df, work, pandas=False, ours=checkpoint)
-    if engine == "apws":
-        return apply_in_pandas(df, work)
-    return transform_with_state(df, work, pandas=engine == "tws-pandas")
-
-
-def run(folder: Path, engine: str, work: str, batches: int, turn: int) -> dict[str, Any]:
+def run(folder: Path, engine: str, work: str, batches: int, turn: int, keys: int, rows: int) -> dict[str, Any]:
     """Run `batches` timed batches, and one more whose rows are told."""
     from pyspark.sql import SparkSession
 
@@ -320,7 +156,7 @@ def run(folder: Path, engine: str, work: str, batches: int, turn: int) -> dict[s
         for path in files:
             os.link(path, source / path.name)
         df = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
-        frame, mode = plan(df, engine, work, str(checkpoint))
+        frame, mode = plan(df, engine, work, str(checkpoint), keys, rows)
         writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
         writer = writer.format("noop") if timed else writer.foreachBatch(tell)
         query = writer.trigger(availableNow=True).start()
@@ -364,7 +200,9 @@ def processor_ms() -> float:
     return ticks * 1000 / os.sysconf("SC_CLK_TCK")
 
 
-def measure(folder: Path, engine: str, work: str, batches: int, turn: int, timeout: float) -> dict[str, Any]:
+def measure(
+    folder: Path, engine: str, work: str, batches: int, turn: int, keys: int, rows: int, timeout: float
+) -> dict[str, Any]:
     """`run` in a process of its own. Raises RuntimeError with its last words, or TimeoutError."""
     command = [
         sys.executable,
@@ -377,7 +215,7 @@ def measure(folder: Path, engine: str, work: str, batches: int, turn: int, timeo
         "--work",
         work,
     ]
-    command += ["--batches", str(batches), "--turn", str(turn)]
+    command += ["--batches", str(batches), "--turn", str(turn), "--keys", str(keys), "--rows", str(rows)]
     return spark_process(command, engine, timeout)
 
 
@@ -433,14 +271,14 @@ def compare(
                     continue
                 count = batches_of(engine, batches, keys, rows)
                 try:
-                    answer = measure(place, engine, work, count, turn, timeout)
+                    answer = measure(place, engine, work, count, turn, keys, rows, timeout)
                 except (RuntimeError, TimeoutError) as error:
                     left_out.append(f"{work}, {keys:,} keys: {error}")
                     continue
                 if engine == reference:
                     expected.setdefault(count, answer["answer"])
                 elif engine != "bare" and count not in expected:
-                    expected[count] = measure(place, reference, work, count, rounds, timeout)["answer"]
+                    expected[count] = measure(place, reference, work, count, rounds, keys, rows, timeout)["answer"]
                 stand_in = engine == "bare" or (work == "sliding" and engine.startswith("native"))
                 answer["agrees"] = None if stand_in else answer["answer"] == expected[count]
                 answers[engine].append(answer)
@@ -474,13 +312,26 @@ def show_runs(engines: dict[str, list[dict[str, Any]]], work: str, keys: int, ro
         wrong += False in agrees
         note = "DIFFERS" if False in agrees else "agrees" if True in agrees else "stand-in"
         bound = target(work, keys, rows, engine)
-        judged = "" if bound is None else f"target x{bound:g}: {'reached' if middle / ours >= bound else 'missed'}"
+        judged = "" if bound is None else f"target x{bound:g}: {'reached' if middle / ours >= bound else 'MISSED'}"
         spread = f"{min(times):,.0f} - {max(times):,.0f}, {len(times)} batches"
         mine = processor(runs)
         if used and mine:
             spread += f"; processor {mine:,.0f} ms, x{mine / used:.2f}"
-        print(f"  {engine:<17} {middle:>8,.0f} ms  x{middle / ours:<6.2f} {note:<9} {judged:<24} {spread}")
+        print(f"  {engine:<18} {middle:>8,.0f} ms  x{middle / ours:<6.2f} {note:<9} {judged:<24} {spread}")
+    for door, (theirs, bound) in DOORS.items():
+        if door in engines and theirs in engines:
+            show_door(door, engines[door], theirs, engines[theirs], bound)
     return wrong
+
+
+def show_door(door: str, ours: list[dict[str, Any]], name: str, theirs: list[dict[str, Any]], bound: float) -> None:
+    """Print how many times as long as ours Spark's own operator takes for the same class or function."""
+    ratio = statistics.median(milliseconds(theirs)) / statistics.median(milliseconds(ours))
+    mine, used = processor(theirs), processor(ours)
+    spent = f", processor x{mine / used:.2f}" if mine and used else ""
+    print(
+        f"  {name} beside {door}: x{ratio:.2f}{spent}, target x{bound:g}: {'reached' if ratio >= bound else 'MISSED'}"
+    )
 
 
 # how many times as long as ours a batch of each engine takes, at 10,000 and at 100,000 keys
@@ -504,6 +355,8 @@ TARGETS = {
 
 def target(work: str, keys: int, rows: int, engine: str) -> float | None:
     """Return the ratio that the engine's batch is meant to take, None where there is no target."""
+    if work == "join":
+        return 1 / 1.5
     if rows == 1000:
         return 1.0 if engine.startswith("native") and work == "count" else None
     bounds = TARGETS.get(work, {}).get(engine)
@@ -526,7 +379,7 @@ def main() -> int:
     parser.add_argument("--turn", type=int, default=0, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        answers = run(Path(asked.folder), asked.one, asked.work, asked.batches, asked.turn)
+        answers = run(Path(asked.folder), asked.one, asked.work, asked.batches, asked.turn, int(asked.keys), asked.rows)
         print(json.dumps(answers))
         return 0
     engines, works = asked.engines.split(","), asked.work.split(",")

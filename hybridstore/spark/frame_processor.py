@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ..clock import Duration
 from ..state.group import StoreGroup
 from ..state.upgrades import Upgrade
 from .arrow_schema import arrow_schema
 from .frames import FrameReader, FrameSettings, to_table
-from .operator import Place, spark_schema
+from .operator import Place
 from .stateful_processor import Asked, ProcessorProgram, ProcessorRunner, in_groups, run_processor
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def transform_with_state_in_pandas(
     *,
     key: Sequence[str] | str | None = None,
     upgrade: Mapping[str, Upgrade] | None = None,
+    clock_ticks: Duration | None = None,
     **place: Unpack[Place],
 ) -> DataFrame:
     """The same call as `GroupedData.transformWithStateInPandas`, with the state in the workers.
@@ -58,16 +60,8 @@ def transform_with_state_in_pandas(
     >>> spark.table("visits").collect()
     [Row(user='ann', n=2)]
     """
-    asked = Asked(
-        statefulProcessor,
-        spark_schema(outputStructType),
-        outputMode,
-        timeMode,
-        initialState,
-        eventTimeColumnName,
-        upgrade,
-    )
-    return run_processor(FrameProgram, grouped, key, asked, place)
+    spark = statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName
+    return run_processor(FrameProgram, grouped, Asked(*spark, key, upgrade, clock_ticks), place)
 
 
 class FrameProgram(ProcessorProgram):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
-from ..clock import Watermark
+from ..clock import Duration, Watermark
 from ..state.group import StoreGroup
 from ..topology.output_rows import Column
 from ..topology.plan import NullKeys
@@ -20,7 +20,7 @@ from .operator import Place, apply_program, spark_schema
 from .processor_state import Handle
 from .query_log import watermark_of
 from .shipped import Batch
-from .stateful_processor import grouping_of, in_groups, key_columns, on_time
+from .stateful_processor import grouping_of, in_groups, key_columns, on_time, ticks_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +38,8 @@ def apply_in_pandas_with_state(
     stateStructType: Any,
     outputMode: str,
     timeoutConf: str,
+    *,
+    clock_ticks: Duration | None = None,
     **place: Unpack[Place],
 ) -> DataFrame:
     """The same call as `GroupedData.applyInPandasWithState`, with the state in the workers.
@@ -48,8 +50,8 @@ def apply_in_pandas_with_state(
     their batch. name, checkpoint and the other arguments by name: see `apply_program`.
 
     What differs from Spark: time-outs of processing time come in batches with rows of any key (Spark runs batches
-    without rows for these). Raises ValueError for an unknown mode, time-out or grouping, and for `EventTimeTimeout`
-    without a watermark.
+    without rows for these), or as often as `clock_ticks`, with or without rows. Raises ValueError for an unknown mode,
+    time-out or grouping, and for `EventTimeTimeout` without a watermark.
 
     >>> import pandas
     >>> def visits(key, frames, state):
@@ -87,6 +89,8 @@ def apply_in_pandas_with_state(
         FrameSettings.of(df.sparkSession),
     )
     program.key_columns = key_columns(df, keys)
+    by_clock = timeoutConf == "ProcessingTimeTimeout"
+    program.tick_ms = ticks_of(clock_ticks, by_clock, 'timeoutConf="ProcessingTimeTimeout"')
     return apply_program(df, program, **place)
 
 
@@ -118,6 +122,7 @@ class GroupProgram:
         self.late = late
         self.schema = schema
         self.key_columns: list[Column] = []
+        self.tick_ms: int | None = None
         self.settings = settings
         # Groups time out in shards without rows, too.
         self.empty_shards = {"EventTimeTimeout": "watermark", "ProcessingTimeTimeout": "batch"}.get(timeout)

@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from ..clock import Watermark
+from ..clock import Duration, Watermark, duration_ms
 from ..shards import shard_of
 from ..state.changes import Change, differs
 from ..state.group import StoreGroup
-from ..state.policy import CheckpointPolicy
 from ..state.upgrades import Upgrade
 from ..topology.batch import LeftOut
 from ..topology.output_rows import Column, columns_of_schema
@@ -22,12 +21,11 @@ from .batch_processor import process_batch
 from .connect import ask, grouping, parallelism, watermark_column
 from .grouping_keys import GroupingKeys
 from .location import Location, locate
-from .operator import Place, apply_program
+from .operator import Place, apply_program, spark_schema
 from .operator_file import has_moved, operator_storage
 from .processor_state import Handle
 from .query_log import committed, watermark_of
-from .shard.provider import POLICY
-from .shipped import Batch, Placement
+from .shipped import Batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,31 +45,22 @@ def transform_with_state(
     initialState: Any = None,
     eventTimeColumnName: str = "",
     *,
-    name: str,
-    checkpoint: str,
-    shards: int | None = None,
     key: Sequence[str] | str | None = None,
-    policy: CheckpointPolicy = POLICY,
-    placement: Placement = "auto",
-    state: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    cache: str | None = None,
-    cache_bytes: int | None = None,
-    tasks: int | None = None,
     upgrade: Mapping[str, Upgrade] | None = None,
-    memory_limit: int | None = None,
-    allow: str | Iterable[str] | None = None,
+    clock_ticks: Duration | None = None,
+    **place: Unpack[Place],
 ) -> DataFrame:
     """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
 
     `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. A null key is a group like others.
     `initialState` is grouped likewise and must fit in the driver; every key's goes into the state in batch 0, and later
-    starts ignore the argument. name, checkpoint, allow and the arguments beside them: see `apply_program`. upgrade:
+    starts ignore the argument. name, checkpoint, allow and the other arguments by name: see `apply_program`. upgrade:
     functions by the name of a state variable, for variables whose schema differs from the stored schema. A function
     takes a value (a tuple) of the old schema and returns a value of the new schema; for a list it is called with each
     element, for a map with each value. Without a function a schema may change as Avro's rules allow: fields are added
     (null), removed and reordered, numbers widen. The first batch of a start opens every shard, also shards without
-    rows, so that `init` changes and deletes state everywhere.
+    rows, so that `init` changes and deletes state everywhere. clock_ticks: how often a batch is made, with or without
+    rows, for timers of processing time (None: these timers expire in batches with rows of any key).
 
     What differs from Spark: docs/spark.md, "What differs from Spark's transformWithState". Raises ValueError for an
     unknown mode or grouping.
@@ -95,26 +84,12 @@ def transform_with_state(
     >>> spark.table("visits").collect()
     [Row(user='ann', n=2)]
     """
-    place = Place(
-        name=name,
-        checkpoint=checkpoint,
-        shards=shards,
-        policy=policy,
-        placement=placement,
-        state=state,
-        storage_options=storage_options,
-        cache=cache,
-        cache_bytes=cache_bytes,
-        tasks=tasks,
-        memory_limit=memory_limit,
-        allow=allow,
-    )
-    asked = Asked(statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName, upgrade)
-    return run_processor(ProcessorProgram, grouped, key, asked, place)
+    spark = statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName
+    return run_processor(ProcessorProgram, grouped, Asked(*spark, key, upgrade, clock_ticks), place)
 
 
 class Asked(NamedTuple):
-    """The arguments of Spark's `transformWithState` and its pandas form."""
+    """The arguments of Spark's `transformWithState` and its pandas form, and ours besides a place."""
 
     processor: StatefulProcessor
     output: Any
@@ -122,39 +97,46 @@ class Asked(NamedTuple):
     time_mode: str
     initial: Any
     event_time: str
+    key: Sequence[str] | str | None
     upgrade: Mapping[str, Upgrade] | None
+    clock_ticks: Duration | None
 
 
-def run_processor(
-    kind: type[ProcessorProgram], grouped: Any, key: Sequence[str] | str | None, asked: Asked, place: Place
-) -> DataFrame:
+def run_processor(kind: type[ProcessorProgram], grouped: Any, asked: Asked, place: Place) -> DataFrame:
     """Return the streaming DataFrame of a processor, whose rows come in the form of a kind of program."""
     mode = _MODES.get(asked.time_mode.lower())
     if mode is None:
         raise ValueError(f"timeMode: found {asked.time_mode!r}, expected one of {', '.join(_MODES.values())}")
     if asked.output_mode.lower() not in ("append", "update", "complete"):
         raise ValueError(f"outputMode: found {asked.output_mode!r}, expected append or update")
-    df, keys = grouping_of(grouped, key)
-    late = watermark_column(df)
-    program = kind(asked.processor, keys, asked.output, mode, late if mode == "EventTime" else None, {}, asked.upgrade)
+    df, keys = grouping_of(grouped, asked.key)
+    late, output = watermark_column(df), spark_schema(asked.output)
+    program = kind(asked.processor, keys, output, mode, late if mode == "EventTime" else None, {}, asked.upgrade)
     program.key_columns = key_columns(df, keys)
     program.event_time = asked.event_time or None
+    program.tick_ms = ticks_of(asked.clock_ticks, mode == "ProcessingTime", 'timeMode="ProcessingTime"')
     program.see(df)
-    if not df.isStreaming:
-        if asked.initial is not None:
-            frame, initial_keys = grouping_of(asked.initial, key)
-            program.initial = rows_by_key(_rows(frame.toArrow()), initial_keys)
-            program.initial_schema = frame.schema
-        tasks = place.get("tasks") or place.get("shards") or parallelism(df.sparkSession) or 1
-        return process_batch(df, program, tasks)
     if asked.initial is not None:
         names = ("checkpoint", "state", "storage_options", "cache", "cache_bytes")
-        location = locate(*(place.get(name) for name in names))  # type: ignore[arg-type]
-        if not ask(df.sparkSession, partial(_has_initial_state, location, place["name"])):
-            frame, initial_keys = grouping_of(asked.initial, key)
+        location = locate(*(place.get(name) for name in names)) if df.isStreaming else None  # type: ignore[arg-type]
+        if location is None or not ask(df.sparkSession, partial(_has_initial_state, location, place["name"])):
+            frame, initial_keys = grouping_of(asked.initial, asked.key)
             program.initial = rows_by_key(_rows(frame.toArrow()), initial_keys)
             program.initial_schema = frame.schema
+    if not df.isStreaming:
+        return process_batch(
+            df, program, place.get("tasks") or place.get("shards") or parallelism(df.sparkSession) or 1
+        )
     return apply_program(df, program, **place)
+
+
+def ticks_of(clock_ticks: Duration | None, by_clock: bool, expected: str) -> int | None:
+    """Return how often a batch is made (ms). Raises ValueError for ticks where nothing expires by the clock."""
+    if clock_ticks is None:
+        return None
+    if not by_clock:
+        raise ValueError(f"clock_ticks: found {clock_ticks!r} where nothing expires by the clock, expected {expected}")
+    return duration_ms(clock_ticks, "clock_ticks")
 
 
 def rows_by_key(rows: Iterable[Any], key: Sequence[str]) -> dict[str, list[Any]]:
@@ -214,6 +196,7 @@ class ProcessorProgram:
     ) -> None:
         self.processor = processor
         self.event_time: str | None = None
+        self.tick_ms: int | None = None
         self.initial_schema: Any = None
         self.upgrade = dict(upgrade or {})
         self.key = key

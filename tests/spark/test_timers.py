@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -88,6 +89,72 @@ def test_timers_by_the_clock_fire_without_rows_and_again_in_a_replay(source: Sou
     start(crashes=False)
     # the batch that failed is done again, by the same clock
     assert seen[0] == (number, rows)
+
+
+def test_the_clock_of_sparks_doors_ticks_without_rows(source: Source, tmp_path: Path) -> None:
+    import pandas as pd
+    from pyspark.sql import Row
+    from pyspark.sql.streaming.state import GroupStateTimeout
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    from hybridstore import spark as hsp
+
+    class Reminder(StatefulProcessor):
+        def __init__(self, framed: bool) -> None:
+            self.framed = framed
+
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+            return iter(())
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+            yield pd.DataFrame({"k": [key[0]]}) if self.framed else Row(k=key[0])
+
+        def close(self) -> None:
+            pass
+
+    def timeout(key: Any, frames: Any, state: Any) -> Any:
+        if state.hasTimedOut:
+            state.remove()
+            yield pd.DataFrame({"k": [key[0]]})
+        else:
+            state.update((1,))
+            state.setTimeoutDuration(1)
+
+    grouped = source.stream().groupBy("k")
+    asked: dict[str, Any] = {"shards": 2, "clock_ticks": "100 ms"}
+
+    def place(name: str) -> dict[str, Any]:
+        return {"name": name, "checkpoint": str(tmp_path / name), **asked}
+
+    mode = ("k string", "Update", "ProcessingTime")
+    by_clock = ("k string", "n long", "update", GroupStateTimeout.ProcessingTimeTimeout)
+    doors = {
+        "rows": hsp.transform_with_state(grouped, Reminder(False), *mode, **place("rows")),
+        "frames": hsp.transform_with_state_in_pandas(grouped, Reminder(True), *mode, **place("frames")),
+        "groups": hsp.apply_in_pandas_with_state(grouped, timeout, *by_clock, **place("groups")),
+    }
+    source.add(row("a"), row("b"), row("c"))
+    for name, df in doors.items():
+        seen: list[tuple[int, list[str]]] = []
+
+        def keep(batch: DataFrame, number: int, seen: list[tuple[int, list[str]]] = seen) -> None:
+            seen.append((number, sorted(row["k"] for row in batch.collect())))
+
+        query = df.writeStream.foreachBatch(keep).outputMode("update")
+        running = query.option("checkpointLocation", str(tmp_path / name)).start()
+        while not any(keys for _, keys in seen) and not running.awaitTermination(0.2):
+            pass
+        running.stop()
+        number, keys = next(entry for entry in seen if entry[1])
+        assert (number > 0, keys) == (True, ["a", "b", "c"]), name
+    with pytest.raises(ValueError, match=r"clock_ticks: found '100 ms' .* expected timeMode=\"ProcessingTime\""):
+        hsp.transform_with_state(grouped, Reminder(False), "k string", "Update", "EventTime", **place("refused"))
+    with pytest.raises(ValueError, match=r"clock_ticks: .* expected timeoutConf=\"ProcessingTimeTimeout\""):
+        hsp.apply_in_pandas_with_state(grouped, timeout, *by_clock[:3], "NoTimeout", **place("refused"))
 
 
 def test_ticks_come_for_a_new_multiple_of_the_interval_and_no_other(tmp_path: Any, monkeypatch: Any) -> None:
