@@ -474,10 +474,10 @@ def restored(options: argparse.Namespace, base: str, name: str) -> Iterator[Rest
         states = []
     for shard in states:
         opened = open_version(shard, shard.version)
-        for store in opened.group.stores.values():
-            next(iter(store.all()), None)
-        checkpoint, tail = opened.loaded.checkpoint, opened.loaded.replayed
-        records = sum(opened.metrics().records.values())
+        for name in opened.stores:
+            next(opened.rows(name), None)
+        checkpoint, tail = opened.reader, opened.tail
+        records = sum(store.num_records for store in opened.stores.values())
         yield Restored(
             shard.version, records, 0 if checkpoint is None else checkpoint.meta.version, tail.commits, tail.bytes
         )

@@ -11,6 +11,8 @@ from urllib.parse import unquote
 
 import hybridstore as hs
 
+_FIELDS = ("key", "start", "end", "value")
+
 
 def server(location: str, port: int) -> HTTPServer:
     view = hs.inspect(location).follow()
@@ -20,7 +22,8 @@ def server(location: str, port: int) -> HTTPServer:
             store, _, key = unquote(self.path).strip("/").partition("/")
             view.refresh()
             try:
-                answer: dict[str, Any] = {"version": view.version, "rows": [r._asdict() for r in view.get(store, key)]}
+                rows = [{name: getattr(row, name) for name in _FIELDS} for row in view.get(store, key)]
+                answer: dict[str, Any] = {"version": view.version, "rows": rows}
                 self.send_response(200)
             except (KeyError, TypeError) as error:
                 answer = {"error": str(error)}

@@ -465,7 +465,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"topologies": "declare, run, apply to a DataFrame, compare with a state"},
     {"rescaling": "more, fewer shards", "rewinding": "back to a version", "inspection": "what is there"},
     {"spark": "queries of Spark"},
-    {"topology": "windows, engine, run"},
+    {"topology": "windows, engine, run", "reading": "a state at a version"},
     {"state": "open, commit, checkpoint"},
     {"stores": "key-value, window, session, sliding, suppression"},
     {"aggregation": "aggregators, and the ways to slide"},

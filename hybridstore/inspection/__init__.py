@@ -34,7 +34,7 @@ def inspect(
     1
     >>> look = hs.inspect("state")
     >>> look.version, look["users"].get("ann")
-    (1, [Record(key='ann', times=(), value=1)])
+    (1, [Row(key='ann', times=(), value=1)])
     """
     from .api import inspect as look  # imported at the first use: a job that never inspects does not pay for it
 

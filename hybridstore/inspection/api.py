@@ -17,9 +17,10 @@ from ..reading.differences import Difference, compare
 from ..reading.events import Event, history_of
 from ..reading.follow import Followed, follow
 from ..reading.places import Place, resolve
-from ..reading.scan import Record, Selection, StoreView, of_key_type
+from ..reading.scan import Selection, StoreView, of_key_type
 from ..reading.versions import Commit, reach
 from ..reading.view import View, open_view
+from ..stores.kinds import Row
 from .options import choose
 from .rows import facts_of, row_of, store_rows
 from .show.html import Html, join, table, tag
@@ -47,7 +48,7 @@ class InspectedStore:
     >>> clicks.kind, clicks.parameters["retention_ms"], clicks.columns, clicks.stream_time, len(clicks)
     ('window', 3600000, ('ts',), 500, 1)
     >>> list(clicks)
-    [Record(key='ann', times=(500,), value=1)]
+    [Row(key='ann', times=(500,), value=1)]
     """
 
     def __init__(self, view: View, store: StoreView) -> None:
@@ -82,7 +83,7 @@ class InspectedStore:
     def __len__(self) -> int:
         return self._store.count()
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Row]:
         return self._store.records()
 
     def records(
@@ -94,7 +95,7 @@ class InspectedStore:
         window_from: int | None = None,
         window_to: int | None = None,
         reverse: bool = False,
-    ) -> Iterator[Record]:
+    ) -> Iterator[Row]:
         """Iterate over the records within the bounds, which are inclusive; None is open. `window_from` and `window_to`
         bound the first of the times (ms).
 
@@ -111,7 +112,7 @@ class InspectedStore:
         chosen = Selection(key_from, key_to, prefix, window_from, window_to, reverse)
         return of_key_type(self._store, chosen[:3], self._store.records(chosen))
 
-    def get(self, key: Any) -> list[Record]:
+    def get(self, key: Any) -> list[Row]:
         """Return the records of one key, [] if it has none.
 
         Raises TypeError when the store's keys are of another type. O(one block per bucket).
@@ -121,7 +122,7 @@ class InspectedStore:
         ...     state.commit()
         1
         >>> hs.inspect("state")["users"].get("ann")
-        [Record(key='ann', times=(), value=1)]
+        [Row(key='ann', times=(), value=1)]
         """
         return list(of_key_type(self._store, [key], iter(self._store.of_key(key))))
 
@@ -211,7 +212,7 @@ class InspectedState(Mapping[str, InspectedStore]):
         ...         users["ann"] = visits
         ...         version = state.commit()
         >>> hs.inspect("state").at(1)["users"].get("ann")
-        [Record(key='ann', times=(), value=1)]
+        [Row(key='ann', times=(), value=1)]
         """
         return InspectedState(self._place, choose(self._place, str(version)))
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from changelog.segment import FORMAT_VERSION
 
-from ..reading.scan import Count, Record, StoreView
+from ..reading.scan import Count, StoreView
 from ..reading.texts import Shown
 from ..reading.view import View
 from ..state.lock import read_note
 from ..state.policy import CheckpointPolicy
+from ..stores.kinds import Row
 from .show.output import key_cell, size_cell, span_text, time_cell, value_cell
 
 STORE_COLUMNS = ("shard", "store", "kind", "keys", "records", "bytes", "stream_time", "parameters")
@@ -103,7 +104,7 @@ def store_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
         }
 
 
-def row_of(view: View, store: StoreView, record: Record, *, iso: bool, label: bool) -> dict[str, Any]:
+def row_of(view: View, store: StoreView, record: Row, *, iso: bool, label: bool) -> dict[str, Any]:
     """Return a record as a row of output."""
     row: dict[str, Any] = {"shard": view.place.label} if label else {}
     row["key"] = key_cell(record.key)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from recovery.block import BlockEntry
 
-from ..stores.kinds import KINDS
-from .scan import Record, StoreView, written
+from ..stores.kinds import KINDS, Row
+from .scan import StoreView, written
 
 
 class Difference(NamedTuple):
@@ -61,14 +61,14 @@ def _unread(mine: StoreView, other: StoreView) -> set[int]:
     }
 
 
-def _slots(rows: list[Record]) -> dict[tuple[int, ...], list[Any]]:
+def _slots(rows: list[Row]) -> dict[tuple[int, ...], list[Any]]:
     slots: dict[tuple[int, ...], list[Any]] = {}
     for row in rows:
         slots.setdefault(row.times, []).append(row.value)
     return slots
 
 
-def _of_keys(old: Iterator[Record], new: Iterator[Record]) -> Iterator[Difference]:
+def _of_keys(old: Iterator[Row], new: Iterator[Row]) -> Iterator[Difference]:
     """Yield the differences between rows by key, key by key."""
     old_keys, new_keys = (((key, list(rows)) for key, rows in groupby(side, attrgetter("key"))) for side in (old, new))
     mine, other = next(old_keys, None), next(new_keys, None)
@@ -126,7 +126,7 @@ def same(old: Any, new: Any) -> bool:
     return bool(old == new) or (old != old and new != new)
 
 
-def _merge(old: Iterator[Record], new: Iterator[Record]) -> Iterator[Difference]:
+def _merge(old: Iterator[Row], new: Iterator[Row]) -> Iterator[Difference]:
     before, after = next(old, None), next(new, None)
     while before is not None or after is not None:
         if after is None or (before is not None and before.key < after.key):

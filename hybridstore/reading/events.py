@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from changelog.changes import DELETED, Change
 
 from ..clock import expired_through
-from ..stores.kinds import KINDS
+from ..stores.kinds import KINDS, Row
 from .changes import Logged, Story
 from .places import Place
-from .scan import Record
 from .texts import Shown
 from .versions import reach
 from .view import open_view
@@ -62,7 +61,7 @@ class _Key:
         # If a key has one record, its times are part of the value and not of its identity.
         return () if self._one_per_key else times
 
-    def start(self, rows: Iterator[Record]) -> None:
+    def start(self, rows: Iterator[Row]) -> None:
         self.known = True
         self.records = {self._slot(row.times): (row.times, row.value) for row in rows}
 

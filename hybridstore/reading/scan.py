@@ -1,6 +1,6 @@
 """Store view: the records of one store at one version, read from blocks and the changes over them, whatever its kind.
 
-A record is (key, times, value): times are the block's integer columns, named by `columns`. One block (for stores
+The times of a row are the block's integer columns, named by `columns`. One block (for stores
 ordered by time: one bucket) is in memory at a time. Damaged blocks are left out and named in the view's faults.
 """
 
@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from heapq import merge
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
 from changelog.errors import HybridStoreError, MutationError
@@ -22,31 +22,12 @@ from recovery.errors import CorruptCheckpointError
 from recovery.pages import PageCheckpoint
 
 from ..clock import INT64_MAX
-from ..stores.kinds import KEY_VALUE, KINDS, Store
+from ..stores.kinds import KEY_VALUE, KINDS, Row, Store
 
 T = TypeVar("T")
 
 # A longer tail (records) is not captured just for a count: the store's own estimate is used.
 _LONG_TAIL: Final = 2000
-
-
-class Record(NamedTuple):
-    """One record: its key, the times that are part of it (ms), and its value.
-
-    `times` is empty for a value without a ttl; a window record has its start, a session its end and start.
-
-    >>> with hs.open("state") as state:
-    ...     state.key_value("users")["ann"] = 1
-    ...     state.commit()
-    1
-    >>> (record,) = hs.inspect("state")["users"]
-    >>> record.key, record.times, record.value
-    ('ann', (), 1)
-    """
-
-    key: Any
-    times: tuple[int, ...]
-    value: Any
 
 
 def of_key_type(store: StoreView, keys: Iterable[Any], rows: Iterator[T]) -> Iterator[T]:
@@ -289,7 +270,7 @@ class StoreView:
             return known.records
         return sum(1 for _ in self.unordered(selection))
 
-    def unordered(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
+    def unordered(self, selection: Selection = EVERYTHING) -> Iterator[Row]:
         """Yield the records of `records` in no particular order, with one block in memory. O(blocks touched)."""
         for bucket, entries in self.buckets(selection.reverse):
             old, new = self.pieces(bucket, entries, selection, False)
@@ -304,7 +285,7 @@ class StoreView:
         for bucket in sorted(buckets.keys() | self.changed.keys(), reverse=reverse):
             yield bucket, buckets.get(bucket, [])
 
-    def records(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
+    def records(self, selection: Selection = EVERYTHING) -> Iterator[Row]:
         """Yield records in the store's order (by key, or by time and then key), or in the reverse.
 
         O(blocks touched).
@@ -323,7 +304,7 @@ class StoreView:
                 ordered = sorted(rows, key=_time_order)
                 yield from reversed(ordered) if selection.reverse else ordered
 
-    def _live_records(self, selection: Selection) -> list[Record] | None:
+    def _live_records(self, selection: Selection) -> list[Row] | None:
         """Return the records of one key from the store with the tail. Only the blocks of this key are read, no other
         key of the blocks is inserted, and a long tail need not be captured. None if the store cannot give the records.
         """
@@ -337,12 +318,12 @@ class StoreView:
         if columns is None:
             return None
         expired = self._kind.expired_through(self.parameters, self.stream_time)
-        rows = (row for piece in columns for row in _plain_rows(piece))
+        rows = (row for piece in columns for row in self._plain_rows(piece))
         taken = [row for row in rows if row.times[0] > expired and self._takes(row, selection)]
         taken.sort(key=_time_order)
         return taken[::-1] if selection.reverse else taken
 
-    def _bucket(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Record]:
+    def _bucket(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Row]:
         reverse = selection.reverse and self._kind.order == "key"
         old, new = self.pieces(bucket, entries, selection, reverse)
         rows = (row for piece in old for row in piece)
@@ -350,7 +331,7 @@ class StoreView:
 
     def pieces(
         self, bucket: int, entries: list[BlockEntry], selection: Selection, reverse: bool
-    ) -> tuple[Iterator[Iterator[Record]], list[Iterator[Record]] | None]:
+    ) -> tuple[Iterator[Iterator[Row]], list[Iterator[Row]] | None]:
         """Return the selected records of a bucket, by key: the records of each block with later changes over this
         block, and the records beside the blocks (None: no such records). A block is read only when its records are
         needed.
@@ -371,14 +352,14 @@ class StoreView:
         assert combine is not None
         return lay_over(columns, over, combine) if len(over) else columns
 
-    def of_bucket(self, bucket: int, skip: set[int]) -> Iterator[Record]:
+    def of_bucket(self, bucket: int, skip: set[int]) -> Iterator[Row]:
         """Yield the live records of one bucket by key, leaving out the blocks with these ids. O(blocks read)."""
         entries = [entry for entry in self.entries if entry.bucket == bucket and entry.block not in skip]
         return self._bucket(bucket, entries, EVERYTHING)
 
     def _blocks(
         self, entries: list[BlockEntry], selection: Selection, touched: set[Any], over: Columns | None, reverse: bool
-    ) -> Iterator[Iterator[Record]]:
+    ) -> Iterator[Iterator[Row]]:
         for entry in reversed(entries) if reverse else entries:
             if selection.touches(entry.first, entry.last):
                 # not bound to a name, so that the block is freed once its last row was yielded
@@ -399,10 +380,10 @@ class StoreView:
         # With several times a block is bounded by the first only: a session that ends late may have begun early.
         return len(self.columns) > 1 or selection.window_to is None or entry.low <= selection.window_to
 
-    def _rows(self, columns: Columns, selection: Selection, touched: set[Any], reverse: bool) -> Iterator[Record]:
+    def _rows(self, columns: Columns, selection: Selection, touched: set[Any], reverse: bool) -> Iterator[Row]:
         if selection.key_from is not None or selection.key_to is not None:
             columns = only(columns, selection.key_from, selection.key_to)
-        rows = _plain_rows(columns)
+        rows = self._plain_rows(columns)
         if reverse:
             rows = iter(list(rows)[::-1])
         expired = self.expired_through
@@ -414,7 +395,18 @@ class StoreView:
                 continue
             yield row
 
-    def _takes(self, row: Record, selection: Selection) -> bool:
+    def _plain_rows(self, columns: Columns) -> Iterator[Row]:
+        row = self._kind.row
+        if columns.counts is None:
+            keys: Any = columns.keys
+        else:
+            keys = (key for key, count in zip(columns.keys, columns.counts, strict=True) for _ in range(count))
+        values, ints = columns.values, columns.ints
+        times: Iterable[tuple[int, ...]] = zip(*ints, strict=True) if ints else repeat((), len(values))
+        for key, value, at in zip(keys, values, times, strict=True):
+            yield row(key, at, value)
+
+    def _takes(self, row: Row, selection: Selection) -> bool:
         if not selection.takes(row.key):
             return False
         if row.times:
@@ -424,7 +416,7 @@ class StoreView:
                 return False
         return True
 
-    def of_key(self, key: Any) -> Iterator[Record]:
+    def of_key(self, key: Any) -> Iterator[Row]:
         """Yield the records of one key. O(one block per bucket)."""
         return self.records(Selection(key, key))
 
@@ -440,22 +432,9 @@ def _outside(columns: Columns, ranges: list[tuple[Any, Any]]) -> Columns:
     return merged(columns, NOTHING, set(filter(inside, columns.keys)))
 
 
-def _plain_rows(columns: Columns) -> Iterator[Record]:
-    if columns.counts is None:
-        keys: Any = columns.keys
-    else:
-        keys = (key for key, count in zip(columns.keys, columns.counts, strict=True) for _ in range(count))
-    if not columns.ints:
-        for key, value in zip(keys, columns.values, strict=True):
-            yield Record(key, (), value)
-        return
-    for key, times, value in zip(keys, zip(*columns.ints, strict=True), columns.values, strict=True):
-        yield Record(key, times, value)
-
-
-def _key_order(row: Record) -> Any:
+def _key_order(row: Row) -> Any:
     return row.key
 
 
-def _time_order(row: Record) -> Any:
+def _time_order(row: Row) -> Any:
     return row.times[0], row.key, -row.times[-1]

@@ -12,7 +12,8 @@ from functools import partial
 from operator import gt, lt
 from typing import Any, NamedTuple
 
-from .scan import EVERYTHING, Record, Selection, StoreView
+from ..stores.kinds import Row
+from .scan import EVERYTHING, Selection, StoreView
 
 
 class Tally(NamedTuple):
@@ -26,7 +27,7 @@ class Tally(NamedTuple):
 class _Stream:
     """Ordered keys, one piece at a time. The columns have the rest of the piece in memory."""
 
-    def __init__(self, pieces: Iterator[Iterator[Record]], weigh: Callable[[Record], int]) -> None:
+    def __init__(self, pieces: Iterator[Iterator[Row]], weigh: Callable[[Row], int]) -> None:
         self._pieces = pieces
         self._weigh = weigh
         self.keys: list[Any] = []
@@ -60,7 +61,7 @@ class _Stream:
 
 
 def tallies(
-    store: StoreView, selection: Selection = EVERYTHING, weigh: Callable[[Record], int] = lambda record: 0
+    store: StoreView, selection: Selection = EVERYTHING, weigh: Callable[[Row], int] = lambda record: 0
 ) -> Iterator[Tally]:
     """Yield each key of a selection with its records, in key order or in the reverse.
 

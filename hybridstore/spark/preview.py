@@ -35,6 +35,6 @@ def operator_program(
         states = shards(located, name)
         version = newest_version(states)
         for state in states:
-            yield open_version(state, version).group.stores
+            yield open_version(state, version).stores
 
     return program, stores()

@@ -19,14 +19,14 @@ from recovery.layout import OPERATOR, SPARK_FOLDER, LogName
 from recovery.rule import Lost, Runs
 from recovery.runs import newest_claim
 
-from ..stores.kinds import KINDS, Row, Store
+from ..reading.places import Place
+from ..reading.version import NotRetainedError, Version
+from ..stores.kinds import ROWS, Row
 from .errors import MissingVersionError
 from .location import Location, locate
 from .operator_file import has_moved, newest_operator, read_operator
 from .query_log import committed
-from .shard.cache import ShardCache
 from .shard.log import AttemptLog
-from .shard.provider import StateStore, StateStoreProvider
 from .shard.shard_id import StateStoreId
 
 
@@ -142,16 +142,15 @@ def check_version(states: list[ShardState], version: int) -> None:
         raise MissingVersionError(f"version: found {version}, expected at most {newest}, the newest")
 
 
-def open_version(state: ShardState, version: int) -> StateStore:
-    """Load a version of a shard for reading. Raises MissingVersionError when it is not retained."""
-    storage = state.location.operator(state.operator)
-    provider = StateStoreProvider(state.id, cache=ShardCache(0), lenient=lambda: has_moved(storage), storage=storage)
-    return provider.get_read_store(version)
-
-
-def store_rows(store: Store) -> Iterator[Row]:
-    """Yield the records of a store, whatever its kind, in its order."""
-    return KINDS[store.kind].rows(store)
+def open_version(state: ShardState, version: int) -> Version:
+    """Open a version of a shard. Raises MissingVersionError when it is not retained."""
+    operator = state.location.operator(state.operator)
+    label = f"{state.operator}/{state.shard}"
+    place = Place(operator.below(state.id.folder), "directory", label, "", operator, state.id.folder)
+    try:
+        return Version(place, version, identity=state.id.identity)
+    except (NotRetainedError, FileNotFoundError) as error:
+        raise MissingVersionError(f"{error} (read again, or another version)") from error
 
 
 def changes(state: ShardState, first: int, last: int) -> Iterator[tuple[str, ChangeRow]]:
@@ -160,7 +159,8 @@ def changes(state: ShardState, first: int, last: int) -> Iterator[tuple[str, Cha
     Raises MissingVersionError when an object between them is not retained. O(bytes of the objects).
     """
     files = state.files
-    names = {store.number: store.name for store in open_version(state, min(last, state.version)).group.stores.values()}
+    with open_version(state, min(last, state.version)) as opened:
+        names = {store.number: name for name, store in opened.stores.items()}
     standing = files.objects.standing(state.runs, first)
     try:
         line = [name for name, _ in standing.line(last, files.objects.parent, first)]
@@ -170,10 +170,9 @@ def changes(state: ShardState, first: int, last: int) -> Iterator[tuple[str, Cha
                     if mutation.store == SYSTEM:
                         continue
                     for change in expand(mutation):
-                        low, high = (min(change.times), max(change.times)) if change.times else (None, None)
                         value = None if change.value is DELETED else change.value
-                        row = Row(change.key, low, high, value)
                         name = names.get(mutation.store, str(mutation.store))
+                        row = ROWS[len(change.times)](change.key, change.times, value)
                         yield name, ChangeRow(version.commit.version, change.op, row)
     except (Lost, FileNotFoundError) as error:
         raise MissingVersionError(f"{files.storage.url}: {error} (it was pruned, or lost)") from error

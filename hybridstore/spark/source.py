@@ -28,7 +28,7 @@ from ..reading.texts import plain, to_json
 from ..stores.kinds import Row
 from .errors import SparkSetupError
 from .location import Location, locate
-from .reading import changes, check_version, newest_version, open_version, shards, store_rows
+from .reading import changes, check_version, newest_version, open_version, shards
 from .shard_rows import metrics
 
 _CONTENTS = "shard int, store string, key string, start bigint, end bigint, value string"
@@ -181,11 +181,11 @@ class StateReader(DataSourceReader):
                         **fields(store, change.row),
                     }
             return
-        opened = open_version(state, partition.version)
-        for name, store in opened.group.stores.items():
-            if self._store in (None, name):
-                for row in store_rows(store):
-                    yield fields(name, row)
+        with open_version(state, partition.version) as opened:
+            for name in opened.stores:
+                if self._store in (None, name):
+                    for row in opened.rows(name):
+                        yield fields(name, row)
 
     def _metadata(self) -> Iterator[dict[str, Any]]:
         query = self._query
@@ -193,8 +193,7 @@ class StateReader(DataSourceReader):
             if self._shard is not None and row["shard"] != self._shard:
                 continue
             state = shards(query.location, row["operator"])[row["shard"]]
-            stores = open_version(state, state.version).group.stores
-            for name, store in stores.items():
+            for name, store in open_version(state, state.version).stores.items():
                 yield {
                     "operator": row["operator"],
                     "shard": row["shard"],
@@ -223,7 +222,7 @@ def _check_store(query: Query, states: Sequence[Any], version: int) -> None:
     """Raise SparkSetupError unless a shard has the requested store. O(shards without it)."""
     known: set[str] = set()
     for state in states:
-        names = open_version(state, version).group.stores
+        names = open_version(state, version).stores
         if query.store in names:
             return
         known.update(names)

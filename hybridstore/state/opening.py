@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
-from changelog.files import FILE_MODE, Files
+from changelog.files import FILE_MODE, REAL_FILES, Files
 from changelog.identity import Identity
 from changelog.writer import SEGMENT_BYTES
 
@@ -77,6 +77,11 @@ class Opening:
         return self.durability == "commit"
 
 
+def reading(at: At) -> Opening:
+    """Return the options under which a state is only read, at a version or at the "newest"."""
+    return Opening("commit", True, CheckpointPolicy(), None, False, None, at, REAL_FILES, TUNING)
+
+
 def check_file_mode(mode: object) -> int:
     """Return `mode` if it is a mode for files. Raises ValueError."""
     if type(mode) is not int or mode & ~0o666 or mode & 0o600 != 0o600:
@@ -86,7 +91,7 @@ def check_file_mode(mode: object) -> int:
     return mode
 
 
-__all__ = ["FILE_MODE", "TUNING", "At", "Durability", "Opening", "Tuning", "check_file_mode"]
+__all__ = ["FILE_MODE", "TUNING", "At", "Durability", "Opening", "Tuning", "check_file_mode", "reading"]
 
 
 def as_documented(function: _Function) -> _Function:

@@ -161,6 +161,10 @@ class KeyValueReads(KeyBlocks):
         return self.range(reverse=reverse)
 
     @read
+    def times_of(self, key: Any) -> tuple[int, ...]:
+        """Return the time of a key that was read, as a record has it: none without a ttl. O(1)."""
+        return () if self.ttl_ms is None else self._runs[key][1:]
+
     def by_time(self) -> list[tuple[Any, Any, int]]:
         """Return `(key, value, ts)` of all live rows of a store with a ttl, the oldest first. O(rows log rows)."""
         keys = [key for key, _ in self.all()]

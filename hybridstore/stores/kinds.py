@@ -85,12 +85,71 @@ class Store(Protocol):
 
 
 class Row(NamedTuple):
-    """One record and its two times (ms): start and end of a session, else the same time twice; None without time."""
+    """One record of a store, as everybody who reads a state gets it.
+
+    key     its key
+    times   the times that are part of the record (ms), in the order of its kind's `columns`: the end and the start of a
+            session, the time of a window, the place and the time of a buffered record, the time of a value with a ttl
+    value   its value
+
+    `start` and `end` are the bounds of a session, else its time twice; None for a record of a key-value store.
+
+    >>> with hs.open("state") as state:
+    ...     state.session("visits", retention="1 hour").put("ann", 500, 700, "3 pages")
+    ...     state.commit()
+    1
+    >>> (row,) = hs.inspect("state")["visits"]
+    >>> row
+    Row(key='ann', times=(700, 500), value='3 pages')
+    >>> row.start, row.end
+    (500, 700)
+    """
 
     key: Any
-    start: int | None
-    end: int | None
+    times: tuple[int, ...]
     value: Any
+
+    @property
+    def start(self) -> int | None:
+        """The begin of a session, else the time of the record (ms); None without one."""
+        return None
+
+    @property
+    def end(self) -> int | None:
+        """The end of a session, else the time of the record (ms); None without one."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"Row(key={self.key!r}, times={self.times!r}, value={self.value!r})"
+
+
+class TimedRow(Row):
+    """A record with a time."""
+
+    __slots__ = ()
+
+    @property
+    def start(self) -> int | None:
+        """Its time (ms)."""
+        return self.times[-1]
+
+    end = start
+
+
+class SpanRow(Row):
+    """A session."""
+
+    __slots__ = ()
+
+    @property
+    def start(self) -> int | None:
+        """The begin of the session (ms)."""
+        return self.times[1]
+
+    @property
+    def end(self) -> int | None:
+        """The end of the session (ms)."""
+        return self.times[0]
 
 
 S = TypeVar("S", bound=Store)
@@ -103,6 +162,10 @@ class Opens(Protocol):
     def open(self, name: str, kind: str, parameters: dict[str, Any]) -> Store: ...
 
 
+# The class of a record, by the number of its times in a mutation.
+ROWS: Final = (Row, TimedRow, SpanRow)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind(Generic[S]):
     """A kind of store.
@@ -111,6 +174,7 @@ class Kind(Generic[S]):
     store_class     returns the class, and imports its module
     columns         the names of the integer columns of its blocks (ms); the first decides what has expired
     order           of its records: by key, or by time and then key
+    row             the class of its records
     rows            its records in that order
     of_key          the records of one key, in that order
     holds           whether a store still has this very object as the value of a key, at the times a `put` gave
@@ -130,6 +194,7 @@ class Kind(Generic[S]):
     store_class: Callable[[], type[S]]
     columns: tuple[str, ...]
     order: Literal["key", "time"]
+    row: type[Row]
     rows: Callable[[S], Iterator[Row]]
     of_key: Callable[[S, Any], Iterator[Row]]
     holds: Callable[[S, Any, tuple[Any, ...], Any], bool]
@@ -201,7 +266,26 @@ def _suppression() -> type[SuppressionBuffer]:
 
 
 def _rows_by_time(store: WindowStore | SlidingStore) -> Iterator[Row]:
-    return (Row(key, ts, ts, value) for (key, ts), value in store.all())
+    return (TimedRow(key, (ts,), value) for (key, ts), value in store.all())
+
+
+def _rows_of_key(store: WindowStore | SlidingStore, key: Any) -> Iterator[Row]:
+    return (TimedRow(key, (ts,), value) for ts, value in store.fetch(key))
+
+
+def _session_row(place: tuple[Any, int, int], value: Any) -> Row:
+    key, start, end = place
+    return SpanRow(key, (end, start), value)
+
+
+def _value_of_key(store: KeyValueStore, key: Any) -> Iterator[Row]:
+    value = store.get(key)
+    if value is not None:
+        yield Row(key, store.times_of(key), value)
+
+
+def _buffered(store: SuppressionBuffer) -> Iterator[Row]:
+    return (TimedRow(key, store.times_of(key), value) for key, value, _ in store.buffered())
 
 
 def _emitted_or_buffered(store: SuppressionBuffer, key: Any, place: tuple[Any, ...], value: Any) -> bool:
@@ -247,8 +331,9 @@ KEY_VALUE: Final = Kind(
     _key_value,
     ("ts",),
     "key",
-    rows=lambda store: (Row(key, None, None, value) for key, value in store.all()),
-    of_key=lambda store, key: iter([] if (value := store.get(key)) is None else [Row(key, None, None, value)]),
+    Row,
+    rows=lambda store: (Row(key, store.times_of(key), value) for key, value in store.all()),
+    of_key=_value_of_key,
     holds=lambda store, key, place, value: store.get(key) is value,
     seconds={PUT: 0.04e-6, PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE: 1.4e-6},
     copied=_key_values,
@@ -261,8 +346,9 @@ WINDOW: Final = Kind(
     _window,
     ("ts",),
     "time",
+    TimedRow,
     rows=_rows_by_time,
-    of_key=lambda store, key: (Row(key, ts, ts, value) for ts, value in store.fetch(key)),
+    of_key=_rows_of_key,
     holds=lambda store, key, place, value: any(stored is value for _, stored in store.fetch(key, *place, *place)),
     seconds={PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE_AT: 1.4e-6},
     copied=_timed_values,
@@ -276,8 +362,9 @@ SESSION: Final = Kind(
     _session,
     ("end", "start"),
     "time",
-    rows=lambda store: (Row(*place, value) for place, value in store.all()),
-    of_key=lambda store, key: (Row(*place, value) for place, value in store.find_sessions(key)),
+    SpanRow,
+    rows=lambda store: (_session_row(*row) for row in store.all()),
+    of_key=lambda store, key: (_session_row(*row) for row in store.find_sessions(key)),
     holds=lambda store, key, place, value: store.get(key, *place) is value,
     seconds={PUT_SPAN: 0.04e-6, PUT_SPANS: 0.03e-6, DELETE_SPAN: 1.3e-6},
     copied=_sessions,
@@ -290,8 +377,9 @@ SLIDING: Final = Kind(
     _sliding,
     ("ts",),
     "key",
+    TimedRow,
     rows=_rows_by_time,
-    of_key=lambda store, key: (Row(key, ts, ts, value) for ts, value in store.fetch(key)),
+    of_key=_rows_of_key,
     holds=lambda store, key, place, value: any(stored is value for _, stored in store.fetch(key)),
     seconds={PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6},
     copied=_timed_values,
@@ -305,8 +393,9 @@ SUPPRESSION: Final = Kind(
     _suppression,
     ("buffered", "ts"),
     "time",
-    rows=lambda store: (Row(key, ts, ts, value) for key, value, ts in store.buffered()),
-    of_key=lambda store, key: (Row(key, ts, ts, value) for other, value, ts in store.buffered() if other == key),
+    TimedRow,
+    rows=_buffered,
+    of_key=lambda store, key: (row for row in _buffered(store) if row.key == key),
     holds=_emitted_or_buffered,
     seconds={PUT_AT: 0.2e-6, PUT_COLUMNS: 0.2e-6, EVICT: 0.6e-6},
     copied=_never,

@@ -345,6 +345,11 @@ class SuppressionBuffer(SuppressionMaps):
         order = sorted((row[0], key) for key, row in self._runs.items())
         return self._iterators.over((key, *self._runs[key][1:]) for _, key in order)
 
+    def times_of(self, key: Any) -> tuple[int, int]:
+        """Return the place of a buffered record in the order of emission, and its time (ms). O(1)."""
+        at, _, ts = self._runs[key]
+        return at, ts
+
     @read
     def emitted(self) -> list[tuple[int, Any, Any, int]]:
         """Return the records that the newest committed version emitted, as `(version, key, value, ts)` in order, also

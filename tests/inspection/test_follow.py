@@ -15,7 +15,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.inspection.api import InspectedShards
-from hybridstore.reading import follow as follow_module
+from hybridstore.reading import version as version_module
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.hooks import crash
 from tests.tools.shard_tools import OFTEN, provider, put, restarted, write
@@ -47,11 +47,11 @@ def one_commit(state: hs.HybridStore, r: random.Random, now: int) -> None:
 def content(state: hs.HybridStore) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
     rows: dict[str, dict[str, list[tuple[Any, ...]]]] = {"counts": {}, "windows": {}, "sessions": {}}
     for key, value in state.key_value("counts").all():
-        rows["counts"].setdefault(key, []).append((key, None, None, value))
+        rows["counts"].setdefault(key, []).append((key, (), value))
     for (key, ts), value in state.window("windows", retention=50).all():
-        rows["windows"].setdefault(key, []).append((key, ts, ts, value))
-    for place, value in state.session("sessions", retention=50).all():
-        rows["sessions"].setdefault(place[0], []).append((*place, value))
+        rows["windows"].setdefault(key, []).append((key, (ts,), value))
+    for (key, start, end), value in state.session("sessions", retention=50).all():
+        rows["sessions"].setdefault(key, []).append((key, (end, start), value))
     return rows
 
 
@@ -90,13 +90,13 @@ def test_where_nothing_was_committed_a_refresh_reads_no_log(tmp_path: Path, monk
         view = hs.inspect(tmp_path).follow()
         view.refresh()  # what came while it was opened
         with monkeypatch.context() as patched:
-            patched.setattr(follow_module, "log_walk", None)
+            patched.setattr(version_module, "log_walk", None)
             assert not view.refresh()
         state.key_value("counts").put("a", 2)
         assert not view.refresh()
         state.commit()
         assert view.refresh()
-        assert view.get("counts", "a") == [("a", None, None, 2)]
+        assert view.get("counts", "a") == [("a", (), 2)]
         assert [view["counts"].kind, len(view["counts"]), list(view)] == ["key_value", 1, ["counts"]]
         with pytest.raises(KeyError, match="no store 'other'"):
             view.get("other", "a")
@@ -132,10 +132,10 @@ def test_a_view_of_a_query_is_at_the_newest_finished_batch(tmp_path: Path) -> No
     view = followed(tmp_path)
     write(shard, 1, a=2)
     assert not view.refresh()
-    assert [view.version, view.get("default", "a")] == [1, [("a", None, None, 1)]]
+    assert [view.version, view.get("default", "a")] == [1, [("a", (), 1)]]
     finished(tmp_path, 1)
     assert view.refresh()
-    assert [view.version, view.get("default", "a")] == [2, [("a", None, None, 2)]]
+    assert [view.version, view.get("default", "a")] == [2, [("a", (), 2)]]
 
 
 def test_a_view_of_a_query_follows_past_checkpoints_and_batches_without_rows(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_view_of_a_query_follows_past_checkpoints_and_batches_without_rows(tmp
             version += 1
         assert view.refresh()
         newest = max(number for number in range(version) if number % 4 != 3)
-        assert [view.version, view.get("default", "a")] == [version, [("a", None, None, newest)]]
+        assert [view.version, view.get("default", "a")] == [version, [("a", (), newest)]]
     assert not view.refresh()
 
 
@@ -167,10 +167,10 @@ def test_a_view_of_a_query_that_was_turned_back_is_read_anew(tmp_path: Path) -> 
     put(store, a=20)
     store.commit()
     assert view.refresh()
-    assert [view.version, view.get("default", "a")] == [3, [("a", None, None, 20)]]
+    assert [view.version, view.get("default", "a")] == [3, [("a", (), 20)]]
     write(again, 3, a=30)
     view.refresh()
-    assert [view.version, view.get("default", "a")] == [4, [("a", None, None, 30)]]
+    assert [view.version, view.get("default", "a")] == [4, [("a", (), 30)]]
 
 
 def test_a_view_is_of_one_operator_and_of_no_file(tmp_path: Path) -> None:

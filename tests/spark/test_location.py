@@ -22,7 +22,7 @@ from hybridstore.spark.location import Location, check_reachable, locate
 from hybridstore.spark.operator_file import settle_operator
 from hybridstore.spark.query_log import committed, next_watermark, time_in_run
 from hybridstore.spark.reading import open_version as version_of
-from hybridstore.spark.reading import operators, shards, store_rows
+from hybridstore.spark.reading import operators, shards
 from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import Claim
@@ -117,7 +117,7 @@ def test_the_state_is_read_from_outside(server: S3Server, tmp_path: Path) -> Non
     assert operators(location) == ["op"]
     (shard,) = shards(location)
     assert shard.version == 3
-    rows = [row.key for row in store_rows(version_of(shard, 2).group.stores["default"])]
+    rows = [row.key for row in version_of(shard, 2).rows("default")]
     assert sorted(rows) == ["k0", "k1"]
     (numbers,) = metrics(location)
     assert numbers["version"] == 3

@@ -29,7 +29,7 @@ from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
 from hybridstore.spark.errors import MissingVersionError, SkippedBatchError
 from hybridstore.spark.operator_file import settle_operator
-from hybridstore.spark.reading import open_version, shards, store_rows
+from hybridstore.spark.reading import open_version, shards
 from recovery.block import seal
 from recovery.layout import run_name
 from recovery.rule import note
@@ -182,7 +182,8 @@ def followed(root: Path, version: int) -> int:
 def source(root: Path, version: int) -> int:
     (state,) = shards(str(root), "op")
     assert state.version == version
-    return sum(len(list(store_rows(store))) for store in open_version(state, version).group.stores.values())
+    opened = open_version(state, version)
+    return sum(len(list(opened.rows(store))) for store in opened.stores)
 
 
 OUTSIDE: dict[str, Callable[[Path, int], int | None]] = {

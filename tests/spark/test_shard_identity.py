@@ -16,7 +16,7 @@ from hybridstore.errors import HybridStoreError
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import append_operator, operator_storage, read_chain
-from hybridstore.spark.reading import changes, open_version, shards, store_rows
+from hybridstore.spark.reading import changes, open_version, shards
 from hybridstore.spark.shard.cache import ShardCache
 from recovery.runs import newest_claim
 from tests.tools.readers import command, inspected, verified
@@ -107,8 +107,9 @@ def readers(path: Path) -> dict[str, Callable[[], object]]:
 
     def source() -> None:
         state = shards(str(path), "op")[0]
-        for store in open_version(state, NEWEST).group.stores.values():
-            list(store_rows(store))
+        opened = open_version(state, NEWEST)
+        for store in opened.stores:
+            list(opened.rows(store))
 
     return {
         "get_store": lambda: provider(path, 0, "query").get_store(NEWEST),

@@ -15,7 +15,7 @@ from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.location import Location, locate
 from hybridstore.spark.operator_file import operator_storage, settle_operator
 from hybridstore.spark.program import TopologyProgram
-from hybridstore.spark.reading import open_version, shards, store_rows
+from hybridstore.spark.reading import open_version, shards
 from hybridstore.spark.shard.cache import CACHE
 from hybridstore.spark.shipped import Batch, Operator
 from hybridstore.spark.worker import ShardWork
@@ -155,6 +155,7 @@ class Job:
         """The records of all shards by store, sorted."""
         contents: dict[str, list[Any]] = {}
         for state in shards(self.location, "op"):
-            for store in open_version(state, self.number).group.stores.values():
-                contents.setdefault(store.name, []).extend(store_rows(store))
+            opened = open_version(state, self.number)
+            for store in opened.stores:
+                contents.setdefault(store, []).extend(opened.rows(store))
         return {name: sorted(rows, key=str) for name, rows in contents.items() if rows}

@@ -15,9 +15,10 @@ from typing import Any, Final
 from ...errors import HybridStoreError
 from ...progress import Progress
 from ...reading.places import Place
-from ...reading.scan import Record, StoreView
+from ...reading.scan import StoreView
 from ...reading.texts import format_key, plain, say, to_json
 from ...reading.view import View
+from ...stores.kinds import Row
 from .. import options as o
 from ..look import Look
 from ..show.output import Out
@@ -69,11 +70,12 @@ class _Source:
         self._progress = progress
         self.stores = list(look.stores(store))
 
-    def records(self, store: StoreView) -> Iterator[Record]:
+    def records(self, store: StoreView) -> Iterator[Row]:
         for record in store.records():
             self._progress.advance()
             if self._redaction is not None:
-                record = Record(self._redaction.key(record.key), record.times, self._redaction.value(record.value))
+                key, value = self._redaction.key(record.key), self._redaction.value(record.value)
+                record = record._replace(key=key, value=value)
             yield record
 
     def rows(self) -> Iterator[dict[str, Any]]:

@@ -17,10 +17,11 @@ from recovery.pages import PageCheckpoint
 
 from ...progress import Progress
 from ...reading.places import Place
-from ...reading.scan import Record, StoreView, written
+from ...reading.scan import StoreView, written
 from ...reading.tally import Tally, tallies
 from ...reading.texts import Shown
 from ...reading.view import View
+from ...stores.kinds import Row
 from .. import options as o
 from ..look import Look
 from ..rows import count_cell
@@ -77,7 +78,7 @@ def measure(store: StoreView, top: int, progress: Progress) -> Sizes:
     count = 0
     floor = 0
 
-    def weigh(record: Record) -> int:
+    def weigh(record: Row) -> int:
         nonlocal largest, count, floor
         size = len(pack(record.value))
         sizes[max(size - 1, 0).bit_length()] += 1
