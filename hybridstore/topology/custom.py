@@ -11,6 +11,7 @@ from ..state.group import StoreGroup
 from ..stores.keys import shown
 from ..stores.kinds import KINDS
 from .batch import Records, TimeForm, canonical_order
+from .columns.why import Why
 from .duplicates import Opened, WithoutDuplicates
 from .failures import Failure, text_of
 from .output_rows import OutputRows
@@ -200,6 +201,10 @@ class CustomLogic:
     def commit(self, records: Records, clock: Watermark | None = None) -> list[Any]:
         """Process the records of a whole commit and end it: `process` and `finish` in one."""
         return self.process(records, clock) + self.finish()
+
+    def by_column(self, batch: Any, clock: Watermark | None = None) -> list[Any] | Why:
+        """Return why rows of an Arrow batch go one by one."""
+        return Why.WHOLE_ROWS
 
     def finish(self) -> list[Any]:
         """End the commit: timers by the clock fire, and a class with `finish()` may return further rows, unchecked."""

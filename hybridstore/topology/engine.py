@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -46,7 +47,7 @@ from .batch import (
     without_nulls,
 )
 from .columns.why import Why, never
-from .joins.rows import from_tagged, tagged
+from .joins.rows import Sides, from_tagged, tagged
 from .joins.spec import RIGHT
 from .null_keys import stored_key
 from .plan import Plan
@@ -278,6 +279,12 @@ class Engine:
         """Return the rows of a whole commit shard by shard: Arrow tables if they can be processed by column, else
         `Records`.
         """
+        if isinstance(rows, Sides):
+            sides = self._split_sides(rows)
+            if not isinstance(sides, Why):
+                return sides
+            self._unsplit[sides] += 1
+            rows = rows.tagged()
         if is_arrow(rows):
             if rows.schema != self._checked:
                 from .column_types import check_columns
@@ -300,6 +307,19 @@ class Engine:
         from .columns.fits import split
 
         return split(self.topology, batch, self.shards)
+
+    def _split_sides(self, sides: Sides) -> list[Any] | Why:
+        if find_spec("numpy") is None:
+            return Why.NO_NUMPY
+        from .joins.arrow import fits, split
+
+        join = self.topology.joined
+        assert join is not None
+        parts = fits(self.topology, sides) or split(self.topology, sides, self.shards)
+        if not isinstance(parts, Why):
+            given = next((side, table) for side, table in enumerate(sides) if table is not None)
+            self._to_time = arrow_to_time(given[1].schema.field(join.inputs[given[0]].timestamp).type)
+        return parts
 
     @entry_of_all
     def process_commit(self, shard: int, part: Any) -> list[dict[str, Any]]:

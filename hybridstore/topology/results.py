@@ -94,8 +94,10 @@ class ResultTable(NamedTuple):
         """Return the results as an Arrow table, with the types that Arrow infers from the rows. O(results)."""
         import pyarrow as pa
 
-        if self.names is None or self.times is None or self.late is not None:
+        if self.names is None or self.late is not None:
             return pa.Table.from_pylist(list(self.rows(dict)))
+        if self.times is None:
+            return pa.table(self.columns, self.names)
         bounds: list[Any] = []
         for name in (START, END):
             times = pa.array(self.columns[self.names.index(name)], pa.int64())

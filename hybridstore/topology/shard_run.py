@@ -25,6 +25,7 @@ from .batch import ERROR, ROW, LeftOut, Records, TimeForm, arrow_list, from_arro
 from .columns.why import Why
 from .custom import CustomLogic
 from .failures import FailedRows, Failure, fault_of
+from .joins.rows import Sides, from_tagged
 from .null_keys import given_keys
 from .plan import Plan
 from .results import Late, ResultTable, tabled_rows
@@ -101,15 +102,22 @@ class ShardRun:
         return self.logic.dropped
 
     def commit(self, batch: Any, clock: Watermark | None = None) -> Any:
-        """Process one shard's rows of a whole commit, `Records` or an Arrow table, and return the results of the
-        commit.
+        """Process one shard's rows of a whole commit, `Records`, an Arrow table, or `Sides` of a join, and return the
+        results of the commit.
 
         The results do not depend on the order in which the rows arrived. `clock` is the time, if the run is clocked.
         The return value is `Results`, or the rows of custom logic. Raises ValueError or TypeError for a row that cannot
         be processed. O(n log n) and the cost of the windows.
         """
         with collector_held():
-            if not isinstance(batch, Records):
+            if isinstance(batch, Sides):
+                self._forget_late()
+                results = self._by_column(batch, clock)
+                if not isinstance(results, Why):
+                    return results
+                batch = from_tagged(self.plan, batch.tagged())
+                self.left_out = self.left_out.and_also(batch.left_out)
+            elif not isinstance(batch, Records):
                 batch = self._without_failed(batch)
                 batch, left_out = without_nulls(self.plan, batch)
                 self.left_out = self.left_out.and_also(left_out)
@@ -128,7 +136,7 @@ class ShardRun:
             return results
 
     def _by_column(self, batch: Any, clock: Watermark | None) -> Any:
-        results = self.logic.by_column(batch, clock) if isinstance(self.logic, Aggregating) else Why.WHOLE_ROWS
+        results = self.logic.by_column(batch, clock)
         self.why = results if isinstance(results, Why) and batch.num_rows else None
         if self.why is not None:
             self.by_row[self.why] += 1

@@ -222,7 +222,7 @@ class Source:
                 break
             if until is None or self.at == until:
                 break
-        return _joined(taken)
+        return joined_batches(taken)
 
     def _next(self) -> Any:
         """Return the next row or batch; None at the end."""
@@ -247,7 +247,7 @@ def _up_to(positions: Any, at: Any) -> int:
     return bisect_right(range(len(positions)), at, key=lambda place: positions[place].as_py())
 
 
-def _joined(batches: list[Any]) -> Any:
+def joined_batches(batches: list[Any]) -> Any:
     """Return Arrow batches as one; None for none. O(batches)."""
     if len(batches) < 2:
         return batches[0] if batches else None

@@ -13,19 +13,21 @@ from __future__ import annotations
 import sys
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, repeat
 from operator import itemgetter
 from typing import Any, Final
 
 from ...clock import time_ms
-from ..batch import arrow_rows, as_row, is_arrow, named_rows
-from ..source import Source
+from ..batch import arrow_rows, arrow_times, as_row, is_arrow, named_rows
+from ..source import Source, joined_batches
+from .rows import Sides
 from .spec import Input, Join, checked_inputs
 
 Position = str | Callable[[Any], Any] | None
 # So many rows of a list are taken at a time.
 _STRETCH: Final = 1000
+_STRETCH_OF_BATCHES: Final = 10_000
 
 
 class Inputs:
@@ -72,17 +74,17 @@ class Inputs:
         return {head.source.name: head.last_row for head in self._heads}
 
     def take(self, limit: int, seconds: float | None, until: Mapping[str, Any] | None) -> Any:
-        """Return the rows of the next commit as (side, row), at most `limit`, or up to position `until`; None at the
-        end.
+        """Return the rows of the next commit, at most `limit`, or up to position `until`: as `Sides` if all are Arrow
+        tables, else each with its side; None at the end.
         """
         if until is not None:
-            rows = [(head.side, row) for head in self._heads for row in head.up_to(until[head.source.name])]
-            return rows or None
-        taken: list[tuple[int, Any]] = []
+            return _commit([head.up_to(until[head.source.name]) for head in self._heads])
+        taken = 0
+        parts: tuple[list[Any], list[Any]] = [], []
         begun = time.monotonic()
-        while (room := limit - len(taken)) > 0:
+        while (room := limit - taken) > 0:
             if seconds is not None and taken:
-                rest = seconds - (time.monotonic() - begun) - len(taken) * self.row_seconds
+                rest = seconds - (time.monotonic() - begun) - taken * self.row_seconds
                 if rest <= 0:
                     break
                 if self.row_seconds > 0:
@@ -91,8 +93,10 @@ class Inputs:
             if not any(counts):
                 break
             for head, count in zip(self._heads, counts, strict=True):
-                taken += zip(repeat(head.side), head.take(count))
-        return taken or None
+                if count:
+                    parts[head.side].append(head.take(count))
+            taken += sum(counts)
+        return _commit(parts)
 
     def _next(self, room: int) -> tuple[int, int]:
         """Return how many rows of each input are next, at most `room`: as far as both inputs are read, by time."""
@@ -105,9 +109,10 @@ class Inputs:
             counts = bisect_right(first, second[-1]), len(second)
         if sum(counts) <= room:
             return counts
-        # in this order an input that is a list of rising times is merged at C speed
-        merged = sorted(range(sum(counts)), key=(first[: counts[0]] + second[: counts[1]]).__getitem__)
-        of_first = sum(place < counts[0] for place in merged[:room])
+        # of rows at one time those of the first input are next
+        last = sorted(first[: counts[0]] + second[: counts[1]])[room - 1]
+        before = bisect_left(first, last), bisect_left(second, last)
+        of_first = min(room - before[1], bisect_right(first, last))
         return of_first, room - of_first
 
 
@@ -124,7 +129,7 @@ class _Head:
         self._position = (lambda row: row[position]) if isinstance(position, str) else position
         self._stretch = stretch
         self._newest_taken = -1
-        self._rows: list[Any] = []
+        self._rows: Any = []
         # of each row the newest time (ms) of all rows so far
         self._newest: list[int] = []
 
@@ -132,26 +137,30 @@ class _Head:
         """Return the newest time so far (ms) at each of the next rows; empty at the end. Waits for a row of the
         input.
         """
-        if not self._rows:
+        if not self._newest:
             rows = self._reader.take(self._stretch, None, None)
             if rows is None:
                 return []
             before = self._newest_taken
-            self._rows = arrow_rows(rows) if is_arrow(rows) else rows
+            self._rows = rows
+            if is_arrow(rows):
+                self._stretch = _STRETCH_OF_BATCHES  # the rest of a batch is here
             self._newest = list(accumulate(self._times(self._rows), max, initial=before))[1:]
             self._newest_taken = self._newest[-1]
         return self._newest
 
-    def _times(self, rows: list[Any]) -> list[int]:
+    def _times(self, rows: Any) -> list[int]:
         """Return the times of rows; -1 where only a step gives one, or the row has none."""
         name = self.source.timestamp
         try:
+            if is_arrow(rows) and not rows.column(name).null_count:
+                return arrow_times(rows.column(name), name)
             times = list(map(itemgetter(name), rows))
             if set(map(type, times)) == {int}:
                 return times
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             pass  # a row at a time
-        return list(map(self._time, rows))
+        return list(map(self._time, arrow_rows(rows) if is_arrow(rows) else rows))
 
     def _time(self, row: Any) -> int:
         try:
@@ -160,15 +169,21 @@ class _Head:
         except (KeyError, TypeError, ValueError):
             return -1  # the row is refused, or left out, when the commit takes it
 
-    def take(self, count: int) -> list[Any]:
-        """Return the next rows, so many of those that are ready."""
-        if not count:
-            return []
-        rows, self._rows = self._rows[:count], self._rows[count:]
+    def take(self, count: int) -> Any:
+        """Return the next rows, so many (1 or more) of those that are ready: a list, or an Arrow table."""
         self._newest = self._newest[count:]
-        self._last = rows[-1]
-        self.at = self.at + count if self._position is None else self._position(self._last)
-        return rows
+        if is_arrow(self._rows):
+            taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)
+            self._last = taken.slice(count - 1)
+        else:
+            taken, self._rows = self._rows[:count], self._rows[count:]
+            self._last = taken[-1]
+        if self._position is None:
+            self.at += count
+        else:
+            (last,) = arrow_rows(self._last) if is_arrow(self._last) else [self._last]
+            self.at = self._position(last)
+        return taken
 
     @property
     def last_row(self) -> str | None:
@@ -177,10 +192,21 @@ class _Head:
             self._last_row, self._last = self._reader.brief(self._last), None
         return self._last_row
 
-    def up_to(self, position: Any) -> Iterable[Any]:
-        """Return the rows up to a position. Only before the first `take`."""
+    def up_to(self, position: Any) -> list[Any]:
+        """Return the rows up to a position: nothing, or a list or an Arrow table. Only before the first `take`."""
         if position == self.at:
-            return ()
+            return []
         rows = self._reader.take(sys.maxsize, None, position)
         self.at, self._last_row = self._reader.at, self._reader.last_row
-        return () if rows is None else arrow_rows(rows) if is_arrow(rows) else rows
+        return [] if rows is None else [rows]
+
+
+def _commit(parts: Sequence[list[Any]]) -> Any:
+    """Return the rows of both inputs, given as lists and Arrow tables; None for none."""
+    if all(is_arrow(part) for of_side in parts for part in of_side):
+        return Sides(*map(joined_batches, parts)) if any(parts) else None
+    rows: list[tuple[int, Any]] = []
+    for side, of_side in enumerate(parts):
+        for part in of_side:
+            rows += zip(repeat(side), arrow_rows(part) if is_arrow(part) else part)
+    return rows

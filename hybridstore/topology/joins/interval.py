@@ -10,7 +10,7 @@ side when the row is due, so rows of the other side are kept long enough for tha
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import compress
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -56,26 +56,34 @@ class _Near:
         return rows
 
 
-class Arrivals(NamedTuple):
-    """The rows of a commit in canonical order, by column: values as they are stored, and the side of each row."""
+class Arrived(NamedTuple):
+    """The rows of one side of a commit, in order: values as they are stored."""
 
     keys: list[Any]
-    sides: list[int]
     times: list[int]
     values: list[Any]
 
-    def of_side(self, side: int) -> tuple[list[Any], list[int], list[Any]]:
-        """Return keys, times and values of the rows of a side, in order. O(rows)."""
-        chosen = [at == side for at in self.sides]
-        keys, times, values = (list(compress(column, chosen)) for column in (self.keys, self.times, self.values))
-        return keys, times, values
+
+class Arrivals(NamedTuple):
+    """The rows of a commit in canonical order: the side of each, and the rows of each side."""
+
+    sides: list[int]
+    of_sides: tuple[Arrived, Arrived]
+
+    def rows(self) -> Iterator[tuple[int, Any, tuple[int, Any]]]:
+        """Yield side, key, and time and value. O(rows)."""
+        rows = [zip(keys, zip(times, values, strict=True), strict=True) for keys, times, values in self.of_sides]
+        for side in self.sides:
+            yield side, *next(rows[side])
 
 
 # The rows of a key: the one row, as time and value, or several.
 _Rows = tuple[int, Any] | _Near
-# Of each side keys, times and values.
-_Columns = tuple[tuple[list[Any], list[int], list[Any]], tuple[list[Any], list[int], list[Any]]]
 _BOTH: Final = (LEFT, RIGHT)
+# Of each key the times of stored rows, and their values.
+Stored = dict[Any, tuple[list[int], list[Any]]]
+# Returns the pairs of a commit with the stored rows of both sides, and how far partners are; None: not by column.
+Match = Callable[[tuple[Stored, Stored], tuple[tuple[int, int], tuple[int, int]]], Pairs | None]
 
 
 class IntervalJoin:
@@ -118,24 +126,23 @@ class IntervalJoin:
         T moves to `now` (ms). O(records log rows + results).
         """
         sides = [side for side, _ in records.values]
-        stored = [
-            iter(self._shapes[at].encoded_all([row for side, row in records.values if side == at])) for at in _BOTH
-        ]
-        return self.join(Arrivals(records.keys, sides, records.times, [next(stored[side]) for side in sides]), now)
+        of_sides = []
+        for side in _BOTH:
+            chosen = [at == side for at in sides]
+            keys, values, times = (list(compress(column, chosen)) for column in records[:3])
+            of_sides.append(Arrived(keys, times, self._shapes[side].encoded_all([row for _, row in values])))
+        return self.join(Arrivals(sides, (of_sides[LEFT], of_sides[RIGHT])), now)
 
-    def join(self, rows: Arrivals, now: int) -> list[Pairs]:
-        """Join rows in canonical order, none of them late; see `process`."""
+    def join(self, rows: Arrivals, now: int, match: Match | None = None) -> list[Pairs]:
+        """Join rows in canonical order, none of them late; see `process`. `match` finds the pairs by column, if it can.
+
+        T moves to `now` (ms). O(rows log rows + results).
+        """
         if self._time != self.stream_time:
             self._index()  # a version was rolled back
-        of_sides = rows.of_side(LEFT), rows.of_side(RIGHT)
-        how = self._join.how
-        pairs = Pairs()
-        if how == "semi":
-            self._match_first(rows, self._near(of_sides), pairs)
-        elif how != "anti":
-            self._match(rows, self._near(of_sides), pairs)
+        pairs = Pairs() if self._join.how == "anti" else self._pairs(rows, match)
         for side in _BOTH:
-            keys, times, values = of_sides[side]
+            keys, times, values = rows.of_sides[side]
             if keys:
                 self._stores[side].put_columns(keys, values, times)
             due = self._due[side]
@@ -143,24 +150,34 @@ class IntervalJoin:
                 due.add(keys, times, values)
         return [part for part in (*self.advance(now), pairs) if part]
 
-    def _near(self, of_sides: _Columns) -> tuple[dict[Any, _Rows], dict[Any, _Rows]]:
-        """Return the stored rows of each side, by key, that rows of the other side may meet."""
-        return self._stored(LEFT, of_sides[RIGHT]), self._stored(RIGHT, of_sides[LEFT])
+    def _pairs(self, rows: Arrivals, match: Match | None) -> Pairs:
+        if not rows.sides:
+            return Pairs()
+        # the rows of each side that rows of the other side may meet
+        first, second = rows.of_sides
+        stored = self._stored(LEFT, second.keys, second.times), self._stored(RIGHT, first.keys, first.times)
+        if match is not None and self._join.how != "semi":
+            by_column = match(stored, self._reach)
+            if by_column is not None:
+                return by_column
+        pairs, near = Pairs(), (_near(stored[LEFT]), _near(stored[RIGHT]))
+        (self._match_first if self._join.how == "semi" else self._match)(rows, near, pairs)
+        return pairs
 
-    def _stored(self, side: int, others: tuple[list[Any], list[int], list[Any]]) -> dict[Any, _Rows]:
-        # of each key the first and the last time: of a hot key only the rows near these are read
-        keys, times, _ = others
+    def _stored(self, side: int, keys: list[Any], times: list[int]) -> Stored:
+        """Return the stored rows of a side that rows of the other side, with these keys and times in order, may
+        meet.
+        """
+        if not keys:
+            return {}
         before, after = self._reach[1 - side]
-        first = dict(zip(reversed(keys), reversed(times), strict=True))
-        last = dict(zip(keys, times, strict=True))
-        spans = {key: (ts - before, last[key] + after) for key, ts in first.items()}
-        rows = self._stores[side].fetch_many(spans)
-        return {key: (at[0], values[0]) if len(at) == 1 else _Near(at, values) for key, (at, values) in rows.items()}
+        # of a hot key only the rows near the commit are read
+        return self._stores[side].fetch_many(keys, max(times[0] - before, 0), times[-1] + after)
 
     def _match(self, rows: Arrivals, near: tuple[dict[Any, _Rows], dict[Any, _Rows]], pairs: Pairs) -> None:
         """Add each pair of rows that are near each other, at the later of the two to arrive, partners by time."""
         add = pairs.add
-        for key, side, row in zip(rows.keys, rows.sides, zip(rows.times, rows.values, strict=True), strict=True):
+        for side, key, row in rows.rows():
             others = near[1 - side].get(key)
             if others is not None:
                 ts, value = row
@@ -184,7 +201,7 @@ class IntervalJoin:
         """Add the left rows that have their first partner with a row of the commit, where that row arrives."""
         before, after = self._reach[LEFT]
         unmatched: dict[Any, _Near] = {}
-        for key, side, row in zip(rows.keys, rows.sides, zip(rows.times, rows.values, strict=True), strict=True):
+        for side, key, row in rows.rows():
             waiting = unmatched.get(key)
             if waiting is None:
                 waiting = unmatched[key] = self._without_partner(key, near[LEFT].get(key))
@@ -221,7 +238,7 @@ class IntervalJoin:
             before, after = self._reach[side]
             waiting = due.take(now - self._join.due_ms(side) - 1)
             keys, times = [key for _, key, _ in waiting], [ts for ts, _, _ in waiting]
-            partners = self._stored(1 - side, (keys, times, []))
+            partners = _near(self._stored(1 - side, keys, times))
             rows += [
                 (ts, -side, key, value)
                 for ts, key, value in waiting
@@ -259,6 +276,10 @@ class IntervalJoin:
             newest = next(store.all(reverse=True), None)
             if newest is not None and self._waits[side]:
                 yield side, newest[0][1]
+
+
+def _near(stored: Stored) -> dict[Any, _Rows]:
+    return {key: (at[0], values[0]) if len(at) == 1 else _Near(at, values) for key, (at, values) in stored.items()}
 
 
 def _arrive(near: dict[Any, _Rows], key: Any, row: tuple[int, Any]) -> None:

@@ -11,6 +11,7 @@ from ...clock import NO_TIME, Watermark
 from ...state.group import StoreGroup
 from ...stores.versioned import VersionedStore
 from ..batch import Records, TimeForm, times_as
+from ..columns.why import Why
 from ..custom import CustomLogic
 from ..null_keys import given_keys
 from ..plan import Plan
@@ -72,6 +73,20 @@ class Joining(CustomLogic):
         kept = self._kept(records, clock, alone)
         newest = max(records.times[-1:], default=NO_TIME) if clock is None else clock.now_ms
         return ([alone] if alone else []) + self.logic.process(kept, clock, newest)
+
+    def by_column(self, batch: Any, clock: Watermark | None = None) -> list[Any] | Why:
+        """Join the Arrow tables of a whole commit by column (`rows.Sides`), or return why it must go row by row."""
+        from .arrow import arranged, fits, matched
+
+        assert isinstance(self.logic, IntervalJoin)
+        why = fits(self._plan, batch)
+        new = why or arranged(self._plan, batch, self.shapes, self.logic.late_through(clock))
+        if isinstance(new, Why):
+            return new
+        self._late.clear()
+        self.dropped += new.late
+        newest = max(new.times[-1:].tolist(), default=NO_TIME) if clock is None else clock.now_ms
+        return self.logic.join(new.rows, newest, lambda stored, reach: matched(new, stored, reach))
 
     def _kept(self, records: Records, clock: Watermark | None, alone: Pairs) -> Records:
         """Return the records that take part: late ones are counted, and those without a key come out `alone`, if their

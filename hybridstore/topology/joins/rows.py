@@ -9,12 +9,28 @@ whole.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...clock import time_ms
 from ..batch import KeyKinds, LeftOut, Records, arrow_rows, from_rows, is_arrow
 from ..plan import Plan
 from .spec import Input, Join, by_name, checked_inputs
+
+
+class Sides(NamedTuple):
+    """The rows of both inputs of a commit as Arrow tables; None: no rows of that input."""
+
+    of_left: Any
+    of_right: Any
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of both inputs."""
+        return sum(0 if table is None else table.num_rows for table in self)
+
+    def tagged(self) -> list[tuple[int, Any]]:
+        """Return the rows, each with its side. O(rows)."""
+        return [(side, row) for side, table in enumerate(self) if table is not None for row in arrow_rows(table)]
 
 
 def input_plan(plan: Plan, source: Input) -> Plan:

@@ -7,7 +7,7 @@ with other columns is stored as a dict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -49,12 +49,27 @@ class Shape:
         # the columns of a row that has exactly these names, besides key and time
         self._width = len(names) + len(self._apart)
 
+    @property
+    def timestamp(self) -> str:
+        """The column with the time of a row."""
+        return self._source.timestamp
+
+    def named(self, columns: Sequence[str]) -> tuple[str, ...] | None:
+        """Return `names` for rows that all have these columns, or None if they are not the columns of earlier rows."""
+        names = [name for name in columns if name not in self._apart]
+        if self.names is None:
+            self._store(names)
+        assert self.names is not None
+        return self.names if self._source.columns is not None or set(names) == set(self.names) else None
+
+    def _store(self, names: list[str]) -> None:
+        self._group.set(SHAPES, {**self._group.settings.get(SHAPES, {}), self._side: names})
+        self._learn(names)
+
     def encoded(self, row: Mapping[str, Any]) -> Any:
         """Return the value that is stored for a row. O(columns)."""
         if self.names is None:
-            names = [name for name in row if name not in self._apart]
-            self._group.set(SHAPES, {**self._group.settings.get(SHAPES, {}), self._side: names})
-            self._learn(names)
+            self._store([name for name in row if name not in self._apart])
         moment = row[self._source.timestamp]
         try:
             values = [*self._taken(row)]
