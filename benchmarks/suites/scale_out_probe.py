@@ -15,8 +15,8 @@ import pyarrow as pa
 from benchmarks.suites.wrapped import Wrapped
 from changelog.storage import LocalStorage
 from hybridstore.clock import Watermark
+from hybridstore.spark.contract import Runner
 from hybridstore.spark.shard.cache import CACHE
-from hybridstore.spark.shipped import Program, Runner
 from hybridstore.state.group import StoreGroup
 
 # The verbs of a storage (`changelog.storage`) that are a request to an object store each.
@@ -54,7 +54,7 @@ class Probed(Wrapped):
         self.notes = notes
         self.state = state
 
-    def open(self, group: StoreGroup) -> Runner:
+    def open(self, group: StoreGroup) -> ProbedRunner:
         """Open the program on a shard."""
         _watch(self.state)
 
@@ -89,6 +89,3 @@ def note(notes: Path, records: int = 0) -> None:
     path = notes / str(os.getpid())
     path.with_suffix(".tmp").write_text(json.dumps({"records": records, "asked": dict(_asked)}), encoding="utf-8")
     path.with_suffix(".tmp").replace(path)
-
-
-_: Program = Probed(None, "", "")

@@ -32,7 +32,7 @@ from benchmarks.suites.scale_out import MARK, memory
 from benchmarks.suites.spark import settings_of
 from benchmarks.suites.wrapped import Wrapped
 from hybridstore.clock import Watermark
-from hybridstore.spark.shipped import Runner
+from hybridstore.spark.contract import Runner
 from hybridstore.state.group import StoreGroup
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -48,7 +48,7 @@ class Untidy(Wrapped):
         super().__init__(program)
         self.cycles = cycles
 
-    def open(self, group: StoreGroup) -> Runner:
+    def open(self, group: StoreGroup) -> UntidyRunner:
         """Open the program on a shard."""
         return UntidyRunner(self.inner.open(group), self.cycles)
 

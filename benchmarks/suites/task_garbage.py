@@ -23,6 +23,7 @@ from benchmarks.measure.result import Result, Target, line, show
 from benchmarks.measure.state import scratch
 from benchmarks.measure.timing import Spread, check, stopwatch
 from hybridstore.spark import shipped, worker
+from hybridstore.spark.contract import Batch, whole_program
 from hybridstore.spark.launches import STARTS
 from hybridstore.spark.location import locate
 from hybridstore.spark.shard.provider import POLICY
@@ -50,7 +51,8 @@ def tasks(folder: str, records: int, touched: int, count: int) -> dict[str, list
     worker._tasks._freeze = timed  # type: ignore[method-assign]
     output = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("total", pa.int64())])
     with scratch(Path(folder)) as place:
-        operator = shipped.Operator(RunningCount(), "op", locate(place), 1, ("int64",), "stream", output, POLICY)
+        program = whole_program(RunningCount())
+        operator = shipped.Operator(program, "op", locate(place), 1, ("int64",), "stream", output, POLICY)
         function, run = worker.ShardFunction(operator), Claim("r", 1, (Run(STARTS, 0),))
         rows = 0
         for number in range(count + 1):
@@ -58,7 +60,7 @@ def tasks(folder: str, records: int, touched: int, count: int) -> dict[str, list
             rows += len(keys)
             columns: dict[str, Any] = {"k": keys, "v": [1] * len(keys)}
             batch = pa.record_batch({**columns, SHARD_COLUMN: pa.array([0] * len(keys), pa.int32())})
-            worker.this_batch = lambda _, number=number: shipped.Batch(  # type: ignore[misc]
+            worker.this_batch = lambda _, number=number: Batch(  # type: ignore[misc]
                 number, "q", "r", 0, 0, 0, run, 1
             )
             started = process_time()

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from .shipped import Batch, Operator
+    from .contract import Batch
+    from .shipped import Operator
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -6,20 +6,19 @@ The state of a group is one variable of `processor_state`, and its time-out one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 from ..clock import Duration, Watermark
 from ..state.group import StoreGroup
 from ..topology.output_rows import Column
-from ..topology.plan import NullKeys
 from .connect import watermark_column
+from .contract import Batch, Program, Runner
 from .frames import FrameReader, FrameSettings, to_table
 from .grouping_keys import GroupingKeys
 from .location import Location
 from .operator import Place, apply_program, spark_schema
 from .processor_state import Handle
 from .query_log import watermark_of
-from .shipped import Batch
 from .stateful_processor import grouping_of, in_groups, key_columns, on_time, ticks_of
 
 if TYPE_CHECKING:
@@ -27,6 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _STATE: Final = "group"
+_EMPTY_SHARDS: Final[dict[str, Literal["watermark", "batch"]]] = {
+    "EventTimeTimeout": "watermark",
+    "ProcessingTimeTimeout": "batch",
+}
 _NONE: Final = -1
 _TIMEOUTS: Final = ("NoTimeout", "ProcessingTimeTimeout", "EventTimeTimeout")
 
@@ -94,13 +97,13 @@ def apply_in_pandas_with_state(
     return apply_program(df, program, **place)
 
 
-class GroupProgram:
+class GroupProgram(Program):
     """A function of groups and their state as a program of the operator."""
 
     # Spark's functions begin anew with each task.
     fresh = True
     # Null is a group, and so are dates, timestamps and structs.
-    null_keys: NullKeys = "group"
+    null_keys = "group"
     wide_keys = True
 
     def __init__(
@@ -122,14 +125,9 @@ class GroupProgram:
         self.late = late
         self.schema = schema
         self.key_columns: list[Column] = []
-        self.tick_ms: int | None = None
         self.settings = settings
         # Groups time out in shards without rows, too.
-        self.empty_shards = {"EventTimeTimeout": "watermark", "ProcessingTimeTimeout": "batch"}.get(timeout)
-
-    def columns(self) -> tuple[str, ...]:
-        """Return (), which means all columns."""
-        return ()
+        self.empty_shards = _EMPTY_SHARDS.get(timeout)
 
     def describe(self) -> dict[str, Any]:
         """The kind of the time-outs. The schema of the state is compared by the variable that holds it."""
@@ -144,8 +142,10 @@ class GroupProgram:
         return GroupRunner(self, group)
 
 
-class GroupRunner:
+class GroupRunner(Runner):
     """A function of groups on the stores of one shard, for one batch."""
+
+    dropped = 0
 
     def __init__(self, program: GroupProgram, group: StoreGroup) -> None:
         self._program = program

@@ -23,7 +23,7 @@ from ..topology.joins.rows import from_tagged
 from ..topology.joins.spec import LEFT, RIGHT, Input, Join, by_name, checked_inputs
 from ..topology.joins.stores import declared_stores, unused
 from ..topology.plan import Custom, Plan
-from .program import Runner, TopologyProgram
+from .program import TopologyProgram, TopologyRunner
 from .steps import passed_through
 
 if TYPE_CHECKING:
@@ -107,11 +107,10 @@ def _row(frame: DataFrame, names: Sequence[str]) -> Any:
 class JoinProgram(TopologyProgram):
     """A join that can be sent to workers."""
 
-    @property
-    def everywhere(self) -> str | None:
-        """The rows of a broadcast table, as a condition in SQL; None: each row belongs to the shard of its key."""
-        join = self.plan.joined
-        return f"`{SIDE}` = {RIGHT}" if join is not None and join.on is not None else None
+    def __init__(self, plan: Plan, types: dict[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(plan, types, **options)
+        # the rows of a broadcast table
+        self.everywhere = f"`{SIDE}` = {RIGHT}" if plan.joined is not None and plan.joined.on is not None else None
 
     def columns(self) -> tuple[str, ...]:
         """Return (): all columns of the union are needed."""
@@ -163,7 +162,7 @@ def _late_type(join: Join, rows: Sequence[Any]) -> Any:
     return pa.struct(list(kinds.items()))
 
 
-class JoinRunner(Runner):
+class JoinRunner(TopologyRunner):
     """A join that runs on one shard, a batch at a time: Arrow tables in and out."""
 
     def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False, allow: Collection[str] = ()) -> None:

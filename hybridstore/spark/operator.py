@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 from ..state.changes import Change, announce, consents
 from ..state.memory_budget import check_limit
 from ..state.policy import CheckpointPolicy
-from ..topology.plan import NullKeys
 from .arrow_schema import arrow_schema
 from .connect import ask, has_watermark, parallelism
+from .contract import Program, whole_program
 from .errors import SparkSetupError
 from .event_time import marked
 from .launches import new_launch
@@ -30,7 +30,7 @@ from .session import prepare, share_of_overhead
 from .shard.provider import POLICY
 from .shard.shard_id import StateStoreId
 from .sharding import SHARD_COLUMN, check_key, shard_column
-from .shipped import PLACEMENTS, Operator, Placement, Program, Time, carried
+from .shipped import PLACEMENTS, Operator, Placement, Time, carried
 from .worker import ShardFunction
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Place(TypedDict, total=False):
 
 def apply_program(
     df: DataFrame,
-    program: Program,
+    program: Program | Any,
     *,
     name: str,
     checkpoint: str,
@@ -139,6 +139,7 @@ def apply_program(
     if placement not in PLACEMENTS:
         raise ValueError(f"placement: found {placement!r}, expected one of {', '.join(PLACEMENTS)}")
     StateStoreId(checkpoint, name, 0)
+    program = whole_program(program)
     location = locate(checkpoint, state, storage_options, cache, cache_bytes)
     columns = program.columns() or tuple(column for column in df.columns if column != SHARD_COLUMN)
     for column in (*columns, *program.key):
@@ -148,15 +149,14 @@ def apply_program(
                 "columns: map(function, 'user string, n bigint'))"
             )
     for column in program.key:
-        check_key(df.schema[column].dataType, column, wide=getattr(program, "wide_keys", False))
+        check_key(df.schema[column].dataType, column, wide=program.wide_keys)
     session = df.sparkSession
     prepare(session)
     zone = session.conf.get("spark.sql.session.timeZone")
     rows = df.select(*(f"`{column}`" for column in columns))
     wanted = spark_schema(program.output_schema(arrow_schema(rows.schema, zone)))
-    event_time = getattr(program, "event_time", None)
-    if event_time is not None:
-        wanted = marked(wanted, event_time, df)
+    if program.event_time is not None:
+        wanted = marked(wanted, program.event_time, df)
     possible = parallelism(session)
     operator = Operator(
         program,
@@ -178,15 +178,13 @@ def apply_program(
         _LOG.info("operator %s: %d shards (by default; the first batch fixes their number)", name, number)
     from pyspark.sql import functions as f
 
-    null_keys: NullKeys = getattr(program, "null_keys", "skip")
-    shards_of_rows = shard_column(df.schema, program.key, number, null_keys, getattr(program, "everywhere", None))
+    shards_of_rows = shard_column(df.schema, program.key, number, program.null_keys, program.everywhere)
     sharded = df.select(*(f"`{column}`" for column in columns), shards_of_rows)
-    moves = "watermark" in (time, getattr(program, "empty_shards", None))
-    tick_ms = getattr(program, "tick_ms", None)
-    if moves or tick_ms:
+    moves = "watermark" in (time, program.empty_shards)
+    if moves or program.tick_ms:
         from .ticks import with_ticks
 
-        sharded = with_ticks(sharded, location, number, name, watermark=moves, every_ms=tick_ms or 0)
+        sharded = with_ticks(sharded, location, number, name, watermark=moves, every_ms=program.tick_ms or 0)
     launched = replace(
         operator,
         shards=number,

@@ -22,6 +22,7 @@ from changelog.storage import Storage
 from recovery.layout import MOVED, OPERATOR, operator_name, parse_operator_name
 
 from ..state.changes import Change, judge, refused
+from .contract import Program
 from .errors import SparkSetupError
 from .location import Location, locate
 
@@ -110,11 +111,11 @@ def append_operator(
 
 
 def operator_changes(
-    known: dict[str, Any], asked: dict[str, Any], program: object | None = None, allow: Collection[str] = ()
+    known: dict[str, Any], asked: dict[str, Any], program: Program | None = None, allow: Collection[str] = ()
 ) -> list[Change]:
     """Return the differences of an operator from its description.
 
-    `program` judges its own differences (`Program.changes`); without that method any difference is refused.
+    `program` judges its own differences (`Program.changes`); without a program any difference is refused.
     O(description).
     """
     if known.get("query_id") and asked.get("query_id") and known["query_id"] != asked["query_id"]:
@@ -138,14 +139,14 @@ def operator_changes(
     if known.get("program") == asked.get("program"):
         changes += _key_changes(known.get("key"), asked.get("key"), names=True)
         return changes
-    judged = getattr(program, "changes", None)
+    judged = None if program is None else program.changes(known.get("program") or {}, allow)
     if judged is None:
         changes += _key_changes(known.get("key"), asked.get("key"), names=True)
         changes += _differences(known.get("program"), asked.get("program"), "program")
     else:
         # The names of the key are part of the program's own description.
         changes += _key_changes(known.get("key"), asked.get("key"), names=False)
-        changes += judged(known.get("program"), allow)
+        changes += judged
     return changes
 
 
@@ -180,7 +181,7 @@ def plain(value: Any) -> Any:
 
 
 def check_operator(
-    storage: Storage, asked: dict[str, Any], batch: int, program: object | None = None, allow: Collection[str] = ()
+    storage: Storage, asked: dict[str, Any], batch: int, program: Program | None = None, allow: Collection[str] = ()
 ) -> list[Change]:
     """Return the changes if a query continues with `batch` and this operator; [] without changes, and without a
     description. Nothing is written.
@@ -211,7 +212,7 @@ def settle_operator(
     storage: Storage,
     asked: dict[str, Any],
     batch: int,
-    program: object | None = None,
+    program: Program | None = None,
     allow: Collection[str] = (),
 ) -> dict[str, Any]:
     """Write the description of an operator in the first batch of a query or of another program, else compare with the

@@ -31,7 +31,8 @@ from .exchange import Message, Place
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .shipped import Batch, Shipped
+    from .contract import Batch
+    from .shipped import Shipped
 
 # What the workers of a host spend in a run on catching up with what another process had in memory, before the holder of
 # these shards is worth its start (0.6 s) and its memory.

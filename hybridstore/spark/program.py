@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..aggregation import Windows
 from ..clock import Watermark
 from ..collector import collector_held
 from ..state.changes import Change
@@ -18,18 +17,20 @@ from ..topology.batch import ROW, LeftOut
 from ..topology.column_types import aggregate_type, check_columns, result_array
 from ..topology.custom import CustomLogic
 from ..topology.failures import FailedRows
-from ..topology.plan import NullKeys, Plan
+from ..topology.plan import Plan
 from ..topology.results import Columns, Results
 from ..topology.shard_run import LateRows, ShardRun
+from .contract import Program, Runner
 from .event_time import with_times
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .shipped import Batch
+    from .contract import Batch
+    from .location import Location
 
 
-class TopologyProgram:
+class TopologyProgram(Program):
     """A topology that can be sent to workers.
 
     `types` gives the Arrow types of aggregates that are not built in, by name. `clocked`: a watermark is the time;
@@ -49,30 +50,14 @@ class TopologyProgram:
         if event_time is not None:
             _check_event_time(plan, event_time, clocked)
         self.plan = plan
+        self.key = plan.key
+        self.null_keys = plan.null_keys
+        # timers by the clock need batches
+        self.tick_ms = None if plan.custom is None else plan.custom.tick_ms
         self.event_time = event_time
         self.allow = allow
         self.types = types or {}
         self.clocked = clocked
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The key columns."""
-        return self.plan.key
-
-    @property
-    def null_keys(self) -> NullKeys:
-        """What becomes of rows whose key is null."""
-        return self.plan.null_keys
-
-    @property
-    def tick_ms(self) -> int | None:
-        """How often a batch is made for timers by the clock (ms); None without such timers."""
-        return None if self.plan.custom is None else self.plan.custom.tick_ms
-
-    @property
-    def timestamp(self) -> str:
-        """The event time column."""
-        return self.plan.timestamp
 
     def describe(self) -> dict[str, Any]:
         """Return the description, with which the stored one is compared."""
@@ -136,21 +121,19 @@ class TopologyProgram:
         assert self.plan.errors_column is not None
         return StructType(list(spark_schema(output))).add(self.plan.errors_column, cell)
 
-    def open(self, group: StoreGroup) -> Runner | TimedRunner:
+    def open(self, group: StoreGroup) -> TopologyRunner:
         """Open the topology on the stores of a shard."""
-        runner = Runner(self.plan, group, clocked=self.clocked, allow=self.allow)
-        return (
-            runner if self.event_time is None or self.plan.windows is None else TimedRunner(runner, self.plan.windows)
-        )
+        kind = TopologyRunner if self.event_time is None or self.plan.windows is None else TimedRunner
+        return kind(self.plan, group, clocked=self.clocked, allow=self.allow)
 
 
-class Runner:
+class TopologyRunner(Runner):
     """A topology that runs on one shard, a batch at a time: Arrow tables in and out."""
 
     def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False, allow: Collection[str] = ()) -> None:
         self._run = ShardRun(plan, group, clocked=clocked, where="the state of a shard", allow=allow)
 
-    def begin(self, batch: Batch, shard: int, shards: int, location: object) -> None:
+    def begin(self, batch: Batch, shard: int, shards: int, location: Location) -> None:
         """Set the number of the shard, and of how many: rows were assigned to shards by their keys before any `map`."""
         self._run.place = (shard, shards)
         if isinstance(self._run.logic, CustomLogic):
@@ -194,21 +177,16 @@ class Runner:
             return with_late(self._run.plan, known, self._run.late_rows, output)
 
 
-class TimedRunner:
+class TimedRunner(TopologyRunner):
     """A runner whose results have their event time as the last column."""
 
-    def __init__(self, runner: Runner, windows: Windows) -> None:
-        self._runner = runner
-        self._windows = windows
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runner, name)
-
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
-        """Process as `Runner`, and add the column."""
+        """Process as `TopologyRunner`, and add the column."""
+        windows = self._run.plan.windows
         assert watermark is not None
-        results = self._runner.process(table, output.remove(len(output) - 1), watermark)
-        return with_times(results, self._windows, watermark, output.field(len(output) - 1))
+        assert windows is not None
+        results = super().process(table, output.remove(len(output) - 1), watermark)
+        return with_times(results, windows, watermark, output.field(len(output) - 1))
 
 
 def _check_event_time(plan: Plan, column: str, clocked: bool) -> None:

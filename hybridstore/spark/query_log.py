@@ -18,7 +18,7 @@ from .errors import SparkSetupError
 from .location import METADATA, Location
 
 if TYPE_CHECKING:
-    from .shipped import Batch
+    from .contract import Batch
 
 
 class BatchTime(NamedTuple):

@@ -1,7 +1,6 @@
 """Shipped: the objects that the driver sends to workers, and the facts that a task adds on arrival.
 
 driver   Operator ── pickled once ──▶ worker   Shipped, as it came: a worker gives its bytes to a holder as they are
-                                               Batch: which batch the task belongs to
 """
 
 from __future__ import annotations
@@ -10,13 +9,10 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from recovery.runs import Claim
-
-from ..clock import Watermark
-from ..state.group import StoreGroup
 from ..state.policy import CheckpointPolicy
+from .contract import Program, whole_program
 from .launches import STARTS
 from .location import Location
 from .operator_file import plain
@@ -32,56 +28,6 @@ Time = Literal["stream", "watermark"]
 ARCHIVE: Final = "hybridstore_env"
 # The beginning of the sentence of `carried`.
 MISSING: Final = "Spark's Python workers cannot import what the operator needs"
-
-
-class Runner(Protocol):
-    """A program that is open on the stores of one shard.
-
-    Optional attributes for metrics: `dropped`, the late rows since the opening; `left_out`, (rows without a key, rows
-    without a time) since then; `by_row`, why the rows of the last batch were processed one by one. The optional method
-    `begin(batch, shard, shards, location)` is called before each batch.
-    """
-
-    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
-        """Process the rows of one batch, in an order that does not depend on their arrival, and return the results.
-
-        `watermark` is the time if the operator runs with `time="watermark"`: `late_ms`, by which rows are late, and
-        `now_ms`. With a watermark, `process` is called in every batch in which the watermark has moved, also without
-        rows.
-        """
-
-
-class Program(Protocol):
-    """The computation of an operator; it is pickled and sent to the workers. If `fresh` is true, it is opened for every
-    batch.
-
-    The optional method `changes(stored, allow) -> list[Change]` returns the differences from the `describe()` of the
-    program that wrote the state (`hybridstore.state.changes`); without it any difference is refused. `null_keys`, if
-    there is one, is what `hybridstore.stream` takes: rows come by the shards of their keys as they are stored.
-    `empty_shards`, if there is one, says when shards without rows are processed, too: "watermark", where the watermark
-    has moved (`ticks`), or "batch", in every batch. `begins_everywhere`, if true, says that the first batch of a
-    run processes shards without rows, too. `wide_keys`, if true, says that dates, timestamps and structs can be keys.
-    `tick_ms`, if there is one, says how often a batch is made, with or without rows, in which every shard is processed.
-    `everywhere`, if there is one, is a condition (SQL): a row for which it is true reaches every shard.
-    `event_time`, if there is one, is the column of the output that
-    carries the query's watermark to operators of Spark behind (`hybridstore.spark.event_time`).
-    """
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The key columns of the input."""
-
-    def columns(self) -> tuple[str, ...]:
-        """The input columns that are needed, () for all."""
-
-    def describe(self) -> dict[str, Any]:
-        """The description, in plain values, with which the stored one is compared."""
-
-    def output_schema(self, schema: pa.Schema) -> Any:
-        """The output for an input of `schema`: an Arrow schema, a StructType or DDL text."""
-
-    def open(self, group: StoreGroup) -> Runner:
-        """Open the stores of a shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +56,9 @@ class Operator:
     # the schema of the rows, for a shard that is called without rows
     input: pa.Schema | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "program", whole_program(self.program))
+
     def task_of(self, shard: int) -> int:
         """Return the number of the Spark task that works on a shard."""
         return shard % (self.tasks or self.shards)
@@ -127,25 +76,6 @@ class Operator:
             "time": self.time,
             "program": plain(self.program.describe()),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The batch of a task."""
-
-    number: int
-    query_id: str
-    run_id: str
-    partition: int
-    watermark_ms: int
-    timestamp_ms: int
-    # the run, as its first task has begun it, and the number of this task's attempt, above 0
-    claim: Claim
-    attempt: int
-    # the first batch of another program: every shard changes to that program, also a shard without rows
-    changed: bool = False
-    # of the operator's shards, as the description in force says
-    generation: int = 0
 
 
 class Shipped:

@@ -16,16 +16,15 @@ from ..state.group import StoreGroup
 from ..state.upgrades import Upgrade
 from ..topology.batch import LeftOut
 from ..topology.output_rows import Column, columns_of_schema
-from ..topology.plan import NullKeys
 from .batch_processor import process_batch
 from .connect import ask, grouping, parallelism, watermark_column
+from .contract import Batch, Program, Runner
 from .grouping_keys import GroupingKeys
 from .location import Location, locate
 from .operator import Place, apply_program, spark_schema
 from .operator_file import has_moved, operator_storage
 from .processor_state import Handle
 from .query_log import committed, watermark_of
-from .shipped import Batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,13 +172,13 @@ def grouping_of(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFram
     return grouped._df, grouping(grouped)
 
 
-class ProcessorProgram:
+class ProcessorProgram(Program):
     """A stateful processor as a program of the operator. `initial` has rows by the text of their grouping key."""
 
     # Spark makes a new processor for every task, so attributes that a processor sets must not survive a batch.
     fresh = True
     # Null is a group, and so are dates, timestamps and structs.
-    null_keys: NullKeys = "group"
+    null_keys = "group"
     wide_keys = True
     # `init` of a new program deletes and changes state in every shard, and initial state is for all of them.
     begins_everywhere = True
@@ -195,8 +194,6 @@ class ProcessorProgram:
         upgrade: Mapping[str, Upgrade] | None = None,
     ) -> None:
         self.processor = processor
-        self.event_time: str | None = None
-        self.tick_ms: int | None = None
         self.initial_schema: Any = None
         self.upgrade = dict(upgrade or {})
         self.key = key
@@ -210,10 +207,6 @@ class ProcessorProgram:
 
     def see(self, df: DataFrame) -> None:
         """Take from the input what the form of the rows needs: nothing."""
-
-    def columns(self) -> tuple[str, ...]:
-        """Return (), which means all columns."""
-        return ()
 
     def describe(self) -> dict[str, Any]:
         """The time mode. Each state variable is compared when the processor asks for it; the name of the class does not
@@ -238,11 +231,14 @@ class ProcessorProgram:
         return ProcessorRunner(self, group)
 
 
-class ProcessorRunner:
+class ProcessorRunner(Runner):
     """A processor that is open on the stores of a shard, for one batch.
 
     `dropped` counts late rows, `left_out` rows without a time (which are processed, as Spark does).
     """
+
+    dropped = 0
+    left_out = LeftOut()
 
     def __init__(self, program: ProcessorProgram, group: StoreGroup) -> None:
         from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
@@ -257,8 +253,6 @@ class ProcessorRunner:
         self._now = -1
         self._shard = 0
         self._shards = 1
-        self.dropped = 0
-        self.left_out = LeftOut(0, 0)
 
     def begin(self, batch: Batch, shard: int, shards: int, location: Location) -> None:
         """Set the batch and its times; called before `process`."""

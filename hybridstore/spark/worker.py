@@ -21,6 +21,7 @@ from recovery.runs import Claim
 from ..collector import Tasks
 from ..state.log_lines import SPARK, info, warn
 from .connect import BATCH, RUN
+from .contract import Batch, Runner, whole_runner
 from .errors import SkippedBatchError, SparkSetupError
 from .event_time import check_event_time
 from .launches import STARTS, claim
@@ -32,7 +33,7 @@ from .shard.cache import CACHE
 from .shard.provider import StateStoreProvider
 from .shard.shard_id import StateStoreId
 from .sharding import SHARD_COLUMN
-from .shipped import Batch, Operator, Runner, Shipped
+from .shipped import Operator, Shipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +48,8 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, runner: Runner) -> Counts:
-        """Return the counts of a runner; 0 for a count that the runner does not have."""
-        return cls(getattr(runner, "dropped", 0), *getattr(runner, "left_out", (0, 0)))
+        """Return the counts of a runner."""
+        return cls(runner.dropped, *runner.left_out)
 
     def since(self, before: Counts) -> dict[str, int]:
         """Return the differences from earlier counts, by name."""
@@ -114,9 +115,8 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
         read_ms = (time.perf_counter() - started) * 1000
         tables: list[pa.Table] = []
         arrived = by_shard(received, operator.shards)
-        everywhere = getattr(operator.program, "empty_shards", None) == "batch" or (
-            batch.number == batch.claim.first and getattr(operator.program, "begins_everywhere", False)
-        )
+        program, is_first = operator.program, batch.number == batch.claim.first
+        everywhere = program.empty_shards == "batch" or (is_first and program.begins_everywhere)
         if batch.changed or everywhere:
             arrived = with_all(operator, batch.partition, arrived)
         work.begin([shard for shard, _ in arrived])
@@ -230,12 +230,10 @@ class ShardWork:
         self.moved_ms = load_cpu * 1000 + store.loaded.replayed.records * APPLYING_MS if moved else None
         try:
             loaded = store.shard
-            if loaded.runner is None or loaded.runner[0] != batch.run_id or getattr(operator.program, "fresh", False):
-                loaded.runner = (batch.run_id, operator.program.open(loaded.group))
-            runner = loaded.runner[1]
-            begin = getattr(runner, "begin", None)
-            if begin is not None:
-                begin(batch, shard, operator.shards, operator.location)
+            if loaded.runner is None or loaded.runner[0] != batch.run_id or operator.program.fresh:
+                loaded.runner = (batch.run_id, whole_runner(operator.program.open(loaded.group)))
+            runner: Runner = loaded.runner[1]
+            runner.begin(batch, shard, operator.shards, operator.location)
             before = Counts.of(runner)
             begun, cpu_begun = time.perf_counter(), time.thread_time()
             watermark = None
@@ -244,7 +242,7 @@ class ShardWork:
             results = runner.process(table, operator.output, watermark)
             if results.schema != operator.output:
                 results = results.select(operator.output.names).cast(operator.output)
-            event_time = getattr(operator.program, "event_time", None)
+            event_time = operator.program.event_time
             if event_time is not None:
                 check_event_time(results.column(event_time), watermark_of(operator.location, batch), operator, batch)
             store.commit(
@@ -255,7 +253,7 @@ class ShardWork:
                     "rows": table.num_rows,
                     "rows_out": results.num_rows,
                     **Counts.of(runner).since(before),
-                    "by_row": getattr(runner, "by_row", None),
+                    "by_row": runner.by_row,
                     "read_ms": round(read_ms, 3),
                     "process_ms": round((time.perf_counter() - begun) * 1000, 3),
                     "load_cpu_ms": round(load_cpu * 1000, 3),

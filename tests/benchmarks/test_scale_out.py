@@ -72,10 +72,11 @@ def test_a_process_notes_what_it_holds_and_asks_of_storage(tmp_path: Path, monke
     pa = pytest.importorskip("pyarrow")
     from benchmarks.suites import scale_out_probe
     from changelog.storage import LocalStorage
+    from hybridstore.spark.contract import Batch
     from hybridstore.spark.launches import STARTS
     from hybridstore.spark.location import locate
     from hybridstore.spark.shard.cache import CACHE
-    from hybridstore.spark.shipped import Batch, Operator
+    from hybridstore.spark.shipped import Operator
     from hybridstore.spark.worker import ShardWork
     from recovery.rule import Run
     from recovery.runs import Claim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator
 from itertools import count
@@ -15,15 +16,17 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
+from pyspark import cloudpickle
 
 from hybridstore.shards import shard_of
 from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark.contract import Batch, whole_program, whole_runner
 from hybridstore.spark.errors import SkippedBatchError
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.location import locate
 from hybridstore.spark.operator_file import has_moved, operator_storage
 from hybridstore.spark.shard.cache import CACHE
-from hybridstore.spark.shipped import Batch, Operator
+from hybridstore.spark.shipped import Operator
 from hybridstore.spark.worker import ShardWork
 from tests.tools.spark_programs import RunningCount
 
@@ -177,3 +180,22 @@ def test_merged_tasks_are_not_taken_for_skipped_ones(root: Path, seed: int) -> N
             rows = query.merged_batch(number, chosen, merged)
             counts |= {key: counts.get(key, 0) + 1 for key in chosen}
             assert {row["k"]: row["n"] for row in rows} == {key: counts[key] for key in chosen}, (turn, number, merged)
+
+
+def test_an_object_of_ones_own_class_gets_what_it_lacks_from_the_contract() -> None:
+    class Little:
+        key = ("k",)
+        dropped = 3
+
+        def describe(self) -> dict[str, str]:
+            return {"kind": "little"}
+
+    program = pickle.loads(cloudpickle.dumps(whole_program(Little())))
+    assert (program.key, program.describe()) == (("k",), {"kind": "little"})
+    assert (program.null_keys, program.fresh, program.tick_ms, program.columns()) == ("skip", False, None, ())
+    assert program.changes({}) is None
+    runner = whole_runner(Little())
+    assert (runner.dropped, runner.left_out, runner.by_row) == (3, (0, 0), None)
+    assert whole_program(program) is program
+    with pytest.raises(AttributeError, match="colour"):
+        _ = program.colour

@@ -21,13 +21,16 @@ import pyarrow as pa
 
 import hybridstore as hs
 from hybridstore.collector import CLEAN_TASKS, SELDOM, Tasks
-from hybridstore.spark import loaded, worker
+from hybridstore.spark import worker
+from hybridstore.spark.contract import Batch
 from hybridstore.spark.launches import begin
 from hybridstore.spark.location import locate
 from hybridstore.spark.operator_file import operator_storage
 from hybridstore.spark.program import TopologyProgram
+from hybridstore.spark.shard import shard as shard_module
+from hybridstore.spark.shard.cache import CACHE
 from hybridstore.spark.sharding import SHARD_COLUMN
-from hybridstore.spark.shipped import Batch, Operator
+from hybridstore.spark.shipped import Operator
 from hybridstore.state.checkpointer import Attempt
 from hybridstore.state.group import StoreGroup
 from hybridstore.state.policy import CheckpointPolicy
@@ -287,7 +290,7 @@ def grown(root: str, name: str, limit: int | None, dropped: bool) -> Counter[str
             for _ in worker.run_shards(function, iter([rows])):
                 pass
         if dropped:
-            loaded.CACHE.drop(storage.url)
+            CACHE.drop(storage.url)
         if number in (15, 23):
             counts.append(ours())
     return counts[1] - counts[0]
@@ -299,7 +302,7 @@ def without_a_collector(pipe: Connection, root: str, limit: int | None, dropped:
     gc.collect = lambda generation=2: 0  # type: ignore[assignment]
     # a checkpoint is finished in the task that begins it
     Attempt.begin = lambda attempt: attempt.run() is None  # type: ignore[method-assign]
-    loaded.KEPT_PARENTS = 4
+    shard_module.KEPT_PARENTS = 4
     for name in PROGRAMS:
         pipe.send({kind: n for kind, n in grown(root, name, limit, dropped).items() if n >= 4})
 

@@ -77,10 +77,11 @@ def in_process(scenario: Scenario, folder: Path, shards: int = 3) -> list[Rows]:
     a batch's watermark is the newest time of the batches before, less the delay.
     """
     from hybridstore.shards import shard_of
+    from hybridstore.spark.contract import Batch
     from hybridstore.spark.launches import claim, new_launch
     from hybridstore.spark.location import locate
     from hybridstore.spark.operator_file import operator_storage
-    from hybridstore.spark.shipped import Batch, Operator
+    from hybridstore.spark.shipped import Operator
     from hybridstore.spark.stateful_processor import ProcessorProgram, rows_by_key
     from hybridstore.spark.worker import ShardWork
     from hybridstore.topology.null_keys import stored_key

@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from hybridstore.shards import shard_of
+from hybridstore.spark.contract import Batch
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.location import Location, locate
 from hybridstore.spark.operator_file import operator_storage, settle_operator
 from hybridstore.spark.program import TopologyProgram
 from hybridstore.spark.reading import open_version, shards
 from hybridstore.spark.shard.cache import CACHE
-from hybridstore.spark.shipped import Batch, Operator
+from hybridstore.spark.shipped import Operator
 from hybridstore.spark.worker import ShardWork
 from hybridstore.state.policy import CheckpointPolicy
 from hybridstore.topology.null_keys import stored_key

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hybridstore.aggregation.subtract import Subtract
-from hybridstore.spark.program import Runner
+from hybridstore.spark.program import TopologyRunner
 from hybridstore.stores import sliding_maps
 from hybridstore.stores.sliding import SlidingStore
 from hybridstore.topology.aggregating import Aggregating
@@ -19,7 +19,7 @@ def shard_run(holder: Any) -> ShardRun:
     """The run of a shard: of a runner of Spark's, of an engine's first shard, or itself."""
     if isinstance(holder, ShardRun):
         return holder
-    run = holder._run if isinstance(holder, Runner) else holder._runs[0]
+    run = holder._run if isinstance(holder, TopologyRunner) else holder._runs[0]
     assert isinstance(run, ShardRun)
     return run
 
