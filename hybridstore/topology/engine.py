@@ -22,6 +22,7 @@ from changelog.storage import LocalStorage, Storage, storage_at
 from changelog.turn import Turn, entry_of_all
 from recovery.errors import CheckpointMismatchError, RestoreError
 
+from ..clock import Watermark
 from ..collector import collector_held
 from ..shards import shard_of
 from ..state.changes import announce, consents, judge
@@ -90,6 +91,8 @@ class Engine:
         allow: str | Iterable[str] | None = None,
         memory_limit: int | None = None,
         _timed: bool = False,
+        _clocked: bool = False,
+        _debug: bool = False,
         _tuning: Tuning = TUNING,
     ) -> None:
         if type(shards) is not int or shards < 1:
@@ -136,6 +139,7 @@ class Engine:
                         storage_options=storage_options,
                         cache=cache,
                         memory_limit=memory_limit,
+                        debug=_debug,
                         _tuning=_tuning,
                         _identity=there.identity(paths[path]),
                     )
@@ -143,7 +147,7 @@ class Engine:
             self.states.sort(key=lambda opened: list(paths).index(opened.path))
             words = consents(allow)
             for opened in self.states:
-                run = ShardRun(topology, opened.group, timed=_timed, where=opened.path, allow=words)
+                run = ShardRun(topology, opened.group, timed=_timed, clocked=_clocked, where=opened.path, allow=words)
                 self._runs.append(run)
             self._check_consent(words)
         except BaseException:
@@ -327,11 +331,11 @@ class Engine:
         return _rows(self.table_of(shard, part))
 
     @entry_of_all
-    def table_of(self, shard: int, part: Any) -> ResultTable:
-        """Process a shard's rows of a whole commit, and return its results by column."""
+    def table_of(self, shard: int, part: Any, clock: Watermark | None = None) -> ResultTable:
+        """Process a shard's rows of a whole commit, and return its results by column. `clock` is the time, if given."""
         run = self._runs[shard]
         with collector_held():
-            return run.table(run.commit(part), self.times)
+            return run.table(run.commit(part, clock), self.times)
 
     def _shard(self, key: Any) -> int:
         return 0 if self.shards == 1 or key is None else shard_of(key, self.shards)

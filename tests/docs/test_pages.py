@@ -20,6 +20,7 @@ RUN = [
     "joins.md",
     "operating.md",
     "stores.md",
+    "testing.md",
     "topologies.md",
 ]
 # Run by a test of their own, which fixes the clock or the estimates.

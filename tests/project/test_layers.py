@@ -188,6 +188,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.progress",
         "hybridstore.rescaling",
     ),
+    # drives a program as its doors do, and runs it in other ways
+    "hybridstore.testing": ("changelog", "hybridstore", "-hybridstore.inspection", "-hybridstore.cli"),
     # goes back in any kind of state, and opens none as a job does
     "hybridstore.rewinding": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.cli"),
     # an inspection tool must work on a directory whose job it does not know

@@ -124,20 +124,28 @@ def _python(code: str, names: dict[str, object], folder: Path) -> str:
         path.write_text(code, encoding="utf-8")
         return ""
     output = io.StringIO()
-    with contextlib.chdir(folder), contextlib.redirect_stdout(output):
+    with contextlib.chdir(folder), contextlib.redirect_stdout(output), _importing(folder):
         exec(compile(code, "page", "exec"), names)
     return output.getvalue()
 
 
+@contextlib.contextmanager
+def _importing(folder: Path) -> Iterator[None]:
+    """Let the modules of a folder be imported inside of a `with` block, and forget them behind it."""
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == folder:
+            del sys.modules[name]
+
+
 def run_inside(program: Path) -> str:
     """Run a program in this process and in its folder, and return what it prints."""
-    output, before = io.StringIO(), set(sys.modules)
-    with contextlib.chdir(program.parent), contextlib.redirect_stdout(output), pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(program.parent)
+    output = io.StringIO()
+    with contextlib.chdir(program.parent), contextlib.redirect_stdout(output), _importing(program.parent):
         runpy.run_path(str(program))
-    for name in set(sys.modules) - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == program.parent:
-            del sys.modules[name]
     return output.getvalue()
 
 

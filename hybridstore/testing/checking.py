@@ -1,0 +1,66 @@
+"""Checking: a program on some rows as a whole, and in other ways, with the same results."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Final
+
+from .comparing import Case, DifferentResultsError, Program, Result, Rows, Way, last_results
+from .crashes import crash_everywhere
+from .elsewhere import elsewhere
+from .ways import cut_anyhow, rescaled
+
+# Differences that a message shows.
+_SHOWN: Final = 3
+
+
+def check(
+    program: Program,
+    rows: Rows,
+    *ways: Way,
+    by: str | Iterable[str] | None = None,
+    shards: int = 1,
+    commit_rows: int = 10,
+    seed: int = 0,
+) -> None:
+    """Run a program on rows as a whole, and again in each of the `ways`; raise DifferentResultsError unless they give
+    the same results.
+
+    program      a topology, or a function that returns one, which is called for every start
+    rows         dicts in the order of arrival, or for a join a dict of them by the names of the inputs
+    ways         `crash_everywhere()`, `cut_anyhow()`, `rescaled(2, 3)`, `shuffled(within=...)`, `elsewhere()`,
+                 `same_on_spark(spark)`; without any the first three of these and `elsewhere()`
+    by           the columns by which a result is known, of which the last one counts; by default those of the key and
+                 the window for aggregates, and for `process` and joins every result counts
+    shards, commit_rows  as for `Topology.run`
+    seed         chooses cuts, orders and crashes; a message names it
+
+    In a commit rows are processed in order of time, so a program that looks at the order of rows needs rows in order
+    of time, or `crash_everywhere` alone. Costs some tens of runs. Raises ValueError for no rows.
+
+    >>> from hybridstore import testing as ht
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute", grace="1 minute"))
+    >>> rows = [{"user": "ann", "ts": 1000 * second} for second in range(0, 300, 20)]
+    >>> counts = minutes.aggregate(emit="close", n=hs.Count())
+    >>> ht.check(counts, rows, ht.crash_everywhere(), ht.cut_anyhow(), ht.shuffled(within="1 minute"))
+    """
+    if not rows:
+        raise ValueError("check: rows: found none, expected at least one")
+    names = None if by is None else (by,) if isinstance(by, str) else tuple(by)
+    case = Case(program, rows, names, shards, commit_rows)
+    for way in ways or (crash_everywhere(), cut_anyhow(), rescaled(2, 3), elsewhere()):
+        for done, results, expected in way.results(case, random.Random(f"{seed} {way}")):
+            _compare(f"{way}, seed {seed}: {done}", results, expected)
+
+
+def _compare(what: str, results: list[Result], expected: list[Result]) -> None:
+    actual, wanted = last_results(results), last_results(expected)
+    if actual == wanted:
+        return
+    missing, more = list((wanted - actual).elements()), list((actual - wanted).elements())
+    lines = [f"  expected {text}" for text in missing[:_SHOWN]] + [f"  found    {text}" for text in more[:_SHOWN]]
+    raise DifferentResultsError(
+        f"{what}: {len(missing)} of {wanted.total()} results are missing, {len(more)} are others (expected: as in one "
+        "run over all rows)\n" + "\n".join(lines)
+    )

@@ -1,0 +1,155 @@
+"""The driver of topologies: rows, time, results, late rows, stores, restarts, rescales; it is what production does."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore import testing as ht
+from hybridstore.clock import Watermark
+from tests.topology.test_every_way import Runners, batches_of, stream_of
+from tests.topology.test_topology import EMITS, WINDOWS, declared
+
+MINUTES = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute", grace=0))
+FINAL = MINUTES.aggregate(emit="close", n=hs.Count())
+
+
+def clicks(*times: int, user: str = "ann") -> list[dict[str, Any]]:
+    return [{"user": user, "ts": ts} for ts in times]
+
+
+def test_rows_move_time_and_late_rows_are_kept_apart() -> None:
+    with ht.Driver(FINAL) as driver:
+        assert driver.push(*clicks(500, 900)) == []
+        assert driver.push(*clicks(60_000)) == [{"user": "ann", "window_start": 0, "window_end": 60_000, "n": 2}]
+        assert driver.push(*clicks(7, user="bob")) == []
+        assert (driver.late, driver.dropped) == (clicks(7, user="bob"), 1)
+        assert [row["window_start"] for row in driver.windows()] == [60_000]
+        assert [row["n"] for row in driver.flush()] == [1]
+        assert [row["n"] for row in driver.results] == [2, 1]
+
+
+def test_a_topology_that_emits_late_rows_emits_them_here_too() -> None:
+    with ht.Driver(FINAL.late("too_late")) as driver:
+        driver.push(*clicks(60_000))
+        (row,) = driver.push(*clicks(7))
+        assert row["too_late"] == {"user": "ann", "ts": 7}
+        assert driver.late == clicks(7)
+
+
+def test_time_is_moved_without_rows() -> None:
+    with ht.Driver(FINAL) as driver:
+        driver.push(*clicks(500))
+        assert driver.advance(59_999) == []
+        assert [row["n"] for row in driver.advance("1970-01-01 00:01")] == [1]
+        assert driver.advance(1) == []
+        driver.push(*clicks(59_999))
+        assert driver.late == clicks(59_999)
+
+
+def test_a_watermark_follows_the_rows_a_batch_later() -> None:
+    with ht.Driver(FINAL, time="watermark", delay="10 seconds", shards=2) as driver:
+        assert driver.push(*clicks(500, 69_999)) == []
+        assert (driver.push(*clicks(59_999)), driver.watermark) == ([], 59_999)
+        assert [row["n"] for row in driver.push(*clicks(70_001))] == [2]
+        assert driver.push(*clicks(60_001)) == []
+        assert driver.late == []  # its window is still open
+        assert driver.push(*clicks(59_999)) == []
+        assert driver.late == clicks(59_999)
+    with pytest.raises(ValueError, match='delay: found with time="stream"'):
+        ht.Driver(FINAL, delay=1)
+    with pytest.raises(ValueError, match="time: found 'wall'"):
+        ht.Driver(FINAL, time="wall")  # type: ignore[arg-type]
+
+
+def test_a_program_that_raises_starts_again_from_its_last_commit() -> None:
+    def count(row: dict[str, Any], stores: Any) -> Any:
+        n = (stores["seen"].get(row["user"]) or 0) + 1
+        stores["seen"].put(row["user"], n)
+        if row["ts"] == 13:
+            raise RuntimeError("thirteen")
+        yield {"n": n}
+
+    counts = hs.stream(key="user", timestamp="ts").process(count, stores=[hs.key_value_store("seen")])
+    with ht.Driver(counts) as driver:
+        assert driver.push(*clicks(1, 2)) == [{"n": 1}, {"n": 2}]
+        with pytest.raises(RuntimeError, match="thirteen"):
+            driver.push(*clicks(3, 13))
+        assert driver.store("seen").get("ann") == 2
+        assert driver.push(*clicks(14)) == [{"n": 3}]
+        driver.rescale(3)
+        driver.restart()
+        assert driver.push(*clicks(15)) == [{"n": 4}]
+        assert [driver.store("seen", shard).get("ann") for shard in range(3)].count(4) == 1
+    with ht.Driver(FINAL) as driver, pytest.raises(TypeError, match=r"windows\(\) reads windows"):
+        driver.store("windows")
+
+
+def test_timers_by_the_clock_fire_when_the_clock_is_moved() -> None:
+    def remind(row: dict[str, Any], stores: Any) -> None:
+        stores.clock_timers.set(stores.clock_timers.now + 1000)
+
+    def fire(timer: Any, stores: Any) -> Any:
+        yield {"user": timer.key, "at": timer.time}
+
+    topology = hs.stream(key="user", timestamp="ts").process(remind, on_timer=fire, clock_ticks="1 second")
+    with ht.Driver(topology) as driver:
+        assert driver.push(*clicks(7)) == []
+        assert driver.advance_clock(999) == []
+        assert driver.advance_clock(1000) == [{"user": "ann", "at": 1000}]
+
+
+@pytest.mark.parametrize("time", ["stream", "watermark"])
+def test_a_join_takes_rows_by_the_names_of_its_inputs(time: Any) -> None:
+    orders = hs.stream(name="orders", key="order", timestamp="at", columns=["item"])
+    payments = hs.stream(name="payments", key="order", timestamp="paid", columns=[])
+    joined = orders.join(payments, within=("0 s", "1 minute"), how="left")
+    with ht.Driver(joined, time=time) as driver:
+        assert driver.push({"orders": [{"order": n, "at": 500, "item": "tea"} for n in (1, 2)]}) == []
+        (pair,) = driver.push({"payments": [{"order": 1, "paid": 900}]})
+        assert (pair["order"], pair["paid"]) == (1, 900)
+        assert driver.advance(60_500) == []
+        assert [(row["order"], row["paid"]) for row in driver.advance(60_501)] == [(2, None)]
+        driver.push({"orders": [{"order": 3, "at": 5, "item": "tea"}]})
+        assert driver.late == [{"input": "orders", "order": 3, "at": 5, "item": "tea"}]
+        with pytest.raises(TypeError, match="one dict of rows by the names of the inputs"):
+            driver.push({"order": 1}, {"order": 2})
+
+
+@pytest.mark.parametrize(("name", "emit"), EMITS)
+def test_the_driver_gives_what_a_run_and_what_spark_give(name: str, emit: str, seed: int, tmp_path: Path) -> None:
+    """Results of each commit, by stream time as `run`, and by a watermark as the runners of Spark."""
+    topology, r = declared(WINDOWS[name], emit), random.Random(seed)
+    batches = batches_of(list(stream_of(r)), r.choice([1, 7, 20]))
+    with ht.Driver(topology, shards=2) as driver, topology.open(tmp_path, shards=2) as engine:
+        for number, batch in enumerate(batches):
+            rows = [
+                row
+                for shard, part in enumerate(engine.commit_parts(batch, number))
+                for row in engine.process_commit(shard, part)
+            ]
+            assert driver.push(*batch) == rows
+        assert driver.dropped == engine.dropped
+    runners, clock, newest = Runners(topology, 2, clocked=True), Watermark(0, 0), 0
+    with ht.Driver(topology, time="watermark", shards=2) as driver:
+        for batch in batches:
+            assert driver.push(*batch) == runners.batch(batch, clock)
+            newest = max(newest, *(row["time"] for row in batch))
+            clock = Watermark(clock.now_ms, max(clock.now_ms, newest - 20))
+            assert driver.advance(newest - 20) == runners.batch([], clock)
+            clock = Watermark(clock.now_ms, clock.now_ms)
+
+
+def test_importing_the_tools_imports_none_of_what_they_may_need() -> None:
+    code = (
+        "import sys, hybridstore.testing;"
+        "print(*(m for m in ('pyspark', 'pyarrow', 'numpy', 'hypothesis', 'pytest') if m in sys.modules))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == ""
