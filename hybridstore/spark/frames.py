@@ -173,21 +173,33 @@ def to_table(frames: Iterable[Any], schema: Any, output: pa.Schema, settings: Fr
     parts = [frame for frame in frames if len(frame)]
     if not parts:
         return output.empty_table()
-    named = settings.by_name
+    of_parts = [_places(part, schema.names, settings.by_name) for part in parts]
     arrays = []
     for place, field in enumerate(schema.fields):
-        series = [part[field.name] if named and _has_names(part) else part.iloc[:, place] for part in parts]
-        types = {each.dtype for each in series}
-        if len(series) > 1 and len(types) == 1 and isinstance(next(iter(types)), np.dtype):
-            series = [pd.Series(np.concatenate([each.to_numpy() for each in series]))]
+        columns = [part._get_column_array(places[place]) for part, places in zip(parts, of_parts, strict=True)]
+        types = {column.dtype for column in columns}
+        if len(types) == 1 and isinstance(next(iter(types)), np.dtype):
+            series = [pd.Series(np.concatenate([np.asarray(column) for column in columns]))]
+        else:
+            series = [part.iloc[:, places[place]] for part, places in zip(parts, of_parts, strict=True)]
         kind = output.field(place).type
         chunks = [_array(each, field, kind, settings) for each in series]
         arrays.append(pa.chunked_array(chunks, kind))
     return pa.Table.from_arrays(arrays, schema=output)
 
 
-def _has_names(frame: Any) -> bool:
-    return any(type(name) is str for name in frame.columns)
+def _places(frame: Any, names: Sequence[str], by_name: bool) -> list[int]:
+    """Return where a frame has the columns of the output: by name, or by place where no column has a name.
+
+    Raises KeyError for a name that the frame lacks.
+    """
+    given = frame.columns.tolist()
+    if not by_name or not any(type(name) is str for name in given):
+        return list(range(len(names)))
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise KeyError(missing[0])
+    return [given.index(name) for name in names]
 
 
 def _array(series: Any, field: Any, kind: Any, settings: FrameSettings) -> Any:
