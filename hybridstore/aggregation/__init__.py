@@ -22,10 +22,11 @@ from .aggregator import Aggregator, independent_copy
 from .combined import Combined
 from .distinct import CountDistinct
 from .grid import DAY_MS, described
+from .kept import Collect, CollectSet, First, Last
 from .laws import check_laws, nearly_equal
 from .projection import Projection, Where, renamed_column
 from .rows import FirstBy, LastBy, MaxBy, MinBy, OfRows
-from .standard import Collect, CollectSet, Count, First, Last, Max, Mean, Min, Reduce, Sum, TopK, Variance
+from .standard import Count, Max, Mean, Min, Reduce, Sum, TopK, Variance
 from .strategy import STRATEGIES, best_strategy, choose
 from .value_log import TimeLog
 from .window_state import Strategy, WindowState

@@ -17,6 +17,7 @@ from typing import Any, Final
 from changelog.codec import pack
 
 from .aggregator import Aggregator
+from .kept import merged, tally, untally
 from .projection import Where
 
 _HLL_MODE: Final = 2
@@ -27,26 +28,12 @@ _FLAGS, _MODE, _HIP = 5, 7, slice(8, 16)
 _NAN: Final = None
 
 
-def _tally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
-    value = value if value == value else _NAN
-    counts[value] = counts.get(value, 0) + 1
-    return counts
+def _add(counts: dict[Any, int], value: Any) -> dict[Any, int]:
+    return tally(counts, value if value == value else _NAN)
 
 
-def _untally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
-    value = value if value == value else _NAN
-    remaining = counts[value] - 1
-    if remaining:
-        counts[value] = remaining
-    else:
-        del counts[value]
-    return counts
-
-
-def _merged(older: dict[Any, int], newer: dict[Any, int]) -> dict[Any, int]:
-    for value, count in newer.items():
-        older[value] = older.get(value, 0) + count
-    return older
+def _subtract(counts: dict[Any, int], value: Any) -> dict[Any, int]:
+    return untally(counts, value if value == value else _NAN)
 
 
 def _library() -> Any:
@@ -159,9 +146,9 @@ class CountDistinct(Aggregator):
         else:
             super().__init__(
                 dict,
-                _tally,
-                _merged,
-                _untally,
+                _add,
+                merged,
+                _subtract,
                 copy=dict.copy,
                 result=len,
                 commutative=True,

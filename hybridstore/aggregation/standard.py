@@ -4,8 +4,8 @@
     Sum Mean Variance            exact subtract (of ints and floats), merge, commutative
     Min Max                      selection, merge, commutative
     TopK                         merge, commutative
-    CollectSet                   exact subtract, merge, commutative
-    First Last Collect           merge, commutative: they are given the times of values
+    CollectSet                   exact subtract, merge, commutative (`kept`)
+    First Last Collect           merge, commutative: they are given the times of values (`kept`)
     Reduce(function)             what its arguments declare
 
 Aggregates are plain numbers, text, lists, dicts and tuples, so that any store can hold them. Values are never changed;
@@ -22,65 +22,18 @@ import operator
 from bisect import insort
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from itertools import chain
 from math import nan
-from typing import Any, Final, Literal
-
-from changelog.codec import pack
+from typing import Any, Final
 
 from . import exact
-from .aggregator import Add, Aggregator, independent_copy
+from .aggregator import independent_copy
+from .builtin import Builtin, no_value
 from .projection import Where
 from .rows import TopRows
 
 
-class _Builtin(Aggregator):
-    """An aggregator with a fixed name, given its column and its powers."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        name: str,
-        column: str | None,
-        init: Callable[[], Any],
-        add: Add,
-        *,
-        merge: Add | None = None,
-        subtract: Add | None = None,
-        copy: Callable[[Any], Any] | Literal[False] | None = False,
-        result: Callable[[Any], Any] | None = None,
-        commutative: bool = True,
-        exact_subtract: bool | tuple[type, ...] = False,
-        add_many: Callable[[Any, Any], Any] | None = None,
-        parameters: Sequence[Any] = (),
-        timed: bool = False,
-    ) -> None:
-        super().__init__(
-            init,
-            add,
-            merge,
-            subtract,
-            copy=copy,
-            result=result,
-            commutative=commutative,
-            exact_subtract=exact_subtract,
-            add_many=add_many,
-            name=name,
-            timed=timed,
-        )
-        if column is not None and not isinstance(column, str):
-            raise TypeError(f"{name}: column: found {type(column).__name__}, expected str")
-        self.column = column
-        self.parameters = list(parameters)
-
-
 def _zero() -> int:
     return 0
-
-
-def _none() -> None:
-    return None
 
 
 def count_one(total: int, _value: Any) -> int:
@@ -96,7 +49,7 @@ def _count_many(total: int, values: Sequence[Any]) -> int:
     return total + len(values)
 
 
-class Count(_Builtin):
+class Count(Builtin):
     """How many values: 0 if none. With a column, how many rows have a value there.
 
     >>> hs.Count().of(["/", "/help", "/"])
@@ -122,7 +75,7 @@ class Count(_Builtin):
 _MEAN_PLACES: Final = 4  # a mean of decimals has this many decimal places more than their sum
 
 
-class Sum(_Builtin):
+class Sum(Builtin):
     """The sum of numbers: 0 if none. Exact: with floats among the values, the float nearest to the true sum, whatever
     their order. A bool counts as 0 or 1.
 
@@ -193,7 +146,7 @@ def _mean_of_decimals(total: Decimal, count: int) -> Decimal:
     return exact.DECIMALS.scaleb(Decimal(rounded if units >= 0 else -rounded), -places)
 
 
-class Mean(_Builtin):
+class Mean(Builtin):
     """The arithmetic mean of numbers: None if none. The float nearest to the true mean.
 
     The mean of decimals is rounded half up to four places more than the decimals have, as in Spark.
@@ -239,7 +192,7 @@ def _max_merge(older: Any, newer: Any) -> Any:
     return older if newer is None else _max_add(older, newer)
 
 
-class Min(_Builtin):
+class Min(Builtin):
     """The least value: None if none. NaN is ignored; of equal values any may be returned (1 or 1.0). Spark's `min`
     returns the same, unless all values are NaN.
 
@@ -250,12 +203,12 @@ class Min(_Builtin):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__("min", column, _none, _min_add, merge=_min_merge)
+        super().__init__("min", column, no_value, _min_add, merge=_min_merge)
         self.only(where)
         self.better = operator.le
 
 
-class Max(_Builtin):
+class Max(Builtin):
     """The greatest value: None if none. NaN is ignored, while for Spark's `max` NaN is the greatest value; of equal
     values any may be returned (1 or 1.0).
 
@@ -266,188 +219,9 @@ class Max(_Builtin):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__("max", column, _none, _max_add, merge=_max_merge)
+        super().__init__("max", column, no_value, _max_add, merge=_max_merge)
         self.only(where)
         self.better = operator.ge
-
-
-def _before(pair: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether a (time, value) is before another one in event order: by time, then by the packed bytes of the value."""
-    if pair[0] != other[0]:
-        return bool(pair[0] < other[0])
-    return pack(pair[1]) < pack(other[1])
-
-
-def _first_add(state: Any, pair: Sequence[Any]) -> Any:
-    return list(pair) if state is None or _before(pair, state) else state
-
-
-def _last_add(state: Any, pair: Sequence[Any]) -> Any:
-    return list(pair) if state is None or _before(state, pair) else state
-
-
-def _value_of(state: Any) -> Any:
-    return None if state is None else state[1]
-
-
-class First(_Builtin):
-    """The first value in event order, whatever the order of arrival: None if none. Of equal times the value whose
-    packed bytes are the smaller is the first.
-
-    >>> hs.First().of(["/", "/help", "/docs"])
-    '/'
-    """
-
-    __slots__ = ()
-
-    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__(
-            "first",
-            column,
-            _none,
-            _first_add,
-            merge=lambda older, newer: older if newer is None else _first_add(older, newer),
-            result=_value_of,
-            timed=True,
-        )
-        self.only(where)
-
-
-class Last(_Builtin):
-    """The last value in event order, whatever the order of arrival: None if none. Of equal times the value whose packed
-    bytes are the greater is the last.
-
-    >>> hs.Last().of(["/", "/help", "/docs"])
-    '/docs'
-    """
-
-    __slots__ = ()
-
-    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__(
-            "last",
-            column,
-            _none,
-            _last_add,
-            merge=lambda older, newer: older if newer is None else _last_add(older, newer),
-            result=_value_of,
-            timed=True,
-        )
-        self.only(where)
-
-
-def _append(items: list[Any], pair: Sequence[Any]) -> list[Any]:
-    items += pair
-    return items
-
-
-def _extend(items: list[Any], newer: list[Any]) -> list[Any]:
-    items += newer
-    return items
-
-
-def _append_many(items: list[Any], pairs: Sequence[Sequence[Any]]) -> list[Any]:
-    items += chain.from_iterable(pairs)
-    return items
-
-
-def _in_event_order(items: list[Any]) -> list[int]:
-    """Return the places of pairs (time, value, time, value, ...) in event order. O(n log n), and O(n) in order."""
-    times = items[::2]
-    places = sorted(range(len(times)), key=times.__getitem__)
-    if len(set(times)) < len(times):
-        values = items[1::2]
-        places.sort(key=lambda place: (times[place], pack(values[place])))
-    return places
-
-
-class Collect(_Builtin):
-    """All values as a list, in event order, whatever the order of arrival; of equal times the value whose packed bytes
-    are the smaller comes first.
-
-    With `limit` at most so many values are kept: the first ones in event order. Raises ValueError for a limit below 1.
-
-    >>> hs.Collect().of(["/", "/help", "/"])
-    ['/', '/help', '/']
-    >>> hs.Collect(limit=2).of(["/", "/help", "/"])
-    ['/', '/help']
-    """
-
-    __slots__ = ()
-
-    def __init__(self, column: str | None = None, *, limit: int | None = None, where: Where = None) -> None:
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise ValueError(f"collect: limit: found {limit!r}, expected an int of at least 1")
-
-        def cut(items: list[Any]) -> list[Any]:
-            # twice as many may be kept, so that they are seldom sorted
-            if limit is not None and len(items) > 4 * limit:
-                places = _in_event_order(items)[:limit]
-                items[:] = [part for place in places for part in items[2 * place : 2 * place + 2]]
-            return items
-
-        def result(items: list[Any]) -> list[Any]:
-            values = items[1::2]
-            return [values[place] for place in _in_event_order(items)[:limit]]
-
-        super().__init__(
-            "collect",
-            column,
-            list,
-            _append if limit is None else lambda items, pair: cut(_append(items, pair)),
-            merge=_extend if limit is None else lambda items, newer: cut(_extend(items, newer)),
-            copy=list.copy,
-            result=result,
-            add_many=_append_many if limit is None else lambda items, pairs: cut(_append_many(items, pairs)),
-            parameters=[] if limit is None else [limit],
-            timed=True,
-        )
-        self.only(where)
-        self.linear = limit is None
-
-
-def _tally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
-    counts[value] = counts.get(value, 0) + 1
-    return counts
-
-
-def _untally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
-    remaining = counts[value] - 1
-    if remaining:
-        counts[value] = remaining
-    else:
-        del counts[value]
-    return counts
-
-
-def _tally_merge(older: dict[Any, int], newer: dict[Any, int]) -> dict[Any, int]:
-    for value, count in newer.items():
-        older[value] = older.get(value, 0) + count
-    return older
-
-
-class CollectSet(_Builtin):
-    """The distinct values as a set. Values must be hashable; of equal ones any may be kept (1 or 1.0).
-
-    >>> sorted(hs.CollectSet().of(["/", "/help", "/"]))
-    ['/', '/help']
-    """
-
-    __slots__ = ()
-
-    def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__(
-            "collect_set",
-            column,
-            dict,
-            _tally,
-            merge=_tally_merge,
-            subtract=_untally,
-            exact_subtract=True,
-            copy=dict.copy,
-            result=set,
-        )
-        self.only(where)
 
 
 def _check_k(k: object) -> None:
@@ -455,7 +229,7 @@ def _check_k(k: object) -> None:
         raise ValueError(f"topk: k: found {k!r}, expected an int of at least 1")
 
 
-class TopK(_Builtin):
+class TopK(Builtin):
     """The k greatest values, greatest first. NaN is ignored; of equal values any may be kept.
 
     With `by` the k rows with the greatest values in that column, and `columns` chooses what a result has of each row,
@@ -576,7 +350,7 @@ def _variance(state: _Moments, ddof: int) -> float | None:
     return exact.quotient(spread, count * (count - ddof) << common)
 
 
-class Variance(_Builtin):
+class Variance(Builtin):
     """The variance of ints and floats: `ddof` 0 of a population, 1 of a sample. None if too few values.
 
     The float nearest to the true variance, computed from exact sums of the values and of their squares. Raises
@@ -605,7 +379,7 @@ class Variance(_Builtin):
         self.only(where)
 
 
-class Reduce(_Builtin):
+class Reduce(Builtin):
     """Values combined two by two, `function(aggregate, value)`, starting with the first value: None if none.
 
     The function returns an object of the same kind as a value; the function may change its first argument, never its
@@ -642,7 +416,7 @@ class Reduce(_Builtin):
         super().__init__(
             "reduce",
             column,
-            _none,
+            no_value,
             add,
             merge=merge if associative else None,
             copy=None,

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from ..clock import Watermark
 from ..collector import collector_held
 from ..state.group import StoreGroup
-from ..topology.batch import TimeForm, arrow_rows
+from ..topology.batch import arrow_rows
 from ..topology.joins.columns import all_names, chosen_columns
 from ..topology.joins.joining import Joining
 from ..topology.joins.rows import from_tagged
 from ..topology.joins.spec import LEFT, RIGHT, Input, Join, by_name, checked_inputs
 from ..topology.joins.stores import declared_stores, unused
 from ..topology.plan import Custom, Plan
+from ..topology.times import TimeForm
 from .program import TopologyProgram, TopologyRunner
 from .steps import passed_through
 

@@ -36,7 +36,7 @@ from .log import Log
 from .log_lines import warn
 from .memory import Memory, Relief
 from .memory_budget import BUDGET
-from .metrics import Metrics
+from .metrics import Metrics, metrics_of
 from .named_stores import NamedStores
 from .opening import TUNING, At, Durability, Opening, Tuning, as_documented, check_file_mode
 from .policy import SPEED, CheckpointPolicy, Logged
@@ -504,29 +504,8 @@ class HybridStore(Usable, NamedStores):
         >>> numbers.records, numbers.dropped
         ({'users': 1}, {'users': {'expired': 0}})
         """
-        stores = self._group.stores.values()
-        checkpoints = self._checkpoints
-        behind, last = checkpoints.behind, checkpoints.last
-        return Metrics(
-            version=self._group.version,
-            records={store.name: store.num_records for store in stores},
-            dropped={store.name: dict(store.dropped) for store in stores},
-            stream_time_ms={store.name: store.stream_time for store in stores},
-            cold_blocks=sum(store.cold_blocks for store in stores),
-            changelog_bytes_written=0 if self._log is None else self._log.bytes_written,
-            bytes_since_checkpoint=behind.bytes,
-            records_since_checkpoint=behind.records,
-            checkpoint_version=checkpoints.version or None,
-            checkpoints_written=checkpoints.written,
-            last_checkpoint_seconds=None if last is None else last.seconds,
-            last_checkpoint_pause_seconds=checkpoints.pause_seconds,
-            failed_checkpoints=checkpoints.failed,
-            failed_prunes=checkpoints.failed_prunes,
-            estimated_restore_seconds=checkpoints.policy.estimate(behind, self._home.commit_seconds()),
-            packs=None if last is None else last.packs,
-            live_share=None if last is None else last.live_share,
-            write_amplification=None if last is None else last.write_amplification,
-        )
+        written = 0 if self._log is None else self._log.bytes_written
+        return metrics_of(self._group, self._checkpoints, written, self._home.commit_seconds())
 
     def close(self) -> None:
         """Commit nothing, finish the checkpoint in progress, write a synced end mark, and release the directory.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .checkpointer import Checkpointer
+from .group import StoreGroup
+
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
@@ -36,3 +39,31 @@ class Metrics:
     packs: int | None = None
     live_share: float | None = None
     write_amplification: float | None = None
+
+
+def metrics_of(group: StoreGroup, checkpoints: Checkpointer, written: int, commit_seconds: float) -> Metrics:
+    """Return the numbers of an open state, whose changelog has `written` bytes since it was opened, and whose restart
+    waits `commit_seconds` for each commit. O(stores).
+    """
+    stores = group.stores.values()
+    behind, last = checkpoints.behind, checkpoints.last
+    return Metrics(
+        version=group.version,
+        records={store.name: store.num_records for store in stores},
+        dropped={store.name: dict(store.dropped) for store in stores},
+        stream_time_ms={store.name: store.stream_time for store in stores},
+        cold_blocks=sum(store.cold_blocks for store in stores),
+        changelog_bytes_written=written,
+        bytes_since_checkpoint=behind.bytes,
+        records_since_checkpoint=behind.records,
+        checkpoint_version=checkpoints.version or None,
+        checkpoints_written=checkpoints.written,
+        last_checkpoint_seconds=None if last is None else last.seconds,
+        last_checkpoint_pause_seconds=checkpoints.pause_seconds,
+        failed_checkpoints=checkpoints.failed,
+        failed_prunes=checkpoints.failed_prunes,
+        estimated_restore_seconds=checkpoints.policy.estimate(behind, commit_seconds),
+        packs=None if last is None else last.packs,
+        live_share=None if last is None else last.live_share,
+        write_amplification=None if last is None else last.write_amplification,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
@@ -9,6 +10,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from changelog.codec import ATOMS
+from recovery.block import Rows
 
 from ..clock import INT64_MAX, NO_TIME, check_time
 
@@ -124,3 +126,21 @@ def batches(*columns: list[Any]) -> Iterator[tuple[list[Any], ...]]:
     """Cut columns of equal length into pieces of a frame's size."""
     for start in range(0, len(columns[0]), BATCH_ROWS):
         yield tuple(column[start : start + BATCH_ROWS] for column in columns)
+
+
+def rows_of(columns: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of columns (arrays). O(rows), at C speed."""
+    return list(zip(*[column.tolist() for column in columns], strict=True))
+
+
+def run_of(rows: list[tuple[int, Any]]) -> list[Any]:
+    """Return the run of these rows, sorted by time; rows with equal times keep their order."""
+    rows.sort(key=itemgetter(0))
+    return [array("q", [ts for ts, _ in rows]), [value for _, value in rows]]
+
+
+def beside_each_other(low: int, older: Rows, newer: Rows) -> Rows:
+    """Return the values of two runs from `low` on, merged by time; of equal times the older first."""
+    rows = [*zip(older[0][0], older[1], strict=True), *zip(newer[0][0], newer[1], strict=True)]
+    times, values = run_of([row for row in rows if row[0] >= low])
+    return (times,), values

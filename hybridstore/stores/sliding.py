@@ -20,8 +20,8 @@ from changelog.turn import entry, read
 from ..aggregation import WindowState
 from ..clock import INT64_MAX, check_time
 from ..collector import collector_held
-from .columns import columns_of, time_list
-from .sliding_maps import SlidingMaps, rows_of
+from .columns import columns_of, rows_of, time_list
+from .sliding_maps import SlidingMaps
 
 if TYPE_CHECKING:
     from ..aggregation.slid import Grouped

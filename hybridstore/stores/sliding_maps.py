@@ -16,21 +16,20 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
-from operator import itemgetter
 from traceback import walk_tb
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from changelog.journal import Journal
 from changelog.mutation import PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BucketChange, Columns, Combine, Rows, StoreCapture
+from recovery.block import BucketChange, Columns, Combine, StoreCapture
 
 from ..aggregation import Strategy, WindowState
 from ..aggregation.subtract import Subtract
 from ..clock import INT64_MAX, NO_TIME, slid_out_through
 from ..errors import CheckpointError
 from .cold_tail import ColdTail
-from .columns import in_order
+from .columns import beside_each_other, in_order, rows_of, run_of
 from .key_blocks import KeyBlocks
 from .sizes import STATE_BYTES, map_bytes, run_bytes
 
@@ -487,7 +486,7 @@ class SlidingMaps(KeyBlocks):
                 self._watch(key, newest)
             else:
                 base = zip(times[start:end], values[start:end], strict=True)
-                runs[key] = _merged([*base, *zip(*run, strict=True)])
+                runs[key] = run_of([*base, *zip(*run, strict=True)])
             start = end
 
     def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
@@ -533,7 +532,7 @@ class SlidingMaps(KeyBlocks):
 
     @property
     def _combine(self) -> Combine:
-        return partial(_beside_each_other, self._low)
+        return partial(beside_each_other, self._low)
 
     def recapture(self, capture: StoreCapture) -> None:
         """Undo a capture whose checkpoint failed: all keys of the capture count as changed again. O(changed)."""
@@ -586,24 +585,6 @@ class SlidingMaps(KeyBlocks):
         assert all(self._next_idle <= (step + 1) * self._idle_width - 1 for step in self._idle), ("next idle",)
         # every cold block may have live values
         assert all(block.until > expired for block in self._bucket.cold), ("expired block",)
-
-
-def rows_of(columns: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Return the rows of columns (arrays). O(rows), at C speed."""
-    return list(zip(*[column.tolist() for column in columns], strict=True))
-
-
-def _merged(rows: list[tuple[int, Any]]) -> list[Any]:
-    """Return the run of these rows, sorted by time; rows with equal times keep their order."""
-    rows.sort(key=itemgetter(0))
-    return [array("q", [ts for ts, _ in rows]), [value for _, value in rows]]
-
-
-def _beside_each_other(low: int, older: Rows, newer: Rows) -> Rows:
-    """Return the values of two runs from `low` on, merged as by `_install`."""
-    rows = [*zip(older[0][0], older[1], strict=True), *zip(newer[0][0], newer[1], strict=True)]
-    times, values = _merged([row for row in rows if row[0] >= low])
-    return (times,), values
 
 
 def _described(strategy: Strategy[Any]) -> list[Any]:

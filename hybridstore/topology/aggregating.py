@@ -12,10 +12,11 @@ from ..clock import INT64_MAX, Watermark
 from ..state.group import StoreGroup
 from ..stores.keys import shown
 from .adopt import Adopted
-from .batch import Records, TimeForm, canonical_order, times_as
+from .batch import Records, canonical_order
 from .columns.why import Why, never
 from .plan import Plan
 from .results import Result, Results, ResultTable, tabled, unknown_out, with_given_keys
+from .times import TimeForm, times_as
 from .windows.panes import PanedWindowed
 from .windows.suppressed import Suppressed
 from .windows.time_windows import TimeWindowed

@@ -7,32 +7,29 @@ pyarrow and numpy are used only if the process has imported them; a caller with 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from decimal import InvalidOperation
-from itertools import repeat
-from operator import add, floordiv, itemgetter, mul, sub, truediv
+from operator import itemgetter
 from types import NoneType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from changelog.codec import pack
 
 from ..aggregation import Projection
-from ..clock import EPOCH, MILLISECOND, time_ms
+from ..clock import time_ms
 from ..stores.keys import SCALARS, shown
 from .failures import text_of
 from .null_keys import stored_column, stored_key
 from .plan import ALL, Plan, Step
+from .times import ToTime, arrow_list, arrow_times, arrow_to_time, plain_times, same, to_time_of
 
-_NAIVE_EPOCH = EPOCH.replace(tzinfo=None)
 _PLAIN_KEYS: Final = ({str}, {int})
 _NOTHING = object()
 # The column in which a row that the steps have changed carries the row as it arrived, where late rows are handed out.
 ROW: Final = "__hybridstore_row"
 # The column of the error of a row that a step could not change.
 ERROR: Final = "__hybridstore_error"
-ToTime = Callable[[int], Any]
 
 
 class LeftOut(NamedTuple):
@@ -46,11 +43,6 @@ class LeftOut(NamedTuple):
     def and_also(self, more: LeftOut) -> LeftOut:
         """Return the sums."""
         return LeftOut(self.null_key + more.null_key, self.null_timestamp + more.null_timestamp)
-
-
-def same(ts: int) -> int:
-    """Return a time as the integer that it is."""
-    return ts
 
 
 class Records(NamedTuple):
@@ -82,61 +74,6 @@ class Records(NamedTuple):
         if self.source is not None:
             places = order if self.places is None else [self.places[i] for i in order]
         return Records(keys, values, times, self.to_time, source=self.source, places=places, failed=self.failed)
-
-
-def _aware(ts: int) -> datetime:
-    return EPOCH + timedelta(milliseconds=ts)
-
-
-def _naive(ts: int) -> datetime:
-    return (EPOCH + timedelta(milliseconds=ts)).replace(tzinfo=None)
-
-
-TimeForm = Literal["ms", "naive", "aware"]
-# Up to this number (the year 2106) seconds in a double, and results of `fromtimestamp`, are exact to the microsecond.
-_EXACT_MS: Final = 2**32 * 1000
-# The largest time that a datetime can have.
-_LAST_MS: Final = (datetime.max - _NAIVE_EPOCH) // MILLISECOND
-# From this number of times on, numpy or pyarrow is faster.
-_MANY: Final = 32
-
-
-def times_as(form: TimeForm, times: Any) -> list[Any]:
-    """Return times (ms, a list or an array) in a form, converted by column; each equals the result of `TO_TIME`.
-
-    Raises OverflowError for a time beyond the range of datetime. O(n), at C speed.
-    """
-    if form == "ms":
-        return listed(times)
-    epoch = EPOCH if form == "aware" else _NAIVE_EPOCH
-    numpy: Any = sys.modules.get("numpy") if len(times) >= _MANY else None
-    if numpy is not None:
-        # 0.1 us a time, where the two ways below take 0.2 and 0.26
-        column = numpy.array(times, "i8")
-        if column.min() >= 0 and column.max() <= _LAST_MS:
-            return list(map(add, repeat(epoch), column.view("m8[ms]").tolist()))
-    times = listed(times)
-    if form == "aware" and times and min(times) >= 0 and max(times) < _EXACT_MS:
-        return list(map(datetime.fromtimestamp, map(truediv, times, repeat(1000)), repeat(UTC)))
-    return list(map(add, repeat(epoch), map(mul, times, repeat(MILLISECOND))))
-
-
-# By the names that a state keeps.
-TO_TIME: Final[dict[TimeForm, ToTime]] = {"ms": same, "naive": _naive, "aware": _aware}
-_FORMS: Final = {to_time: form for form, to_time in TO_TIME.items()}
-
-
-def form_of(to_time: ToTime) -> TimeForm:
-    """Return the name of a form of times."""
-    return _FORMS[to_time]
-
-
-def _to_time(value: Any) -> ToTime:
-    if type(value) is str:
-        value = datetime.fromisoformat(value)  # `time_ms` has taken it
-    if isinstance(value, datetime):
-        return _naive if value.tzinfo is None else _aware
-    return same
 
 
 def as_row(row: Any) -> Mapping[str, Any]:
@@ -330,7 +267,7 @@ def from_rows(
                     continue
                 ms = moment if type(moment) is int and moment >= 0 else time_ms(moment, plan.timestamp)
                 if not times:
-                    to_time = _to_time(moment)
+                    to_time = to_time_of(moment)
                 times.append(ms)
             except KeyError as error:
                 raise ValueError(
@@ -379,14 +316,14 @@ def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
         return None
     if any(set(map(type, part)) not in _PLAIN_KEYS for part in parts):
         return None
-    times = _plain_times(moments)
+    times = plain_times(moments)
     if times is None or min(times) < 0:
         return None
     keys = joined_keys(parts, len(rows))
     if plan.null_keys == "group":
         keys = list(map(stored_key, keys))
     if plan.aggregates is None:
-        return Records(keys, list(map(dict, rows)), times, _to_time(moments[0]))
+        return Records(keys, list(map(dict, rows)), times, to_time_of(moments[0]))
     columns = [
         list(map(name.of, rows))
         if isinstance(name, Projection)
@@ -396,7 +333,7 @@ def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
         for name in plan.aggregates.columns
     ]
     values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
-    return Records(keys, values if columns else [0] * len(rows), times, _to_time(moments[0]))
+    return Records(keys, values if columns else [0] * len(rows), times, to_time_of(moments[0]))
 
 
 def joined_keys(parts: list[list[Any]], rows: int) -> list[Any]:
@@ -415,75 +352,6 @@ def _with_zero(key: Any) -> Any:
     if any(part != part for part in parts):
         return None
     return tuple(parts) if type(key) is tuple else parts[0]
-
-
-def _plain_times(moments: list[Any]) -> list[int] | None:
-    """Return ints unchanged, or datetimes (all with or all without a zone) in ms, rounded down; None otherwise."""
-    kinds = set(map(type, moments))
-    if kinds == {int}:
-        return moments
-    if kinds != {datetime}:
-        return None
-    epoch = EPOCH if moments[0].tzinfo is not None else _NAIVE_EPOCH
-    try:
-        durations = list(map(sub, moments, repeat(epoch)))
-    except TypeError:  # some datetimes have a zone and some have no zone
-        return None
-    pyarrow: Any = sys.modules.get("pyarrow") if len(durations) >= _MANY else None
-    if pyarrow is None:
-        return list(map(floordiv, durations, repeat(MILLISECOND)))
-    # 0.04 us a time, where the division above takes 0.17
-    times: list[int] = (pyarrow.array(durations, pyarrow.duration("us")).to_numpy().view("i8") // 1000).tolist()
-    return times
-
-
-def arrow_to_time(kind: Any) -> ToTime:
-    """Return the form of times for a column of timestamps or integers of an Arrow type."""
-    import pyarrow as pa
-
-    if not pa.types.is_timestamp(kind):
-        return same
-    return _naive if kind.tz is None else _aware
-
-
-def arrow_list(column: Any) -> list[Any]:
-    """Return an Arrow column as a list. O(n), at C speed for numbers and text."""
-    import pyarrow as pa
-
-    from .columns.buffers import numbers_of
-
-    if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        values: list[Any] = numbers_of(column).tolist()
-        return values
-    listed: list[Any] = column.to_pylist()
-    return listed
-
-
-def listed(column: Any) -> list[Any]:
-    """Return a column (a list, a tuple, or an array of numpy or Arrow) as a list. O(n)."""
-    if isinstance(column, list):
-        return column
-    if isinstance(column, tuple):
-        return list(column)
-    values: list[Any] = column.tolist() if hasattr(column, "dtype") else arrow_list(column)
-    return values
-
-
-def arrow_times(column: Any, name: str) -> list[int]:
-    """Return an Arrow column of timestamps (any unit) or integers (ms), without nulls, as a list of ms, rounded
-    down."""
-    import pyarrow as pa
-
-    from .columns.buffers import times_in
-
-    if not any(is_kind(column.type) for is_kind in (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)):
-        raise TypeError(
-            f"column {name!r}: found {column.type}, expected a timestamp or an integer (ms since the epoch)"
-        )
-    times: list[int] = times_in(column).tolist()
-    if times and min(times) < 0:
-        raise ValueError(f"column {name!r}: found {min(times)}, expected a time of 0 or later (ms since the epoch)")
-    return times
 
 
 def without_nulls(plan: Plan, batch: Any) -> tuple[Any, LeftOut]:

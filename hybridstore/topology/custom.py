@@ -10,7 +10,7 @@ from ..clock import BY_ADVANCE, NO_TIME, Watermark
 from ..state.group import StoreGroup
 from ..stores.keys import shown
 from ..stores.kinds import KINDS
-from .batch import Records, TimeForm, canonical_order
+from .batch import Records, canonical_order
 from .columns.why import Why
 from .duplicates import Opened, WithoutDuplicates
 from .failures import Failure, text_of
@@ -18,6 +18,7 @@ from .output_rows import OutputRows
 from .plan import Plan
 from .results import ResultTable, tabled_rows
 from .timers import CLOCK_TIMERS, TIMERS, KeyTimers, Timer
+from .times import TimeForm
 
 # The setting of a state that holds the event time which its timers have reached (ms).
 _TIME: Final = "timers reached"

@@ -32,21 +32,7 @@ from ..state.numbers import TOTALS, added, row_of
 from ..state.opening import TUNING, Durability, Tuning, as_documented
 from ..state.policy import CheckpointPolicy
 from .aggregating import Aggregating
-from .batch import (
-    TO_TIME,
-    KeyKinds,
-    LeftOut,
-    Records,
-    TimeForm,
-    ToTime,
-    arrow_to_time,
-    form_of,
-    from_arrow,
-    from_rows,
-    is_arrow,
-    same,
-    without_nulls,
-)
+from .batch import KeyKinds, LeftOut, Records, from_arrow, from_rows, is_arrow, without_nulls
 from .columns.why import Why, never
 from .joins.rows import Sides, from_tagged, tagged
 from .joins.spec import RIGHT
@@ -55,6 +41,7 @@ from .plan import Plan
 from .results import ResultTable
 from .run_state import RunState
 from .shard_run import ShardRun
+from .times import TO_TIME, TimeForm, ToTime, arrow_to_time, form_of, same
 
 _LOG: Final = logging.getLogger("hybridstore")
 # A restart then replays only a few commits. Checkpoints cost a topology so much less than rows that this aim is cheap.

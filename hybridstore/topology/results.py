@@ -14,9 +14,9 @@ from itertools import chain, repeat
 from operator import setitem
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from .batch import TimeForm, listed, times_as
 from .null_keys import given_keys
 from .plan import END, START, Plan
+from .times import TimeForm, listed, times_as
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,9 +18,9 @@ from ..collector import collector_held
 from ..state.directory import HybridStore
 from ..state.generations import shards_there
 from ..state.group import StoreGroup
-from .batch import TimeForm, listed
 from .plan import END, START
 from .results import Late, ResultTable
+from .times import TimeForm, listed
 
 RUN: Final = "run"
 RESULTS: Final = "results of the last commits"

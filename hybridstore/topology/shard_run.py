@@ -21,7 +21,7 @@ from ..shards import shard_of
 from ..state.group import StoreGroup
 from .adopt import adopt
 from .aggregating import Aggregating
-from .batch import ERROR, ROW, LeftOut, Records, TimeForm, arrow_list, from_arrow, joined_keys, rows_at, without_nulls
+from .batch import ERROR, ROW, LeftOut, Records, from_arrow, joined_keys, rows_at, without_nulls
 from .columns.why import Why
 from .custom import CustomLogic
 from .failures import FailedRows, Failure, fault_of
@@ -29,6 +29,7 @@ from .joins.rows import Sides, from_tagged
 from .null_keys import given_keys
 from .plan import Plan
 from .results import Late, ResultTable, tabled_rows
+from .times import TimeForm, arrow_list
 
 
 class LateRows(NamedTuple):

@@ -15,7 +15,8 @@ from typing import Any, Final
 from recovery.errors import RestoreError
 
 from ..clock import time_ms
-from .batch import arrow_times, as_row, is_arrow
+from .batch import as_row, is_arrow
+from .times import arrow_times
 
 _ADVICE: Final = (
     "give the source from its beginning, or say with position= where in the source a row is: a column, or a function "

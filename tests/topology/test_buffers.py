@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridstore.topology.batch import arrow_list, arrow_times
 from hybridstore.topology.columns.buffers import array_of, numbers_of, taken_at, text_array, zero_of
+from hybridstore.topology.times import arrow_list, arrow_times
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

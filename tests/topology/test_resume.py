@@ -16,8 +16,8 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state.directory import HybridStore, open_store
-from hybridstore.topology.batch import TO_TIME, TimeForm
 from hybridstore.topology.run import ResultRow
+from hybridstore.topology.times import TO_TIME, TimeForm
 from tests.tools.hooks import crash
 from tests.topology.test_topology import WINDOWS, declared, some_rows
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from hybridstore.clock import time_ms
-from hybridstore.topology.batch import _LAST_MS, _MANY, TO_TIME, TimeForm, _plain_times, times_as
+from hybridstore.topology.times import _LAST_MS, _MANY, TO_TIME, TimeForm, plain_times, times_as
 
 TIMES = st.integers(0, _LAST_MS) | st.integers(1_500_000_000_000, 1_900_000_000_000)
 
@@ -57,11 +57,11 @@ def test_times_taken_by_column_are_those_taken_one_by_one(zoned: bool, loaded: b
         patch.setitem(sys.modules, "pyarrow", pyarrow)
         if not loaded:
             patch.delitem(sys.modules, "pyarrow")
-        assert _plain_times(given) == [time_ms(moment, "time") for moment in given]
+        assert plain_times(given) == [time_ms(moment, "time") for moment in given]
 
 
 def test_moments_with_and_without_zones_are_not_taken_by_column() -> None:
-    assert _plain_times([datetime(2020, 1, 1), datetime(2020, 1, 1, tzinfo=UTC)] * _MANY) is None
+    assert plain_times([datetime(2020, 1, 1), datetime(2020, 1, 1, tzinfo=UTC)] * _MANY) is None
 
 
 def test_times_may_be_text_as_json_has_them() -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..batch import arrow_list
 from ..plan import ALL
+from ..times import arrow_list
 from .buffers import array_of, numbers_of, times_in, whole
 
 if TYPE_CHECKING:

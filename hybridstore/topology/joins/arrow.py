@@ -17,11 +17,12 @@ import pyarrow as pa
 
 from ...clock import INT64_MAX
 from ...shards import shard_of
-from ..batch import arrow_list, arrow_rows, key_columns
+from ..batch import arrow_rows, key_columns
 from ..columns.arrow import keys_of, times_of
 from ..columns.buffers import array_of, taken_at
 from ..columns.why import Why
 from ..plan import Plan
+from ..times import arrow_list
 from .interval import Arrivals, Arrived, Stored
 from .pairs import Pairs
 from .rows import Sides, input_plan

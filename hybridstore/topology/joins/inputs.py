@@ -19,8 +19,9 @@ from operator import itemgetter
 from typing import Any, Final
 
 from ...clock import time_ms
-from ..batch import arrow_rows, arrow_times, as_row, is_arrow, named_rows
+from ..batch import arrow_rows, as_row, is_arrow, named_rows
 from ..source import Source, joined_batches
+from ..times import arrow_times
 from .rows import Sides
 from .spec import Input, Join, checked_inputs
 

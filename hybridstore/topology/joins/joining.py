@@ -10,12 +10,13 @@ from changelog.codec import pack
 from ...clock import NO_TIME, Watermark
 from ...state.group import StoreGroup
 from ...stores.versioned import VersionedStore
-from ..batch import Records, TimeForm, times_as
+from ..batch import Records
 from ..columns.why import Why
 from ..custom import CustomLogic
 from ..null_keys import given_keys
 from ..plan import Plan
 from ..results import ResultTable, tabled_rows
+from ..times import TimeForm, times_as
 from .columns import all_names, chosen_columns, named_twice
 from .interval import IntervalJoin
 from .pairs import Pairs, together
