@@ -12,12 +12,11 @@ from changelog.storage import is_url
 from recovery.layout import SPARK_FOLDER
 
 from ..spark.location import Location, locate
+from .engine import OnStep, Request
 from .plain import go_back_state, remove_old_state, rescale_state
 from .report import RescaleError, RescaleReport
 from .routes import Route
 from .spark import go_back, remove_old, rescale_operator
-
-OnStep = Callable[[str, int, int], None]
 
 
 def rescale(
@@ -75,39 +74,19 @@ def rescale(
         raise RescaleError("shards: found with back=True, expected one of them")
     if not back and (type(shards) is not int or shards < 1):
         raise RescaleError(f"shards: found {shards!r}, expected a whole number of 1 or more, or back=True")
-    tell = on_report or (lambda report: None)
+    asked = Request(
+        shards or 0, routes or {}, dry_run, late, spark, progress or _quiet, on_report or (lambda report: None)
+    )
     if operator is None:
         place = _plain(location, state)
         if back:
             report = go_back_state(place, storage_options)
         else:
-            assert shards is not None
-            report = rescale_state(
-                place,
-                shards,
-                routes=routes or {},
-                storage_options=storage_options,
-                dry_run=dry_run,
-                late=late,
-                on_step=progress or _quiet,
-                on_report=tell,
-            )
+            report = rescale_state(place, storage_options, asked)
     elif back:
         report = go_back(_located(location, state, storage_options), operator, stopped=stopped)
     else:
-        assert shards is not None
-        report = rescale_operator(
-            _located(location, state, storage_options),
-            operator,
-            shards,
-            routes=routes or {},
-            dry_run=dry_run,
-            late=late,
-            stopped=stopped,
-            spark=spark,
-            on_step=progress or _quiet,
-            on_report=tell,
-        )
+        report = rescale_operator(_located(location, state, storage_options), operator, asked, stopped=stopped)
     report.seconds = time.perf_counter() - started
     return report
 

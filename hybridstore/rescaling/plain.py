@@ -8,10 +8,8 @@ go to the first new shard.
 
 from __future__ import annotations
 
-import json
 import os
-from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from hashlib import blake2b
 from os import PathLike
@@ -27,28 +25,22 @@ from recovery.checkpoint import CheckpointReader
 from recovery.layout import (
     CHANGELOG,
     GENERATIONS,
-    RESCALES,
     generation_folder,
     list_checkpoints,
     parse_generation_name,
-    parse_rescale_name,
-    rescale_name,
-    shard_folder,
 )
 from recovery.object_log import all_but_claims
 from recovery.write import FreshCheckpoint
 
 from ..state.directory import HybridStore, open_store
-from ..state.generations import FORMAT_VERSION, Generation, describe, shards_there
+from ..state.generations import Generation, describe, shards_there
 from ..state.policy import CheckpointPolicy
 from ..topology.run_state import RESULTS, RUN, RunState, joined_results
-from .report import RescaleError, RescaleReport, check_late
-from .routes import Route, Routes, closing_ms
-from .sharing import Compared, Family, Nowhere, Parent, blocks_of, check_certain, families
+from .engine import Old, Request, Shards, counting, generations_taken, rescale
+from .report import RescaleError, RescaleReport
+from .sharing import Family, Parent, Sink, blocks_of
 
 _TOPOLOGY: Final = "topology"
-_WINDOWS: Final = "windows"
-OnStep = Callable[[str, int, int], None]
 
 
 def there_at(place: Storage) -> Generation:
@@ -61,27 +53,21 @@ def there_at(place: Storage) -> Generation:
     return there
 
 
-class PlainRescaling:
-    """One rescale of a plain topology's state in progress. `states` are its open shards."""
+class PlainShards(Shards):
+    """The shards of a plain topology's state. `states` are the open shards that count."""
 
-    def __init__(
-        self,
-        place: Storage,
-        there: Generation,
-        states: list[HybridStore],
-        into: int,
-        routes: Mapping[str, Route | str],
-        on_step: OnStep,
-    ) -> None:
+    apart = (RESULTS,)
+
+    def __init__(self, place: Storage, there: Generation, states: list[HybridStore], into: int) -> None:
+        self.where = self.location = place.url
         self._place = place
         self._there = there
-        self._into = into
-        self._on_step = on_step
         runs = [RunState.of(state) for state in states]
         if len({run.commit for run in runs}) > 1:
             raise RescaleError(
                 f"{place.url}: shards are at commits {min(run.commit for run in runs)} and "
-                f"{max(run.commit for run in runs)}: the last one came to no end (run the job once more, and end it)"
+                f"{max(run.commit for run in runs)}: the last commit was interrupted (run the job once more, to "
+                "completion)"
             )
         if any(not state.version for state in states):
             raise RescaleError(f"{place.url}: nothing was committed yet (begin with shards={into} in a new directory)")
@@ -91,114 +77,49 @@ class PlainRescaling:
                 f"{place.url}: found a state of stores alone, whose shards are not known, expected the state of a "
                 "topology"
             )
-        self._closing = closing_ms(description, clocked=False)
+        self.program = description
         newest = max(runs, key=lambda run: run.delivered)
-        same = {RUN: newest._asdict()} if newest.commit else {}
-        self._versions: dict[int, int] = {}
-        self._parents = [self._parent(shard, state) for shard, state in enumerate(states)]
+        self.same = {RUN: newest._asdict()} if newest.commit else {}
+        self.old = Old(there.number, there.generation, there.shards, max(state.version for state in states))
+        self._parents = [self._read(shard, state) for shard, state in enumerate(states)]
         self._store = self._parents[0].content.meta.identity.store  # the new shards belong to the state of the old ones
-        self._routes = Routes(description, routes)
-        version = max(state.version for state in states)
-        self.report = RescaleReport(place.url, "", there.shards, into, version)
-        self._families = [
-            Family(
-                [self._parents[shard] for shard in numbers],
-                children,
-                there.shards,
-                into,
-                self._routes,
-                same=same,
-                apart=(RESULTS,),
-            )
-            for numbers, children in families(there.shards, into)
-        ]
-        self._records = sum(parent.content.meta.records for parent in self._parents)
-        self._done = 0
 
-    def _parent(self, shard: int, state: HybridStore) -> Parent:
+    @property
+    def place(self) -> Storage:
+        """See `Shards`."""
+        return self._place
+
+    def _read(self, shard: int, state: HybridStore) -> Parent:
         state.checkpoint(wait=True)
         folder = self._there.folder(shard)
-        storage = self._place.below(folder) if folder else self._place
+        storage = self.place.below(folder) if folder else self.place
         return Parent(shard, CheckpointReader(storage, list_checkpoints(storage)[-1]))
 
-    def _on_block(self, phase: str) -> Callable[[int], None]:
-        def advance(records: int) -> None:
-            self._done += records
-            self._on_step(phase, self._done, self._records)
+    def parent(self, shard: int, scratch: Storage) -> Parent:
+        """See `Shards`."""
+        return self._parents[shard]
 
-        return advance
+    def version_of(self, family: Family) -> int:
+        """See `Shards`."""
+        return max(parent.content.meta.version for parent in family.parents)
 
-    def survey(self) -> RescaleReport:
-        """Return the report of the planned rescale. O(records) for a merge, or with stores of custom logic. Raises
-        RescaleError.
-        """
-        check_certain([family.check_own_stores() for family in self._families], self._there.shards)
-        for family in self._families:
-            family.count_times(self.report)
-            if self._closing is not None:
-                self.report.unseen += family.closing(self._closing, _WINDOWS)
-            if self.report.exact:
-                family.count_records(self.report)
-            else:
-                sinks = {child: Nowhere() for child in family.children}
-                family.share(sinks, self.report, self._on_block("surveying"))
-        self._done = 0
-        return self.report
-
-    def make(self) -> RescaleReport:
-        """Make and check the new shards, and make them count. Raises RescaleError; the old shards then still count."""
-        generation = self._take_generation()
-        for family in self._families:
-            self._write(family, generation)
-        self._done = 0
-        for family in self._families:
-            self._compare(family, generation)
-        origin = {"from_shards": self._there.shards, "from_generation": self._there.generation}
-        rescaled = {**origin, "version": self.report.version}
-        _describe(
-            self._place,
-            self._there,
-            Generation(self._there.number + 1, generation, self._into, self._store, rescaled),
-        )
-        self.report.generation, self.report.done = generation, True
-        return self.report
-
-    def _take_generation(self) -> int:
-        taken = [n for name in self._place.list(f"{RESCALES}/") if (n := parse_rescale_name(name)) is not None]
-        generation = max([self._there.generation, *taken])
-        entry = {
-            "format": FORMAT_VERSION,
-            "follows": self._there.number,
-            "from_shards": self._there.shards,
-            "from_generation": self._there.generation,
-            "shards": self._into,
-            "version": self.report.version,
-        }
-        while True:
-            generation += 1
-            if self._place.create(rescale_name(generation), _text(entry)):
-                return generation
-
-    def _write(self, family: Family, generation: int) -> None:
-        version = max(parent.content.meta.version for parent in family.parents)
-        storages = {child: self._place.below(shard_folder(generation, child)) for child in family.children}
-        sinks = {child: FreshCheckpoint(storage, version) for child, storage in storages.items()}
-        family.share(sinks, RescaleReport("", "", self._there.shards, self._into, 0), self._on_block("writing"))
+    def finish(self, family: Family, sinks: Mapping[int, FreshCheckpoint], generation: int, into: int) -> None:
+        """See `Shards`."""
+        version = self.version_of(family)
         for child, sink in sinks.items():
-            if not child:
-                self._keep_results(family, sink)
-            identity = Identity(self._store, generation, child, self._into)
+            identity = Identity(self._store, generation, child, into)
             origin = b"".join(parent.content.meta.digest for parent in family.parents) + str(child).encode()
             digest = chain(blake2b(origin, digest_size=16).digest(), [])
             position = Position(version, 0, 0)
-            if isinstance(self._place, LocalStorage):
+            if isinstance(self.place, LocalStorage):
                 # The log continues behind the checkpoint. On an object store the next owner's claim begins the log.
                 header = SegmentHeader(identity, version + 1, version, digest).encode()
-                storages[child].create(f"{CHANGELOG}/{segment_name(version + 1)}", header)
+                self.storage(generation, child).create(f"{CHANGELOG}/{segment_name(version + 1)}", header)
                 position = Position(version + 1, HEADER_BYTES, 0)
             sink.finish(identity, digest, family.settings, position)
 
-    def _kept_results(self) -> Columns | None:
+    def add_apart(self, family: Family, sink: Sink) -> None:
+        """Give the kept results of all old shards to the first new one."""
         kept: dict[int, list[Any]] = {}
         for parent in self._parents:
             for record in parent.content.meta.stores:
@@ -206,39 +127,16 @@ class PlainRescaling:
                     for columns in blocks_of(parent.content, record.number):
                         for commit, value in zip(columns.keys, columns.values, strict=True):
                             kept.setdefault(commit, []).append(value)
-        if not kept:
-            return None
-        commits = sorted(kept)
-        times: tuple[array[int], ...] = ()
-        return Columns(commits, None, times, [joined_results(kept[commit]) for commit in commits])
-
-    def _keep_results(self, family: Family, sink: FreshCheckpoint | Compared) -> None:
-        columns = self._kept_results()
-        if columns is not None:
-            number = family.free_number
+        if kept:
+            commits, number = sorted(kept), family.free_number
             sink.define(number, RESULTS, "key_value", {"ttl_ms": None}, {"stream_time": -1, "key": ["int"]})
-            sink.add(number, 0, columns)
+            sink.add(number, 0, Columns(commits, None, (), [joined_results(kept[commit]) for commit in commits]))
 
-    def _compare(self, family: Family, generation: int) -> None:
-        sinks = {}
-        for child in family.children:
-            storage = self._place.below(shard_folder(generation, child))
-            sinks[child] = Compared(CheckpointReader(storage, list_checkpoints(storage)[-1]))
-        family.share(sinks, RescaleReport("", "", self._there.shards, self._into, 0), self._on_block("checking"))
-        for child, sink in sinks.items():
-            if not child:
-                self._keep_results(family, sink)
-            sink.finish()
-        different = [sink.different for sink in sinks.values() if sink.different]
-        if different:
-            raise RescaleError(
-                f"{self._place.url}: the new shards differ, and the old ones count: {different[0]} "
-                "(run the command again; if they differ again, report it)"
-            )
-
-
-def _text(entry: dict[str, Any]) -> bytes:
-    return (json.dumps(entry, indent=1, sort_keys=True) + "\n").encode()
+    def switch(self, generation: int, into: int) -> None:
+        """See `Shards`."""
+        old = self.old
+        origin = {"from_shards": old.shards, "from_generation": old.generation, "version": old.version}
+        _describe(self.place, self._there, Generation(old.number + 1, generation, into, self._store, origin))
 
 
 def _describe(place: Storage, there: Generation, new: Generation) -> None:
@@ -286,37 +184,15 @@ def _opened(
 
 
 def rescale_state(
-    location: str | PathLike[str],
-    shards: int,
-    *,
-    routes: Mapping[str, Route | str],
-    storage_options: Mapping[str, Any] | None,
-    dry_run: bool,
-    late: bool,
-    on_step: OnStep,
-    on_report: Callable[[RescaleReport], None],
+    location: str | PathLike[str], storage_options: Mapping[str, Any] | None, asked: Request
 ) -> RescaleReport:
     """See `hybridstore.rescale`. The old shards are opened as by a job, which may claim them and write a checkpoint."""
     place = storage_at(location, storage_options)
     there = there_at(place)
-    if there.shards == shards:
-        raise RescaleError(f"{place.url}: has {shards} shards already (nothing was done)")
+    asked.check(place.url, there.shards)
     with ExitStack() as stack:
         states = _opened(stack, location, place, there, storage_options)
-        try:
-            rescaling = PlainRescaling(place, there, states, shards, routes, on_step)
-            report = rescaling.survey()
-            on_report(report)
-            if dry_run:
-                return report
-            check_late(report, late=late)
-            return rescaling.make()
-        except (HybridStoreError, OSError) as error:
-            if isinstance(error, RescaleError):
-                raise
-            raise RescaleError(
-                f"{place.url}: the new shards could not be made, and the old ones count: {error}"
-            ) from error
+        return rescale(PlainShards(place, there, states, asked.into), asked)
 
 
 def go_back_state(location: str | PathLike[str], storage_options: Mapping[str, Any] | None) -> RescaleReport:
@@ -338,9 +214,7 @@ def go_back_state(location: str | PathLike[str], storage_options: Mapping[str, A
                 f"to {old.shards} instead)"
             )
         _describe(place, there, old)
-    report = RescaleReport(place.url, "", there.shards, old.shards, origin["version"])
-    report.generation, report.done = old.generation, True
-    return report
+    return counting(RescaleReport(place.url, "", there.shards, old.shards, origin["version"]), old.generation)
 
 
 def remove_old_state(location: str | PathLike[str], storage_options: Mapping[str, Any] | None) -> int:
@@ -348,9 +222,8 @@ def remove_old_state(location: str | PathLike[str], storage_options: Mapping[str
     rescale made stay: their folder is the state's own. O(their objects)."""
     place = storage_at(location, storage_options)
     there = there_at(place)
-    taken = [number for name in place.list(f"{RESCALES}/") if (number := parse_rescale_name(name)) is not None]
     removed = 0
-    for generation in set(taken) - {there.generation, (there.rescaled or {}).get("from_generation")}:
+    for generation in generations_taken(place) - {there.generation, (there.rescaled or {}).get("from_generation")}:
         folder = generation_folder(generation)
         for shard in place.folders(folder):
             inside = place.below(f"{folder}/{shard}")

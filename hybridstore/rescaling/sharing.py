@@ -78,7 +78,7 @@ class Sink(Protocol):
         """Add records of a store."""
 
 
-class Nowhere:
+class Discard:
     """A sink that keeps nothing."""
 
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any], state: dict[str, Any]) -> None:
@@ -191,6 +191,11 @@ class Family:
     def store_names(self) -> set[str]:
         """The names of all stores."""
         return {store.name for store in self._stores}
+
+    @property
+    def records(self) -> int:
+        """The number of records of the old shards that are shared out."""
+        return sum(record.records for store in self._stores for _, record in store.parts)
 
     @property
     def free_number(self) -> int:
@@ -502,12 +507,13 @@ def _bucketed(content: CheckpointReader, number: int) -> Iterator[tuple[int, Col
 class Compared:
     """A sink that compares the records that it receives with the records of a child's checkpoint, block by block.
 
-    `different` describes the first difference; "" means no difference so far.
+    `different` describes the first difference; "" means no difference so far. `records` are those of the checkpoint,
+    but for stores in `apart`.
     """
 
-    def __init__(self, child: CheckpointReader) -> None:
+    def __init__(self, child: CheckpointReader, apart: Collection[str] = ()) -> None:
         self._content = child
-        self.records = child.meta.records
+        self.records = sum(record.records for record in child.meta.stores if record.name not in apart)
         self._waiting: dict[int, Iterator[tuple[int, Columns]]] = {}
         self._here: dict[int, tuple[int, Columns]] = {}
         self.different = ""

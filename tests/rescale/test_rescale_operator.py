@@ -416,7 +416,7 @@ def test_a_new_shard_whose_checkpoint_is_damaged_is_refused_and_never_empty(tmp_
     hs.rescale(tmp_path, "op", shards=3)
     for index in tmp_path.rglob("000001/*/checkpoints/*"):
         index.write_bytes(index.read_bytes()[:-1])
-    with pytest.raises(hs.HybridStoreError, match=r"version 2 .*is missing"):
+    with pytest.raises(hs.HybridStoreError, match="version 2 "):
         job.rows()
 
 
