@@ -78,6 +78,8 @@ if _typing.TYPE_CHECKING:
         UnsupportedVersionError,
         UpgradeError,
     )
+    from .importing.door import import_spark
+    from .importing.report import ImportRefusedError, ImportReport
     from .inspection import inspect
     from .rescaling.door import rescale
     from .rescaling.report import RescaleError, RescaleReport
@@ -164,6 +166,7 @@ _HOME = {
     "VersionedStore": (".stores.versioned", "VersionedStore"),
     "WindowStore": (".stores.window", "WindowStore"),
     "check_laws": (".aggregation", "check_laws"),
+    "import_spark": (".importing.door", "import_spark"),
     "inspect": (".inspection", "inspect"),
     "key_value_store": (".topology.declared_stores", "key_value_store"),
     "last_position": (".topology.run_state", "last_position"),
@@ -172,6 +175,8 @@ _HOME = {
     "rescale": (".rescaling.door", "rescale"),
     "session_store": (".topology.declared_stores", "session_store"),
     "sliding_store": (".topology.declared_stores", "sliding_store"),
+    "ImportRefusedError": (".importing.report", "ImportRefusedError"),
+    "ImportReport": (".importing.report", "ImportReport"),
     "KeyTimers": (".topology.timers", "KeyTimers"),
     "Timer": (".topology.timers", "Timer"),
     "stream": (".topologies.declare", "stream"),
@@ -219,6 +224,8 @@ __all__ = [
     "HoppingWindows",
     "HybridStore",
     "HybridStoreError",
+    "ImportRefusedError",
+    "ImportReport",
     "KeyTimers",
     "KeyValueStore",
     "Last",
@@ -261,6 +268,7 @@ __all__ = [
     "VersionedStore",
     "WindowStore",
     "check_laws",
+    "import_spark",
     "inspect",
     "key_value_store",
     "last_position",

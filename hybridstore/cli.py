@@ -99,6 +99,13 @@ COMMANDS: Final = {
         ),
         "hybridstore.rescaling.command",
     ),
+    "import": (
+        Command(
+            "Let a stopped Spark query of Spark's own operators go on as a job of ours.",
+            "--from-spark /checkpoints/clicks --job jobs.clicks:applied",
+        ),
+        "hybridstore.importing.command",
+    ),
     "rewind": (
         Command("Go back to an older version of the state of a stopped job.", "state/ --to 41"),
         "hybridstore.rewinding.command",

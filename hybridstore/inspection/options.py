@@ -5,8 +5,11 @@ A command's `arguments` calls `path` first and `looking` last; its own arguments
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from changelog.errors import HybridStoreError
@@ -30,6 +33,22 @@ DEFAULTS: Final = {"at": None, "shard": None, "output": None, "iso": False, "no_
 
 class UsageError(HybridStoreError):
     """An argument that cannot be understood, or that does not fit the state: exit code 2."""
+
+
+def imported(option: str, place: str, example: str) -> Any:
+    """Import the object that MODULE:NAME names; its code runs. Raises UsageError, naming the option."""
+    module, _, name = place.partition(":")
+    if not module or not name:
+        raise UsageError(f"{option}: found {place!r}, expected MODULE:NAME, such as {example}")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"{option}: {place!r} cannot be imported: {error} (the folder that you are in is on the path)"
+        ) from error
+    finally:
+        sys.path.remove(os.getcwd())
 
 
 def path(parser: ArgumentParser) -> None:

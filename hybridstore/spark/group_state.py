@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_STATE: Final = "group"
+STATE: Final = "group"
 _EMPTY_SHARDS: Final[dict[str, Literal["watermark", "batch"]]] = {
     "EventTimeTimeout": "watermark",
     "ProcessingTimeTimeout": "batch",
@@ -150,7 +150,7 @@ class GroupRunner(Runner):
     def __init__(self, program: GroupProgram, group: StoreGroup) -> None:
         self._program = program
         self._handle = Handle(group, keys=GroupingKeys(program.key_columns))
-        self._state = self._handle.getValueState(_STATE, program.state)
+        self._state = self._handle.getValueState(STATE, program.state)
         self._late_ms = 0
         self._batch_ms = self._watermark_ms = _NONE
         self.dropped = 0

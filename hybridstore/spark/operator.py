@@ -8,11 +8,12 @@ module and `worker` check both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
+from weakref import WeakKeyDictionary
 
 from ..state.changes import Change, announce, consents
 from ..state.memory_budget import check_limit
@@ -176,10 +177,7 @@ def apply_program(
     announce(location.state, [Change(*change) for change in changes])
     if shards is None:
         _LOG.info("operator %s: %d shards (by default; the first batch fixes their number)", name, number)
-    from pyspark.sql import functions as f
-
-    shards_of_rows = shard_column(df.schema, program.key, number, program.null_keys, program.everywhere)
-    sharded = df.select(*(f"`{column}`" for column in columns), shards_of_rows)
+    sharded = with_shards(df, columns, program, number)
     moves = "watermark" in (time, program.empty_shards)
     if moves or program.tick_ms:
         from .ticks import with_ticks
@@ -192,9 +190,51 @@ def apply_program(
         slots=min(tasks or number, possible or tasks or number),
         memory_limit=memory_limit or share_of_overhead(session.conf.get),
     )
+    results = to_shards(sharded, launched).mapInArrow(carried(ShardFunction(launched)), wanted)
+    ticks = ({"watermark_ms": 0} | ({"clock_ms": 0} if program.tick_ms else {})) if moves or program.tick_ms else None
+    _applied[results] = Applied(launched, columns, wanted, ticks)
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What `apply_program` has made of a DataFrame: the operator as it is sent, the columns that it takes, the columns
+    of its results, and the first offset of its ticks (None: no ticks).
+    """
+
+    operator: Operator
+    columns: tuple[str, ...]
+    output: Any
+    ticks: dict[str, int] | None
+
+
+_applied: WeakKeyDictionary[DataFrame, Applied] = WeakKeyDictionary()
+
+
+def applied(results: DataFrame) -> Applied:
+    """Return what `apply_program` has made of the DataFrame that it returned. Raises ValueError for another one."""
+    known = _applied.get(results) if hasattr(results, "isStreaming") else None
+    if known is None:
+        raise ValueError(
+            "results: found no DataFrame that `apply` has returned, expected its result as it is (before any select, "
+            "withColumn or writeStream)"
+        )
+    return known
+
+
+def with_shards(df: DataFrame, columns: Sequence[str], program: Program, shards: int) -> DataFrame:
+    """Return columns of a DataFrame, and behind them the shard of each row."""
+    shard = shard_column(df.schema, program.key, shards, program.null_keys, program.everywhere)
+    return df.select(*(f"`{column}`" for column in columns), shard)
+
+
+def to_shards(sharded: DataFrame, operator: Operator) -> DataFrame:
+    """Return rows in the tasks of their shards."""
+    from pyspark.sql import functions as f
+
     # Spark takes the number modulo `tasks`; a tick's shard is `shards` below the number (`ticks`).
-    shard = f.pmod(f.col(SHARD_COLUMN), f.lit(number))
-    return sharded.repartitionById(tasks or number, shard).mapInArrow(carried(ShardFunction(launched)), wanted)
+    shard = f.pmod(f.col(SHARD_COLUMN), f.lit(operator.shards))
+    return sharded.repartitionById(operator.tasks or operator.shards, shard)
 
 
 def default_shards(possible: int | None) -> int:

@@ -27,6 +27,8 @@ from .errors import SparkSetupError
 from .location import Location, locate
 
 FORMAT_VERSION: Final = 1
+# The field of a description whose batch 0 is not a query's: what makes it, in words.
+FIRST_BATCH: Final = "first_batch"
 # Spark's types of whole numbers; each holds all values of those before it.
 _WIDTHS: Final = ("tinyint", "smallint", "int", "bigint")
 
@@ -230,6 +232,11 @@ def settle_operator(
             )
         append_operator(storage, [], 1, asked, [])
         chain = read_chain(storage)
+    if batch == 0 and FIRST_BATCH in chain[0] and FIRST_BATCH not in asked:
+        raise SparkSetupError(
+            f"{storage.url}: found the beginning of {chain[0][FIRST_BATCH]} that did not end, expected a whole state "
+            "or none (run it again, and start the query then; or begin in a new checkpoint location)"
+        )
     while True:
         standing = _standing(chain, asked, batch)
         if standing is not None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-_INITIAL = "initial state handled"
+INITIAL = "initial state handled"
 _MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 
 
@@ -310,9 +310,9 @@ class ProcessorRunner(Runner):
 
     def _initial(self) -> list[tuple[str, list[Any]]]:
         """Return the rows of the initial state that belong to this shard, once in the life of the shard."""
-        if not self._program.initial or self._group.settings.get(_INITIAL):
+        if not self._program.initial or self._group.settings.get(INITIAL):
             return []
-        self._group.set(_INITIAL, True)
+        self._group.set(INITIAL, True)
         return [
             (key, rows) for key, rows in self._program.initial.items() if shard_of(key, self._shards) == self._shard
         ]

@@ -10,10 +10,10 @@ needs is done before the first yield. Any failure before the commit leaves the v
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from recovery.rule import launch_of
 from recovery.runs import Claim
@@ -27,7 +27,7 @@ from .event_time import check_event_time
 from .launches import STARTS, claim
 from .operator_file import has_moved, note_moved, operator_storage, settle_operator
 from .placement import hand_over, note_load
-from .query_log import query_in_run, time_in_run, watermark_of
+from .query_log import BatchTime, query_in_run, time_in_run, watermark_of
 from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
 from .shard.cache import CACHE
 from .shard.provider import StateStoreProvider
@@ -89,19 +89,37 @@ def this_batch(operator: Operator) -> Batch:
     run_id = run_id or ""
     times = time_in_run(operator.location, run_id, batch)
     query_id = get(QUERY_ID) or query_in_run(operator.location, run_id)
+    return begun_batch(operator, number=batch, query_id=query_id, run_id=run_id, times=times, context=context)
+
+
+def begun_batch(
+    operator: Operator,
+    *,
+    number: int,
+    query_id: str,
+    run_id: str,
+    times: BatchTime,
+    context: Any,
+    first: Mapping[str, Any] | None = None,
+) -> Batch:
+    """Return the batch of a task of a run, after the description of the operator was settled, and the run begun, once
+    for each process. `first`: what makes batch 0 instead of a query (`settle_operator`).
+
+    Raises CheckpointMismatchError, SparkSetupError, StaleAttemptError, CannotCommitError.
+    """
     # Spark counts attempts from 0, but 0 is the attempt of a note.
     attempt = context.taskAttemptId() + 1
     key = (operator.location.state, operator.name)
     begun, changed, generation = _claims.get(key, (None, -1, 0))
     if begun is None or begun.run_id != run_id or begun.launch // STARTS != operator.launch // STARTS:
         storage = operator_storage(operator.location, operator.name)
-        asked = {"query_id": query_id, "name": operator.name, **operator.fingerprint()}
-        described = settle_operator(storage, asked, batch, operator.program, operator.allow)
+        asked = {"query_id": query_id, "name": operator.name, **operator.fingerprint(), **(first or {})}
+        described = settle_operator(storage, asked, number, operator.program, operator.allow)
         changed = described["from"] - 1 if described["number"] > 1 else -1
         generation = described["generation"]
-        begun = claim(storage, operator.launch, run_id, batch, attempt)
+        begun = claim(storage, operator.launch, run_id, number, attempt)
         _claims[key] = begun, changed, generation
-    return Batch(batch, query_id, run_id, context.partitionId(), *times, begun, attempt, changed == batch, generation)
+    return Batch(number, query_id, run_id, context.partitionId(), *times, begun, attempt, changed == number, generation)
 
 
 def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -327,10 +345,10 @@ class ShardWork:
         shards = range(self.operator.shards)
         return any(self._provider(shard).was_called_twice(self.batch.number) for shard in shards)
 
-    def maintain(self) -> None:
-        """Begin a checkpoint that is due, and prune. The rows were emitted before."""
+    def maintain(self, *, wait: bool = False) -> None:
+        """Begin a checkpoint that is due, and prune. The rows were emitted before. `wait`: until it is written."""
         for provider in self._providers:
-            provider.maintain(oldest_replay=self.batch.number)
+            provider.maintain(wait=wait, oldest_replay=self.batch.number)
 
 
 class ShardFunction(Shipped):

@@ -191,6 +191,24 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     # drives a program as its doors do, and runs it in other ways
     "hybridstore.testing": ("changelog", "hybridstore", "-hybridstore.inspection", "-hybridstore.cli"),
+    # what comes from Spark goes through the stores of an operator, opened by its own program
+    "hybridstore.importing": (
+        "changelog",
+        "recovery",
+        *GROUND,
+        "hybridstore.aggregation",
+        "hybridstore.state",
+        "hybridstore.topology",
+        "hybridstore.spark",
+        "hybridstore.importing",
+    ),
+    "hybridstore.importing.command": (
+        "hybridstore.inspection.options",
+        "hybridstore.reading.texts",
+        "hybridstore.progress",
+        "hybridstore.spark",
+        "hybridstore.importing",
+    ),
     # goes back in any kind of state, and opens none as a job does
     "hybridstore.rewinding": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.cli"),
     # an inspection tool must work on a directory whose job it does not know
@@ -243,7 +261,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pyspark_hybridstore": ("hybridstore",),
 }
 # The modules that may import pyspark; everything else must run, and be imported, without it.
-MAY_IMPORT_PYSPARK = ("hybridstore.spark", "pyspark_hybridstore")
+MAY_IMPORT_PYSPARK = ("hybridstore.importing", "hybridstore.spark", "pyspark_hybridstore")
 # Files in hybridstore/ itself, which no room has: its face, its command, and the ground.
 LOOSE_FILES = 8
 

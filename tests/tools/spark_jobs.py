@@ -62,6 +62,7 @@ class Job:
         action: Callable[["DataFrame"], list[Any]] = lambda df: df.collect(),
         *,
         sink: bool = False,
+        mode: str = "append",
         **options: Any,
     ) -> None:
         """Run to the end of the input; `sink`: into files, as Spark Connect does without a process more."""
@@ -75,6 +76,7 @@ class Job:
             writer = df.writeStream.foreachBatch(hsp.foreach_batch(keep))
             if sink:
                 writer = df.writeStream.format("parquet").option("path", str(files))
+            writer = writer.outputMode(mode)
             for name, value in {"checkpointLocation": str(self.checkpoint), **options}.items():
                 writer = writer.option(name, value)
             writer.trigger(availableNow=True).start().awaitTermination()

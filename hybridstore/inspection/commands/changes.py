@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from argparse import ArgumentParser, Namespace
-from importlib import import_module
 from typing import Any
 
 from .. import options as o
@@ -51,18 +48,7 @@ def run(look: Look, given: Namespace) -> int:
 
 def _loaded(program: str) -> Any:
     """Import the object that MODULE:NAME names. Raises UsageError if the object is no topology."""
-    module, _, name = program.partition(":")
-    if not module or not name:
-        raise o.UsageError(f"--program: found {program!r}, expected MODULE:NAME, such as jobs.clicks:topology")
-    sys.path.insert(0, os.getcwd())
-    try:
-        loaded = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise o.UsageError(
-            f"--program: {program!r} cannot be imported: {error} (the folder that you are in is on the path)"
-        ) from error
-    finally:
-        sys.path.remove(os.getcwd())
+    loaded = o.imported("--program", program, "jobs.clicks:topology")
     if not hasattr(loaded, "changes") or not hasattr(loaded, "describe"):
         raise o.UsageError(f"--program: {program!r}: found {type(loaded).__name__}, expected a topology")
     return loaded

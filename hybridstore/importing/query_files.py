@@ -1,0 +1,119 @@
+"""Query files: where an old query of Spark's stands, and the files by which a new query goes on from there.
+
+    old   commits/N     ─▶ the watermark of the next batch         new   offsets/0, commits/0
+          offsets/N     ─▶ watermark, time, a line for each source        metadata, sources/ (copied)
+          sources/      ─▶ what sources have noted themselves
+
+A new query begins behind its newest batch in `commits/`, so batch 0 stands for all that the old query has done. A batch
+of the old query that is in `offsets/` only is void: the new query reads its rows again.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from changelog.storage import Storage
+
+from ..spark.location import METADATA
+from ..spark.query_log import BatchTime, batch_time, committed, next_watermark, planned
+from .report import ImportRefusedError
+
+_VERSION: Final = "v1"
+_OFFSETS: Final = "offsets/0"
+# What Spark writes for a source without an offset yet.
+_NO_OFFSET: Final = "-"
+# The setting that an existing checkpoint pins, and that decides what its watermark is.
+_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a query stands behind a batch: its times, the watermark of the next batch (ms), and a line for each source.
+
+    `settings` are those that the query has pinned.
+    """
+
+    batch: int
+    times: BatchTime
+    next_watermark_ms: int
+    sources: list[str]
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def plain(self) -> list[Any]:
+        """Return the fields as JSON has them."""
+        return [self.batch, list(self.times), self.next_watermark_ms, self.sources, self.settings]
+
+    @classmethod
+    def of(cls, plain: Sequence[Any]) -> Standing:
+        """Return the standing of what `plain` has returned."""
+        batch, times, next_watermark_ms, sources, settings = plain
+        return cls(batch, BatchTime(*times), next_watermark_ms, sources, settings)
+
+
+def standing_of(checkpoint: Storage) -> Standing:
+    """Return where a stopped query stands. Raises ImportRefusedError and SparkSetupError."""
+    batch = committed(checkpoint)
+    if batch < 0:
+        raise ImportRefusedError(
+            f"{checkpoint.url}: found no commits/, expected the checkpointLocation of a query that has done a batch"
+        )
+    name = f"offsets/{batch}"
+    version, *lines = checkpoint.get(name).decode().splitlines()
+    if version != _VERSION:
+        raise ImportRefusedError(
+            f"{checkpoint.url}/{name}: found version {version!r} (sources with names), expected {_VERSION!r}: state of "
+            "such a query cannot be moved"
+        )
+    times = batch_time(checkpoint, batch)
+    conf = json.loads(lines[0]).get("conf", {})
+    settings = {name: conf[name] for name in (_POLICY,) if name in conf}
+    return Standing(batch, times, next_watermark(checkpoint), lines[1:], settings)
+
+
+def check_new(checkpoint: Storage, *, begun: bool = False) -> None:
+    """Raise ImportRefusedError if a query has begun at a location. `begun`: a move into it was broken off, and a query
+    that was started there has failed in batch 0.
+    """
+    if planned(checkpoint) >= begun or committed(checkpoint) >= 0:
+        raise ImportRefusedError(
+            f"{checkpoint.url}: found offsets/ or commits/ of a query, expected a new checkpointLocation (nothing was "
+            "changed)"
+        )
+
+
+def query_id(checkpoint: Storage) -> str:
+    """Return the id of the query of a new location, which is taken at the first call."""
+    checkpoint.create(METADATA, json.dumps({"id": str(uuid.uuid4())}).encode())
+    return str(json.loads(checkpoint.get(METADATA))["id"])
+
+
+def begin_behind(checkpoint: Storage, standing: Standing, ticks: dict[str, int] | None, old: Storage | None) -> None:
+    """Write the files by which a query at `checkpoint` begins with batch 1, `commits/0` last.
+
+    ticks  the first offset of ticks, which are the last source; None without ticks
+    old    the location whose notes of sources are copied
+    """
+    if old is not None:
+        for name in old.list("sources/"):
+            if not name.rpartition("/")[2].startswith("."):
+                checkpoint.create(name, old.get(name))
+    # of a query that has failed in batch 0, with Spark's checksum
+    checkpoint.delete([_OFFSETS, "offsets/.0.crc"])
+    lines = [*standing.sources, *([] if ticks is None else [json.dumps(ticks)])]
+    entry: dict[str, Any] = {
+        "batchWatermarkMs": standing.times.watermark_ms,
+        "batchTimestampMs": standing.times.timestamp_ms,
+        "conf": standing.settings,
+    }
+    checkpoint.create(_OFFSETS, "\n".join([_VERSION, json.dumps(entry), *lines]).encode())
+    done = {"nextBatchWatermarkMs": standing.next_watermark_ms}
+    checkpoint.create("commits/0", "\n".join([_VERSION, json.dumps(done)]).encode())
+
+
+def unread(sources: int) -> list[str]:
+    """Return the lines of so many sources of which nothing was read."""
+    return [_NO_OFFSET] * sources
