@@ -1,5 +1,5 @@
 """One suite with options of one's own, and two versions in turn: `python -m benchmarks
-restore|stores|changelog|checkpoint|checkpoint-bytes|commit-latency|beyond-memory|compare`.
+restore|stores|changelog|checkpoint|checkpoint-bytes|commit-latency|beyond-memory|joins|compare`.
 
 Each prints a table, or JSON with --json; a wrong answer prints no figure and exits with 1.
 """
@@ -25,6 +25,7 @@ from benchmarks.suites import (
     checkpoint_speed,
     commit_latency,
     far_restart,
+    joins,
     restore,
     stores,
 )
@@ -101,6 +102,9 @@ def _parser() -> ArgumentParser:
     names = "works, separated by commas (default: all)"
     command.add_argument("--works", default=",".join(WORKS), help=names)
     command.add_argument("--peers", action=BooleanOptionalAction, default=True, help="also measure RocksDB and LMDB")
+    command = suite("joins", "Joins of two streams from dicts and Arrow: rows, logged bytes, a restart.", 3)
+    command.add_argument("--rows", type=int, default=200_000, help="rows of both inputs (default: 200000)")
+    command.add_argument("--waiting", type=int, default=1_000_000, help="rows that wait at a restart")
     command = suite(
         "compare", "Two versions in turn, and what changed beyond noise. Exit code 1: something is slower.", 10
     )
@@ -163,6 +167,10 @@ def _beyond_memory(given: Namespace) -> _Suites:
     return [lambda: beyond_memory.measure(given.folder, **options, **names)] * given.runs
 
 
+def _joins(given: Namespace) -> _Suites:
+    return [lambda: joins.measure(given.folder, rows=given.rows, waiting=given.waiting, repeats=given.runs)]
+
+
 _SUITES: Final[dict[str, Callable[[Namespace], _Suites]]] = {
     "restore": _restore,
     "stores": _stores,
@@ -171,6 +179,7 @@ _SUITES: Final[dict[str, Callable[[Namespace], _Suites]]] = {
     "checkpoint-bytes": _checkpoint_bytes,
     "commit-latency": _commit_latency,
     "beyond-memory": _beyond_memory,
+    "joins": _joins,
 }
 COMMANDS: Final = (*_SUITES, "compare")
 
