@@ -76,7 +76,7 @@ class Steps(Plan):
     """A plan with the steps that continue it; see `Topology`."""
 
     def map(self, function: Callable[[dict[str, Any]], dict[str, Any]], output_schema: Any = None) -> Self:
-        """Replace every row (a dict) by `function(row)`. Before `windowed_by` only.
+        """Replace every row (a dict) by `function(row)`. Before `windowed_by`, and behind a join its results.
 
         `output_schema` names the columns of the rows that the function returns, with their types, as for `process`:
         DDL text, a StructType or an Arrow schema. On Spark the steps then run before rows are given to shards, so that
@@ -93,7 +93,7 @@ class Steps(Plan):
         return self._step("map", function, output_schema)
 
     def filter(self, function: Callable[[dict[str, Any]], bool]) -> Self:
-        """Keep the rows (dicts) for which `function(row)` is true. Before `windowed_by` only.
+        """Keep the rows (dicts) for which `function(row)` is true. Before `windowed_by`, and behind a join its results.
 
         >>> views = hs.stream(key="user", timestamp="ts").filter(lambda row: row["status"] == 200)
         >>> counts = views.windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())
@@ -108,12 +108,15 @@ class Steps(Plan):
     ) -> Self:
         if not callable(function):
             raise TypeError(f"{kind}: function: found {type(function).__name__}, expected a function of one row")
+        step = Step(kind, function, schema)
+        if self.joined is not None:
+            return replace(self, joined=replace(self.joined, behind=(*self.joined.behind, step)))
         if self.windows is not None or self.custom is not None:
             raise ValueError(
                 f"{kind}: found after windowed_by or process, expected before it (to filter results, use `if` in "
                 "your loop, or `where` on the DataFrame that apply returns)"
             )
-        return replace(self, steps=(*self.steps, Step(kind, function, schema)))
+        return replace(self, steps=(*self.steps, step))
 
     def windowed_by(self, windows: Windows, *, retention: Duration | None = None) -> Self:
         """Group the rows of a key into windows: Tumbling-, Hopping-, Sliding- or SessionWindows.

@@ -108,6 +108,21 @@ def test_late_rows_are_handed_out_with_their_input() -> None:
     ]
 
 
+def test_results_of_a_join_are_filtered_and_mapped() -> None:
+    rows = {
+        "left": [{"k": 1, "lt": 5, "a": 3}, {"k": 2, "lt": 5, "a": 4}, {"k": 3, "lt": 50, "a": 5}],
+        "right": [{"k": 1, "rt": 6, "b": 1}, {"k": 2, "rt": 6, "b": 9}, {"k": 3, "rt": 7, "b": 9}],
+    }
+    join = interval("left", 4, 6, 0).filter(lambda row: row["b"] != 1).map(lambda row: {"k": row["k"], "s": row["b"]})
+    assert [dict(row) for row in join.run(rows, flush=True)] == [{"k": 2, "s": 9}, {"k": 3, "s": None}]
+    assert str(join).splitlines()[-1].split()[0] == "map"
+    late = {"left": rows["left"][:2], "right": [{"k": 9, "rt": 99, "b": 0}]}
+    results = list(join.late().run({**late, "left": [{"k": 7, "lt": 200, "a": 0}, *late["left"]]}, commit_rows=1))
+    assert {"k": 1, "late": {"input": "left", "k": 1, "lt": 5, "a": 3}} in results
+    with pytest.raises(TypeError, match="map returned NoneType"):
+        list(interval("inner", 4, 6, 0).map(lambda row: None).run(rows))  # type: ignore[arg-type, return-value]
+
+
 def test_columns_are_chosen_or_get_prefixes() -> None:
     stream = hs.stream(name="left", key="k", timestamp="t")
     other = hs.stream(name="right", key="k", timestamp="t")

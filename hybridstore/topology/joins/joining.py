@@ -10,7 +10,7 @@ from changelog.codec import pack
 from ...clock import NO_TIME, Watermark
 from ...state.group import StoreGroup
 from ...stores.versioned import VersionedStore
-from ..batch import Records
+from ..batch import Records, stepped
 from ..columns.why import Why
 from ..custom import CustomLogic
 from ..null_keys import given_keys
@@ -147,23 +147,31 @@ class Joining(CustomLogic):
         OverflowError for a time beyond datetime. O(results).
         """
         pairs = together(results)
-        late = self.join.late
         keys = given_keys(pairs.keys) if self._plan.null_keys == "group" else pairs.keys
         moments = times_as(times, self._times_of(pairs))
-        columns = None if self._late or not pairs else self._whole(pairs, keys, moments)
+        columns = self._whole(pairs, keys, moments) if pairs else None
         if columns is not None:
             names, places = self._layout()
-            columns = columns if places is None else [columns[place] for place in places]
-            if late is not None:
-                names, columns = [*names, late], [*columns, [None] * len(pairs)]
-            return ResultTable(names, None, columns)
-        sides = pairs.left_times, pairs.left_values, pairs.right_times, pairs.right_values
-        rows = [self._mapping(key, moment, *row) for key, moment, *row in zip(keys, moments, *sides, strict=True)]
-        if late is not None:
-            names = list(rows[0]) if rows else self._layout()[0] if self._known else list(self.join.left_side.key)
-            rows = [{**row, late: None} for row in rows]
-            rows += [self._late_row(names, *row) for row in self._late]
-        return tabled_rows(rows)
+            table = ResultTable(names, None, columns if places is None else [columns[place] for place in places])
+        else:
+            sides = pairs.left_times, pairs.left_values, pairs.right_times, pairs.right_values
+            table = tabled_rows(
+                [self._mapping(key, moment, *row) for key, moment, *row in zip(keys, moments, *sides, strict=True)]
+            )
+        if self.join.behind:
+            rows = (stepped(self.join.behind, row, number) for number, row in enumerate(table.rows(dict)))
+            table = tabled_rows([dict(row) for row in rows if row is not None])
+        return table if self.join.late is None else self._with_late(table, self.join.late)
+
+    def _with_late(self, table: ResultTable, column: str) -> ResultTable:
+        """Return results with a column for late rows, and late rows behind them."""
+        if table.names is not None and not self._late:
+            return table._replace(names=[*table.names, column], columns=[*table.columns, [None] * table.size])
+        rows = list(table.rows(dict))
+        layout = self._known and not any(step.kind == "map" for step in self.join.behind)
+        names = list(rows[0]) if rows else self._layout()[0] if layout else list(self._plan.key)
+        late = [self._late_row(names, *row) for row in self._late]
+        return tabled_rows([*({**row, column: None} for row in rows), *late])
 
     def rows(self, results: list[Any], times: TimeForm) -> list[dict[str, Any]]:
         """Return results as rows, as `table` does."""

@@ -66,6 +66,7 @@ class Join:
     select               column of results -> (side, column); None: the key, and all other columns of both sides
     prefixes             put before the columns of the left and the right side, but for the key
     late                 the column of results with late rows; None: late rows are counted only
+    behind               functions on the results (`plan.Step`); the state does not depend on them
     """
 
     left_side: Input
@@ -79,6 +80,7 @@ class Join:
     select: tuple[tuple[str, int, str], ...] | None = None
     prefixes: tuple[str, str] = ("", "")
     late: str | None = None
+    behind: tuple[Any, ...] = ()
 
     @property
     def inputs(self) -> tuple[Input, Input]:
@@ -139,7 +141,8 @@ class Join:
             else f"newest row of {self.on}, the table in every shard"
         )
         grace = "" if not self.grace_ms else f"; grace {self.grace_ms} ms"
-        return "\n".join([*lines, f"└─ join        {self.how}; {meets}{grace}"])
+        behind = [f"   {step.kind:<11} {step.name}" for step in self.behind]
+        return "\n".join([*lines, f"└─ join        {self.how}; {meets}{grace}", *behind])
 
     def describe(self) -> dict[str, Any]:
         """Return a stable, plain description, with which the stored one is compared."""
