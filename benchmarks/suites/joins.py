@@ -42,7 +42,7 @@ _READY: Final = Target(25, "value")
 Row = dict[str, Any]
 
 
-def made(count: int) -> dict[str, list[Row]]:
+def inputs_of(count: int) -> dict[str, list[Row]]:
     """Return so many rows of two inputs, each by time."""
     dice = random.Random(5)
     orders: list[Row] = [{"order": i, "ordered": i * _STEP_MS, "item": f"item {i % 97}"} for i in range(count // 2)]
@@ -105,7 +105,7 @@ def measure(folder: Path, *, rows: int = 200_000, waiting: int = 1_000_000, repe
 def _speed(folder: Path, result: Result, rows: int, repeats: int) -> None:
     import pyarrow as pa
 
-    given = made(rows)
+    given = inputs_of(rows)
     tables = {name: pa.Table.from_pylist(of) for name, of in given.items()}
     cases: dict[str, Callable[[], float]] = {"a bare loop over dicts": lambda: _bare_rate(given, rows)}
     for how in _HOWS:
@@ -147,7 +147,7 @@ def _rate(folder: Path, how: str, inputs: Any, given: dict[str, list[Row]], rows
 
 def _logged(folder: Path, rows: int) -> Line:
     """Return the bytes of the changelog of a join beside the msgpack of the values of its rows."""
-    given = made(rows)
+    given = inputs_of(rows)
     packed = sum(len(msgpack.packb(list(row.values()))) for of in given.values() for row in of)
     ordered = sorted(
         tagged(joined("left").joined, given),  # type: ignore[arg-type]
