@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.clock import Watermark
 from hybridstore.topology.engine import Engine
+from hybridstore.topology.joins.rows import tagged
 from tests.joins.test_model import brute_force, cut, interval, rows_within, shape
+from tests.tools.hooks import force_cold
 
 Row = dict[str, Any]
 
@@ -171,6 +174,37 @@ def test_rows_without_a_key_have_no_partner() -> None:
     grouped = hs.stream(name="left", key="k", timestamp="lt", null_keys="group")
     join = grouped.join(hs.stream(name="right", key="k", timestamp="rt"), within=5)
     assert [shape(row) for row in join.run(rows)] == [(None, 0, 1)]
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("how", ["left", "right", "full", "anti", "inner"])
+def test_by_a_watermark_rows_without_a_key_come_out_when_their_time_has_passed(
+    how: str, cold: bool, tmp_path: Path
+) -> None:
+    """The rule of Spark's joins: a row that no row can meet waits as long as one that none has met."""
+    join = interval(how, 4, 6, 0)
+    assert join.joined is not None
+    with Engine(join, tmp_path / "state", durability="os") as engine:
+        (run,) = engine._runs
+
+        def batch(rows: dict[str, list[Row]], late: int, now: int) -> list[tuple[Any, ...]]:
+            results = run.commit(engine.records(tagged(join.joined, rows)), Watermark(late, now))  # type: ignore[arg-type]
+            shapes = [shape(row) for row in run.table(results, "ms").rows(dict)]
+            engine.commit()
+            if cold:
+                force_cold(engine.states[0])
+            return shapes
+
+        rows = {"left": [{"k": None, "lt": 20, "a": 0}], "right": [{"k": None, "rt": 20, "b": 1}]}
+        assert batch(rows, 0, 10) == []
+        lefts = [(None, 0, None)] if how in ("left", "full", "anti") else []
+        rights = [(None, None, 1)] if how in ("right", "full") else []
+        assert batch({"left": [], "right": []}, 10, 24) == []
+        assert batch({"left": [], "right": []}, 24, 25) == rights
+        assert batch({"left": [], "right": []}, 25, 26) == []
+        assert engine.holds_back is (how in ("left", "full", "anti"))
+        assert batch({"left": [], "right": []}, 26, 27) == lefts
+        assert batch({"left": [], "right": []}, 27, 99) == []
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -49,7 +49,7 @@ def input_name(argument: str, name: object) -> str:
     """Return the name of an input. Raises TypeError or ValueError."""
     if type(name) is not str:
         raise TypeError(f"{argument}: name: found {type(name).__name__}, expected text")
-    if not name or name.endswith(" versions"):
+    if not name or name.endswith((" versions", " without key")):
         raise ValueError(f"{argument}: name: found {name!r}, expected text that is not empty and no store's name")
     return name
 

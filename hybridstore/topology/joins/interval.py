@@ -89,18 +89,26 @@ Match = Callable[[tuple[Stored, Stored], tuple[tuple[int, int], tuple[int, int]]
 class IntervalJoin:
     """The join of two streams on one shard."""
 
-    def __init__(self, join: Join, stores: tuple[WindowStore, WindowStore], shapes: tuple[Shape, Shape]) -> None:
+    def __init__(
+        self,
+        join: Join,
+        stores: tuple[WindowStore, WindowStore],
+        keyless: tuple[WindowStore | None, WindowStore | None],
+        shapes: tuple[Shape, Shape],
+    ) -> None:
         assert join.before_ms is not None
         assert join.after_ms is not None
         assert join.grace_ms is not None
         self._join = join
         self._stores = stores
+        self._keyless = keyless
         self._shapes = shapes
         # a row of a side meets rows of the other side from ts - reach[side][0] to ts + reach[side][1]
         self._reach = (join.before_ms, join.after_ms), (join.after_ms, join.before_ms)
         self._grace = join.grace_ms
         self._waits = [join.kept_whole(LEFT) or join.how == "anti", join.kept_whole(RIGHT)]
         self._due: list[Due | None] = [None, None]
+        self._keyless_due: list[Due | None] = [None, None]
         self._index()
 
     def _index(self) -> None:
@@ -109,6 +117,9 @@ class IntervalJoin:
         for side in (LEFT, RIGHT):
             if self._waits[side]:
                 self._due[side] = Due(self._stores[side], self._time - self._join.due_ms(side) - 1)
+            keyless = self._keyless[side]
+            if keyless is not None:
+                self._keyless_due[side] = Due(keyless, self._time - self._join.due_ms(side) - 1)
 
     @property
     def stream_time(self) -> int:
@@ -227,6 +238,25 @@ class IntervalJoin:
         alone = [place for place, ts in enumerate(near.times) if not partners.between(ts - before, ts + after)]
         return _Near([near.times[place] for place in alone], [near.values[place] for place in alone])
 
+    def wait_without_key(self, side: int, value: Any, ts: int) -> None:
+        """Let a row without a key wait until no partner could arrive any more, as it does in Spark."""
+        store, due = self._keyless[side], self._keyless_due[side]
+        assert store is not None
+        assert due is not None
+        store.put(side, value, ts)
+        due.add([side], [ts], [value])
+
+    def _without_key(self, now: int) -> Pairs:
+        """Return the rows without a key whose time has passed, by side and time."""
+        pairs = Pairs()
+        for side, due in enumerate(self._keyless_due):
+            for ts, _, value in [] if due is None else due.take(now - self._join.due_ms(side) - 1):
+                if side == LEFT:
+                    pairs.add(None, ts, value, None, None)
+                else:
+                    pairs.add(None, None, None, ts, value)
+        return pairs
+
     def _unmatched(self, now: int) -> Pairs:
         """Return the rows of sides that are kept whole whose last possible partner is behind T = `now`, and that never
         had one: by time, right before left, then key, then arrival. O(due rows log rows).
@@ -256,25 +286,35 @@ class IntervalJoin:
     def advance(self, ts: int) -> list[Pairs]:
         """Move T to `ts` (ms), if that is later, and return the rows that are due then and never had a partner."""
         now = max(ts, self._time)
-        due = self._unmatched(now)
-        for store in self._stores:
-            store.advance(now)
+        due = [self._without_key(now), self._unmatched(now)]
+        for store in (*self._stores, *self._keyless):
+            if store is not None:
+                store.advance(now)
         self._time = now
-        return [due] if due else []
+        return [pairs for pairs in due if pairs]
 
     @property
     def holds_back(self) -> bool:
         """Whether rows wait that come out when no partner can arrive any more."""
-        return any(waits and len(store) for waits, store in zip(self._waits, self._stores, strict=True))
+        return any(len(store) for _, store in self._waiting())
 
     def flush(self) -> list[Pairs]:
         """Let time pass the last possible partner of every row, and return the rows that never had one."""
         return self.advance(max((ts + self._join.due_ms(side) + 1 for side, ts in self._newest()), default=NO_TIME))
 
+    def _waiting(self) -> Iterator[tuple[int, WindowStore]]:
+        """Yield the stores whose rows come out when their time has passed, each with its side."""
+        for side in _BOTH:
+            if self._waits[side]:
+                yield side, self._stores[side]
+            keyless = self._keyless[side]
+            if keyless is not None:
+                yield side, keyless
+
     def _newest(self) -> Iterable[tuple[int, int]]:
-        for side, store in enumerate(self._stores):
+        for side, store in self._waiting():
             newest = next(store.all(reverse=True), None)
-            if newest is not None and self._waits[side]:
+            if newest is not None:
                 yield side, newest[0][1]
 
 

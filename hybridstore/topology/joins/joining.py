@@ -22,7 +22,7 @@ from .interval import IntervalJoin
 from .pairs import Pairs, together
 from .shapes import Shape
 from .spec import LEFT, RESULT_TIME, RIGHT
-from .stores import versions_name
+from .stores import keyless_name, versions_name
 from .tables import TableJoin
 
 
@@ -38,9 +38,9 @@ class Joining(CustomLogic):
         self.shapes = shapes
         self.logic: IntervalJoin | TableJoin
         if join.interval:
-            self.logic = IntervalJoin(
-                join, (self.stores[join.left_side.name], self.stores[join.right_side.name]), shapes
-            )
+            rows = self.stores[join.left_side.name], self.stores[join.right_side.name]
+            first, second = (self.stores.get(keyless_name(source)) for source in join.inputs)
+            self.logic = IntervalJoin(join, rows, (first, second), shapes)
         else:
             newest, versions = self.stores[join.right_side.name], None
             if join.right_side.history_ms is not None:
@@ -106,11 +106,15 @@ class Joining(CustomLogic):
             elif key is not None or (side == LEFT and self.join.on is not None and row.get(self.join.on) is not None):
                 places.append(place)
             else:
-                self._take_alone(side, row, ts, alone)
+                self._take_alone(side, row, ts, alone, clock)
         return records.taken(places)
 
-    def _take_alone(self, side: int, row: dict[str, Any], ts: int, alone: Pairs) -> None:
+    def _take_alone(self, side: int, row: dict[str, Any], ts: int, alone: Pairs, clock: Watermark | None) -> None:
+        """Take a row without a key: it comes out at once, or by a watermark when its time has passed, as in Spark."""
         value = self.shapes[side].encoded(row)
+        if clock is not None and isinstance(self.logic, IntervalJoin) and self.join.alone(side):
+            self.logic.wait_without_key(side, value, ts)
+            return
         if side == LEFT and (self.join.kept_whole(LEFT) or self.join.how == "anti"):
             alone.add(None, ts, value, None, None)
         elif side == RIGHT and self.join.kept_whole(RIGHT) and self.join.interval:

@@ -21,6 +21,8 @@ def declared_stores(join: Join) -> dict[str, StoreDeclaration]:
         for side in (LEFT, RIGHT):
             retention_ms = max(join.retention_ms(side), longest // _BUCKETS)
             stores.append(_rows_of(join.inputs[side], retention_ms, -(-_BUCKETS * retention_ms // longest)))
+            if join.alone(side):
+                stores.append(_rows_of(join.inputs[side], join.due_ms(side) + 1, name=keyless_name(join.inputs[side])))
     else:
         table = join.right_side
         stores.append(key_value_store(table.name))
@@ -32,8 +34,8 @@ def declared_stores(join: Join) -> dict[str, StoreDeclaration]:
     return {store.name: store for store in stores}
 
 
-def _rows_of(source: Input, retention_ms: int, buckets: int = _BUCKETS) -> StoreDeclaration:
-    store = window_store(source.name, retention=retention_ms, retain_duplicates=True)
+def _rows_of(source: Input, retention_ms: int, buckets: int = _BUCKETS, name: str | None = None) -> StoreDeclaration:
+    store = window_store(name or source.name, retention=retention_ms, retain_duplicates=True)
     store.parameters |= {**BY_ADVANCE, "buckets": buckets}
     return store
 
@@ -41,6 +43,11 @@ def _rows_of(source: Input, retention_ms: int, buckets: int = _BUCKETS) -> Store
 def versions_name(table: Input) -> str:
     """Return the name of the store with the older versions of a table."""
     return f"{table.name} versions"
+
+
+def keyless_name(source: Input) -> str:
+    """Return the name of the store with rows without a key, which by a watermark wait until their time has passed."""
+    return f"{source.name} without key"
 
 
 def unused(row: object, stores: object) -> None:
