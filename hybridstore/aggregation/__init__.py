@@ -12,8 +12,8 @@ For an owner of state (a store):
 
 For a topology: `Combined({"requests": Count(), "bytes": Sum("bytes")})` is one aggregator of projected rows
 (`combined.project(row)`), whose results are tuples in the order of `combined.names`. `aggregator.describe()` and
-`windows.describe()` are plain lists, to be stored and compared. For windows whose aggregates are themselves stored:
-`init`, `add`, `merge` (older session first), `finish(aggregate)` of an aggregator.
+`windows.describe()` are plain lists, to be stored and compared; `windows_of` makes windows of one. For windows whose
+aggregates are themselves stored: `init`, `add`, `merge` (older session first), `finish(aggregate)` of an aggregator.
 
 Nothing here knows stores or files.
 """
@@ -30,7 +30,16 @@ from .standard import Count, Max, Mean, Min, Reduce, Sum, TopK, Variance
 from .strategy import STRATEGIES, best_strategy, choose
 from .value_log import TimeLog
 from .window_state import Strategy, WindowState
-from .windows import FOREVER, Forever, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, Windows
+from .windows import (
+    FOREVER,
+    Forever,
+    HoppingWindows,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    Windows,
+    windows_of,
+)
 
 __all__ = [
     "DAY_MS",
@@ -74,4 +83,5 @@ __all__ = [
     "independent_copy",
     "nearly_equal",
     "renamed_column",
+    "windows_of",
 ]

@@ -21,12 +21,13 @@ Every rule about the time in which windows may change is defined here, once for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from hybridstore.clock import Duration, duration_ms
 
-from .grid import Align, Grid, Span, aligned_ms, check_zone
+from .grid import Align, Grid, Span, aligned_ms, check_zone, described
 
 Flavour = Literal["kip450", "kafka"]
 # The size of the window that never closes (ms): no time is beyond it, and the sum of two such times is an int64.
@@ -73,7 +74,7 @@ class _Sized:
         return self.needed_retention_ms
 
 
-class _OnGrid(_Sized):
+class OnGrid(_Sized):
     """Windows on a grid: at multiples of the advance, or aligned to another time or to the days of a zone."""
 
     __slots__ = ()
@@ -105,7 +106,7 @@ class _OnGrid(_Sized):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TumblingWindows(_OnGrid):
+class TumblingWindows(OnGrid):
     """Windows [s, s + size) at every multiple of `size`.
 
     A window may change while `end > stream time - grace`; `grace` is 0 by default. `align_to` is a time at which a
@@ -153,7 +154,7 @@ class TumblingWindows(_OnGrid):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class HoppingWindows(_OnGrid):
+class HoppingWindows(OnGrid):
     """Windows [s, s + size) at every multiple of `advance`. No window starts before 0. With an advance above the size
     a record between two windows is in none: it has no result, and is not late.
 
@@ -374,3 +375,30 @@ class Forever(_Sized):
 
 Windows = TumblingWindows | HoppingWindows | SlidingWindows | SessionWindows | Forever
 """Any declaration of windows."""
+
+
+def windows_of(description: Sequence[Any]) -> Windows:
+    """Return the windows of a description: the inverse of `describe`. Other marks behind it ("panes") are passed over.
+
+    Raises ValueError for a description of no windows, or with a time zone that this machine does not know. O(1).
+
+    >>> from hybridstore.aggregation.windows import windows_of
+    >>> windows_of(["hopping", 60_000, 30_000, 0])
+    HoppingWindows(size=60000, advance=30000, grace=0)
+    """
+    kind, *rest = description
+    numbers = [part for part in rest if type(part) is int]
+    grid = dict(part.split(" ", 1) for part in described(rest))
+    align = int(grid["align"]) if "align" in grid else None
+    match kind, *numbers:
+        case "tumbling", size, grace:
+            return TumblingWindows(size, grace=grace, align_to=align, time_zone=grid.get("zone"))
+        case "hopping", size, advance, grace:
+            return HoppingWindows(size, advance, grace=grace, align_to=align, time_zone=grid.get("zone"))
+        case "sliding", size, grace:
+            return SlidingWindows(size, grace=grace, flavour=rest[0])
+        case "session", gap, grace:
+            return SessionWindows(gap, grace=grace)
+        case "forever", 0:
+            return Forever()
+    raise ValueError(f"windows: found {list(description)!r}, expected a description of windows")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from math import log2
 from typing import Any, Final
 
+from ..aggregation.windows import OnGrid, windows_of
 from .report import RescaleError
 
 Route = Callable[[Any], Any]
@@ -120,35 +121,14 @@ def closing_ms(program: Mapping[str, Any], *, clocked: bool) -> tuple[int, int] 
     it is part of; None for a program that hands out nothing at the close of windows."""
     if program.get("emit") != "close":
         return None
-    windows, *numbers = program["windows"]
-    return _CLOSING[windows](numbers, not clocked)
-
-
-def _after_size(numbers: list[Any], _: bool) -> tuple[int, int]:
-    if numbers[-1] == "panes":
-        size, _advance, grace, _panes = numbers
-        return grace + 1, size + grace
-    after = numbers[0] + numbers[-1]
-    return after, after
-
-
-def _after_gap(numbers: list[Any], by_records: bool) -> tuple[int, int]:
-    after = sum(numbers) + by_records
-    return after, after
-
-
-def _after_end(numbers: list[Any], _: bool) -> tuple[int, int]:
-    _flavour, size, grace = numbers
-    return size + grace + 1, size + grace + 1
-
-
-# By the first word of the description of windows: its other parts, and whether records move the time.
-_CLOSING: Final[dict[str, Callable[[list[Any], bool], tuple[int, int]]]] = {
-    "tumbling": _after_size,
-    "hopping": _after_size,
-    "session": _after_gap,
-    "sliding": _after_end,
-}
+    windows = windows_of(program["windows"])
+    closing = windows.closing_ms(clocked=clocked)
+    last = windows.latest_end(0) + closing
+    if "panes" in program["windows"]:
+        return closing + 1, last
+    # A day of a time zone may be shorter than its size, as it may be longer.
+    first = last - 2 * (windows.longest_ms - windows.size_ms) if isinstance(windows, OnGrid) else last
+    return first, last
 
 
 def is_certain(keys: int, shards: int) -> bool:

@@ -20,7 +20,7 @@ from ..state.directory import HybridStore
 from ..state.generations import shards_there
 from ..stores.kinds import KINDS
 from ..topology.adopt import TOPOLOGY, changes_of
-from ..topology.changes import expiring
+from ..topology.changes import Shorter
 from ..topology.plan import Plan
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def preview(
             each = [changes_of(plan, state.settings, allow) for state in states]
             changes = list(dict.fromkeys(change for of_state in each for change in of_state))
             stores = (state.stores for state in states)
-        return _counted(changes, plan, stores) if any(map(expiring, changes)) else changes
+        return _counted(changes, plan, stores) if any(isinstance(change, Shorter) for change in changes) else changes
 
 
 def _holds(place: Storage, folder: str) -> bool:
@@ -79,16 +79,15 @@ def _counted(changes: list[Change], plan: Plan, stores: Iterator[Mapping[str, An
     """Return the changes with the number of records that each makes expire. O(records of stores with a shorter
     retention).
     """
-    counts: dict[Change, list[int]] = {change: [0, 0] for change in changes if expiring(change)}
+    counts = {change: [0, 0] for change in changes if isinstance(change, Shorter)}
     for of_shard in stores:
         for change, count in counts.items():
-            name, span = expiring(change) or ("", 0)
-            store = of_shard.get(name)
+            store = of_shard.get(change.store)
             if store is None:
                 continue
             kind = KINDS[store.kind]
             times = kind.copied(store)[-1]
-            through = kind.span[1](store.stream_time, span) if kind.span else -1
+            through = kind.span[1](store.stream_time, change.kept_ms) if kind.span else -1
             count[0] += sum(ts <= through for ts in times)
             count[1] += len(times)
     return [

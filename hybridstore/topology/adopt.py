@@ -15,21 +15,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from ..aggregation import choose, renamed_column
+from ..aggregation import choose, renamed_column, windows_of
 from ..clock import BY_ADVANCE, NO_TIME, closed_through
 from ..state.changes import Change, judge
 from ..state.group import StoreGroup
-from ..stores.kinds import KINDS, SESSION, SLIDING, SUPPRESSION
+from ..stores.kinds import KINDS, SLIDING, SUPPRESSION
 from .changes import (
     columns_of,
     compare,
     follows,
-    needed_ms,
+    kind_of,
     parts_of,
     renamed_aggregates,
     renamed_columns,
     renamings,
-    shape,
 )
 from .declared_stores import StoreDeclaration
 from .plan import Plan
@@ -171,12 +170,13 @@ class _Adoption:
 
     def _close(self) -> None:
         """Store which windows had closed, so that a longer grace does not open them again."""
-        windows, group = self._stored["windows"], self._group
-        if shape(windows)[0] == "sliding kip450" or self._stream_time() < 0:
+        group = self._group
+        if kind_of(self._stored["windows"]) == "sliding kip450" or self._stream_time() < 0:
             return
-        closed = closed_through(self._stream_time(), _closing_ms(windows, self._clocked))
+        windows = windows_of(self._stored["windows"])
+        closed = closed_through(self._stream_time(), windows.closing_ms(clocked=self._clocked))
         self.before = max(closed, group.settings.get(_CLOSED, closed))
-        if shape(windows)[2] != shape(self._asked["windows"])[2]:
+        if windows.grace_ms != windows_of(self._asked["windows"]).grace_ms:
             group.set(_CLOSED, self.before)
 
     def _windows(self) -> None:
@@ -189,7 +189,7 @@ class _Adoption:
         fresh |= {name for name, *part in new if name in known and self._unlike(known[name], part)}
         newest = self._newest(store) if fresh else NO_TIME
         if store.kind == SLIDING.name:
-            parameters = {**store.parameters, "size_ms": shape(self._asked["windows"])[1][0]}
+            parameters = {**store.parameters, "size_ms": windows_of(self._asked["windows"]).latest_end(0)}
             parameters["aggregator"] = self._plan.combined.describe()
             bound = choose(self._plan.combined, self._plan.strategy)
             columns = columns_of(old, self._columns)
@@ -220,8 +220,8 @@ class _Adoption:
 
     def _still_needed(self) -> int:
         """Return how long (ms) windows that the change of grace closes must be kept for one more read."""
-        old, new = self._stored["windows"], self._asked["windows"]
-        return needed_ms(old) if shape(new)[2] < shape(old)[2] else 0
+        old, new = windows_of(self._stored["windows"]), windows_of(self._asked["windows"])
+        return old.default_retention_ms if new.grace_ms < old.grace_ms else 0
 
     def _newest(self, store: Any) -> int:
         """Return the largest time of a store and its records: no record before the change is later."""
@@ -233,7 +233,7 @@ class _Adoption:
         cells are identified by name, and new cells begin empty.
         """
         combined = self._plan.combined
-        timed = self._timed or shape(self._stored["windows"])[0] == "sliding kafka"
+        timed = self._timed or kind_of(self._stored["windows"]) == "sliding kafka"
         names = [part[0] for part in old]
         was_bare = bare([part[1] for part in old], timed)
         is_bare = bare([part.name for part in combined.parts], timed)
@@ -299,13 +299,6 @@ class _Adoption:
                 continue
             change = declaration.upgrades.function(name, store.parameters.get("version", 0))
             group.rebuild(old, parameters, change, called=name, bound=declaration.bound)
-
-
-def _closing_ms(windows: Sequence[Any], clocked: bool) -> int:
-    kind, sizes, grace = shape(windows)
-    if kind == SESSION.name:
-        return sizes[0] + grace + (not clocked)
-    return grace + (kind == "sliding kafka")
 
 
 def _reprojected(old: list[Any], new: list[Any]) -> Callable[[Any], Any] | None:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ..aggregation import DAY_MS, FOREVER, described, renamed_column
+from ..aggregation import described, renamed_column, windows_of
 from ..state.changes import Change, refused
-from ..stores.kinds import SESSION, SLIDING, SUPPRESSION, WINDOW
+from ..stores.kinds import SLIDING, SUPPRESSION, WINDOW
 
 ANEW: Final = (
     "declare it as a topology of its own with a state of its own beside this one, and switch when its windows are full"
@@ -23,13 +23,8 @@ ANEW: Final = (
 EXPIRES: Final = "what is older expires at once"
 _GROWS: Final = {"retention_ms", "ttl_ms"}
 _BOUNDS: Final = {"time_limit_ms", "max_records", "max_bytes", "on_full", "grace_ms"}
-_SIZES: Final = {
-    "forever": [],
-    "tumbling": ["size"],
-    "hopping": ["size", "advance"],
-    "session": ["gap"],
-    "sliding": ["size"],
-}
+# The attributes of windows that are their sizes (ms).
+_SIZES: Final = ("size_ms", "advance_ms", "gap_ms")
 
 
 def compare(
@@ -125,43 +120,30 @@ def _renamed(part: str, old: str, new: str) -> Change:
 # --- windows ----------------------------------------------------------------------------------------------------
 
 
-def shape(windows: Sequence[Any]) -> tuple[str, list[int], int]:
-    """Return the kind of windows with their flavour, their sizes (ms), and their grace (ms), of their description."""
-    aligned = described(list(windows))
-    kind, *rest = [part for part in windows if part != "panes" and part not in aligned]
-    if kind == SLIDING.name:
-        kind, rest = f"sliding {rest[0]}", rest[1:]
-    return kind, rest[:-1], rest[-1]
-
-
-def needed_ms(windows: Sequence[Any]) -> int:
-    """Return how long windows of this description may change, counted from the time by which they are stored (ms)."""
-    kind, sizes, grace = shape(windows)
-    if kind == "forever":
-        return FOREVER
-    if kind == SESSION.name:
-        return 2 * sizes[0] + grace + 1
-    if any(part.startswith("zone") for part in described(list(windows))):
-        return sizes[0] + DAY_MS + grace
-    return 3 * sizes[0] + grace + 1 if kind == "sliding kafka" else sizes[0] + grace
+def kind_of(windows: Sequence[Any]) -> str:
+    """Return the kind of windows of a description: of sliding windows with their flavour."""
+    return " ".join(windows[:2]) if windows[0] == SLIDING.name else str(windows[0])
 
 
 def kept_ms(description: Mapping[str, Any]) -> int:
     """Return how long windows are kept (ms), of a topology's description: as asked, or as long as they may change."""
     asked: int | None = description["retention_ms"]
-    return needed_ms(description["windows"]) if asked is None else asked
+    return windows_of(description["windows"]).default_retention_ms if asked is None else asked
 
 
 def _of_windows(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Names) -> Iterator[Change]:
-    (kind, sizes, grace), (new_kind, new_sizes, new_grace) = shape(stored["windows"]), shape(asked["windows"])
+    kind, new_kind = kind_of(stored["windows"]), kind_of(asked["windows"])
     if kind != new_kind:
         yield refused("windows", kind, new_kind, ANEW)
         return
+    before, now = windows_of(stored["windows"]), windows_of(asked["windows"])
+    grace, new_grace = before.grace_ms, now.grace_ms
     grids = described(stored["windows"]), described(asked["windows"])
     if grids[0] != grids[1]:
         yield refused("windows: align_to and time_zone", grids[0], grids[1], ANEW)
-    for name, old, new in zip(_SIZES[kind.split()[0]], sizes, new_sizes, strict=True):
-        if old == new:
+    for attribute in _SIZES:
+        name, old, new = attribute.removesuffix("_ms"), getattr(before, attribute, 0), getattr(now, attribute, 0)
+        if old == new or (name == "advance" and kind == "tumbling"):
             continue
         if kind != "sliding kip450":
             yield refused(f"windows: {name}", old, new, ANEW)
@@ -181,27 +163,28 @@ def _of_windows(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Nam
         note = "panes do not make up for a longer retention, nor for an aggregator whose order matters: keep both, or "
         yield Change("hopping windows: panes in the state, whole in the program", "refused", note + ANEW)
     if kind != "sliding kip450" and stored["retention_ms"] != asked["retention_ms"]:
-        yield from _retention("retention", kept_ms(stored), kept_ms(asked))
+        yield from _retention("windows", "retention", kept_ms(stored), kept_ms(asked))
     yield from _of_aggregates(stored, asked, names, kind)
     yield from _of_results(stored, asked)
 
 
-def _retention(part: str, old: int | None, new: int | None) -> Iterator[Change]:
+def _retention(store: str, part: str, old: int | None, new: int | None) -> Iterator[Change]:
     if old is None or new is None:
         if old != new:
             yield refused(part, old, new, "ask for what the state has, or use another name")
     elif new > old:
         yield Change(f"{part}: {old} ms before, {new} ms now", "taken", "what has expired is gone, what is there stays")
     elif new < old:
-        yield Change(f"{part}: {old} ms before, {new} ms now", "taken", EXPIRES)
+        shorter = Shorter(f"{part}: {old} ms before, {new} ms now", "taken", EXPIRES)
+        shorter.store, shorter.kept_ms = store, new
+        yield shorter
 
 
-def expiring(change: Change) -> tuple[str, int] | None:
-    """Return the store and its new retention (ms), of a change that makes records expire; else None."""
-    if change.note != EXPIRES:
-        return None
-    words = change.what.split()
-    return (words[1].rstrip(":") if words[0] == "store" else "windows"), int(words[-3])
+class Shorter(Change):
+    """A change that makes records expire: its store keeps them for `kept_ms` only."""
+
+    store: str
+    kept_ms: int
 
 
 def columns_of(aggregates: Sequence[Sequence[Any]], names: Mapping[str, str] | None = None) -> list[Any]:
@@ -227,8 +210,7 @@ def exact(stored: Mapping[str, Any], part: Sequence[Any], names: Mapping[str, st
     """Whether a new aggregate can be computed from the stored values: only sliding windows store values, and the column
     must be among them.
     """
-    kind, *_ = shape(stored["windows"])
-    if kind != "sliding kip450":
+    if kind_of(stored["windows"]) != "sliding kip450":
         return False
     return follows(columns_of(parts_of(stored), names), part)
 
@@ -334,7 +316,7 @@ def _of_parameters(
         if name == "version":
             yield _version(store, before or 0, now or 0, upgrades)
         elif name in _GROWS or (kind == SLIDING.name and name == "size_ms"):
-            yield from _retention(part, before, now)
+            yield from _retention(store, part, before, now)
         elif bounded or (kind == WINDOW.name and name == "grace_ms"):
             yield Change(f"{part}: {before} before, {now} now", "taken", "what is stored stays")
         else:

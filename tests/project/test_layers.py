@@ -155,6 +155,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *GROUND,
         "hybridstore.stores.keys",
         "hybridstore.stores.kinds",
+        "hybridstore.aggregation.windows",
         "hybridstore.rescaling",
     ),
     "hybridstore.rescaling.plain": (
