@@ -13,10 +13,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import lmdb
 
+from changelog.codec import pack as packed
 from changelog.identity import Identity
 from changelog.segment import Position
 from changelog.storage import Storage
@@ -47,6 +48,8 @@ from .table import MOST_KEYS, pack_with_table
 
 # Packs records as a block: (its bytes, the hash of its content).
 PackBlock: TypeAlias = Callable[[Columns], tuple[bytes, bytes]]
+# A block has at least so many times the bytes of its first and last key, where keys are large.
+_BOUNDS: Final = 16
 
 
 class CheckpointReport(NamedTuple):
@@ -170,6 +173,11 @@ class _Planner:
         _pack_records(self._plan, self._writer, bucket, columns, self._limit, self._pack_block)
 
 
+def _bounds_bytes(columns: Columns) -> int:
+    """Return the bytes of the first and the last key, as a line of the directory has them. O(1)."""
+    return len(packed([columns.keys[0], columns.keys[-1]]))
+
+
 def _pack_records(
     plan: _StorePlan,
     writer: PackWriter,
@@ -178,16 +186,20 @@ def _pack_records(
     limit: int,
     pack_records: PackBlock = pack_block,
 ) -> None:
-    """Pack records of a store's bucket as blocks of about `limit` records. O(records)."""
+    """Pack records of a store's bucket as blocks of about `limit` records. O(records).
+
+    Blocks are cut below BLOCK_BYTES, but not so small that their first and last keys, which the directory has again,
+    are most of what is written: a block of keys of 1 MB has 16 to 32 of them.
+    """
     pieces = split(columns, limit)[::-1]
     while pieces:
         piece = pieces.pop()
         data, hashed = pack_records(piece)
-        if len(data) > BLOCK_BYTES and len(piece.keys) > 1:
+        if len(data) > BLOCK_BYTES and len(piece.keys) > 1 and len(data) > _BOUNDS * _bounds_bytes(piece):
             pieces += halve(piece)[::-1]
             continue
-        pack, offset = writer.add(plan.capture.number, plan.next_block, data, hashed)
-        plan.items.append([entry_of(plan.next_block, bucket, piece, len(data), hashed, pack, offset)])
+        number, offset = writer.add(plan.capture.number, plan.next_block, data, hashed)
+        plan.items.append([entry_of(plan.next_block, bucket, piece, len(data), hashed, number, offset)])
         plan.next_block += 1
         plan.packed += 1
         plan.packed_bytes += len(data)
