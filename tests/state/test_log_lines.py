@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PRINTS = {
     "hybridstore/cli.py",
     "hybridstore/inspection/bench.py",
-    "hybridstore/inspection/show/output.py",
+    "hybridstore/reading/texts.py",
     "hybridstore/rescaling/command.py",
     "hybridstore/rewinding/command.py",
 }
