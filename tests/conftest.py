@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from hybridstore.state.policy import SPEED
 from recovery import compaction, directory, write
 from tests.tools import quick_java
+from tests.tools.hooks import as_reference_machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,6 +108,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         os.environ["SPARK_SUBMIT_OPTS"] = quick_java.options()
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys((*PYTHON_OF_SPARK, *filter(None, places))))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reference_machine() -> Iterator[None]:
+    """Estimates of a restart, by which checkpoints begin, are those of the reference machine in every test: what a test
+    finds on disk does not depend on how fast this machine was while it was measured.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        as_reference_machine(patch)
+        patch.setattr(SPEED, "observe", lambda *_: None)
+        yield
 
 
 @pytest.fixture

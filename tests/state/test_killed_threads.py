@@ -168,6 +168,12 @@ def test_the_thread_that_reads_ahead_dies_at_any_line(tmp_path: Path, rounds: in
             for i in range(3):
                 kv[i] = "changed"
                 state.commit()
+            # it comes to its last line, or dies, however late it was begun
+            reader = state._checkpoints.reader
+            assert reader is not None
+            assert reader.ahead is not None
+            assert reader.ahead._thread is not None
+            reader.ahead._thread.join()
             while state.hydrate(1):
                 pass
             expected, version = dict(kv.all()), state.version
