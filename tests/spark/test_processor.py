@@ -125,7 +125,8 @@ def test_an_update_of_one_entry_writes_that_entry(tmp_path: Path) -> None:
         store.commit()
         sizes.append(segment(tmp_path, batch + 1).stat().st_size)
     print(f"bytes of a batch that updates one of 5,000 entries: {sizes[1]}; all were {sizes[0]}")
-    assert sizes[1] == sizes[2]
+    # but for the digits of the times that it took
+    assert abs(sizes[1] - sizes[2]) < 64
     assert sizes[1] * 50 < sizes[0]
 
 
