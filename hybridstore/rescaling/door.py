@@ -12,6 +12,7 @@ from changelog.storage import is_url
 from recovery.layout import SPARK_FOLDER
 
 from ..spark.location import Location, locate
+from ..state.arguments import RULES, check
 from .engine import OnStep, Request
 from .plain import go_back_state, remove_old_state, rescale_state
 from .report import RescaleError, RescaleReport
@@ -72,8 +73,9 @@ def rescale(
     started = time.perf_counter()
     if back and shards is not None:
         raise RescaleError("shards: found with back=True, expected one of them")
-    if not back and (type(shards) is not int or shards < 1):
-        raise RescaleError(f"shards: found {shards!r}, expected a whole number of 1 or more, or back=True")
+    if not back and not RULES["shards"].fits(shards):
+        raise RescaleError(f"shards: found {shards!r}, expected {RULES['shards'].expected}, or back=True")
+    check(storage_options=storage_options)
     asked = Request(
         shards or 0, routes or {}, dry_run, late, spark, progress or _quiet, on_report or (lambda report: None)
     )

@@ -15,8 +15,8 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 from weakref import WeakKeyDictionary
 
+from ..state.arguments import check
 from ..state.changes import Change, announce, consents
-from ..state.memory_budget import check_limit
 from ..state.policy import CheckpointPolicy
 from .arrow_schema import arrow_schema
 from .connect import ask, has_watermark, parallelism
@@ -31,7 +31,7 @@ from .session import prepare, share_of_overhead
 from .shard.provider import POLICY
 from .shard.shard_id import StateStoreId
 from .sharding import SHARD_COLUMN, check_key, shard_column
-from .shipped import PLACEMENTS, Operator, Placement, Time, carried
+from .shipped import Operator, Placement, Time, carried
 from .worker import ShardFunction
 
 if TYPE_CHECKING:
@@ -77,29 +77,9 @@ def apply_program(
 ) -> DataFrame:
     """Return the streaming DataFrame of the results of `program` for the rows of `df`.
 
-    name        names the operator's state below the checkpoint; one per operator of the query
-    checkpoint  the query's checkpointLocation: a path that driver and workers can use as files, or a URL of an object
-                store (`s3a://bucket/path`; needs hybridstore[cloud] on driver and workers)
-    shards      parts of the key space, fixed by the first batch (None: as many as the state has; for a new state twice
-                as many as tasks can run at once, 4 to 64, or 16 for a Spark Connect client that cannot know)
-    tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); the number may change at
-                every start without a change of state or results
-    memory_limit  bytes that the shards of one process may hold in memory, an estimate; beyond the limit the least
-                  recently used shards are freed (None: a share of the executor's overhead, docs/spark.md, "Memory"; in
-                  local mode no limit)
-    time        "stream": time moves with each shard's records; "watermark": with the query's watermark, and with
-                nothing else (`df` must have one: `withWatermark`)
-    policy      when to checkpoint
-    placement   where shards are kept in memory: "worker" (each of Spark's Python workers keeps the shards of its
-                tasks), "holder" (separate processes, as many per host as can work at once), "auto" (holders as soon as
-                workers lose time without them)
-    state       where the state is instead of below `checkpoint`: a path or URL of its own, for this query alone
-    storage_options  settings of the object store that the environment and the machine's role do not give, as in
-                     `hybridstore.open`; they are sent to the workers with the operator, and never written
-    cache, cache_bytes  the folder on each host where checkpoints of an object store are kept for the next restart, and
-                its limit, as in `hybridstore.open`
-    allow       consent to the losses of a changed program, in the words of the error that asks for it; a restarted job
-                may keep them
+    `program` is a `hybridstore.spark.contract.Program`, or an object with some of its methods (docs/spark.md). The
+    other arguments are those of `Topology.apply`: name, checkpoint, shards, tasks, time, policy (when to checkpoint),
+    placement, state, storage_options, cache, cache_bytes, allow and memory_limit.
 
     Each call takes the number of a launch in the location (`launches`). Once started, a DataFrame that was applied
     later permanently outranks one that was applied earlier.
@@ -119,26 +99,21 @@ def apply_program(
     """
     if not hasattr(df, "isStreaming"):
         raise TypeError(f"df: found {type(df).__name__}, expected a streaming DataFrame (spark.readStream)")
-    if not isinstance(policy, CheckpointPolicy):
-        raise TypeError(f"policy: found {type(policy).__name__}, expected CheckpointPolicy")
+    check(policy=policy, time=time, placement=placement, memory_limit=memory_limit)
+    check(storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
+    if shards is not None:
+        check(shards=shards)
     if not df.isStreaming:
         raise ValueError("df: found a batch DataFrame, expected a streaming one (spark.readStream)")
-    if shards is not None and (type(shards) is not int or shards < 1):
-        raise ValueError(f"shards: found {shards!r}, expected a whole number of 1 or more, or None")
     if tasks is not None and (type(tasks) is not int or not 1 <= tasks <= (shards or tasks)):
         raise ValueError(
             f"tasks: found {tasks!r} with {shards} shards, expected 1 to {shards}, or None for one task for each shard"
         )
-    check_limit(memory_limit)
-    if time not in ("stream", "watermark"):
-        raise ValueError(f'time: found {time!r}, expected "stream" or "watermark"')
     if time == "watermark" and not has_watermark(df):
         raise ValueError(
-            'time: found "watermark", but the DataFrame has none, so that nothing would ever close (say '
-            'df.withWatermark("time", "10 minutes") before, or time="stream")'
+            'time: found "watermark", but the DataFrame has no watermark, so no window would ever close (call '
+            'df.withWatermark("time", "10 minutes") first, or use time="stream")'
         )
-    if placement not in PLACEMENTS:
-        raise ValueError(f"placement: found {placement!r}, expected one of {', '.join(PLACEMENTS)}")
     StateStoreId(checkpoint, name, 0)
     program = whole_program(program)
     location = locate(checkpoint, state, storage_options, cache, cache_bytes)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Placement = Literal["auto", "worker", "holder"]
-PLACEMENTS: Final = ("auto", "worker", "holder")
 Time = Literal["stream", "watermark"]
 # What the archive is called that brings hybridstore to workers (`addArchive`, `spark.archives`).
 ARCHIVE: Final = "hybridstore_env"

@@ -28,6 +28,7 @@ from ..collector import SHORT_PAUSES, collector_held
 from ..errors import ForeignFileError, HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
 from ..progress import Progress
 from . import fork
+from .arguments import check
 from .checkpointer import Checkpointer, Target
 from .group import StoreGroup
 from .home import Home, home_of
@@ -38,7 +39,7 @@ from .memory import Memory, Relief
 from .memory_budget import BUDGET
 from .metrics import Metrics, metrics_of
 from .named_stores import NamedStores
-from .opening import TUNING, At, Durability, Opening, Tuning, as_documented, check_file_mode
+from .opening import TUNING, At, Durability, Opening, Tuning, as_documented
 from .policy import SPEED, CheckpointPolicy, Logged
 from .upgrades import Upgrades
 from .usable import Apart, Usable
@@ -123,7 +124,8 @@ class HybridStore(Usable, NamedStores):
         ...     list(state.window("clicks", retention="1 hour").all())
         [(('ann', 60000), 1)]
         """
-        files = Files(check_file_mode(file_mode)) if _files is None else _files
+        check(file_mode=file_mode, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
+        files = Files(file_mode) if _files is None else _files
         policy = CheckpointPolicy() if checkpoint is None else checkpoint
         asked = Opening(
             durability, lazy, policy, memory_limit, debug, progress, at, files, _tuning, _rescaled, _identity

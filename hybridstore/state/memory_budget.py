@@ -112,14 +112,3 @@ def pack_bytes() -> int | None:
     """
     limit = BUDGET.limit
     return None if limit is None else min(PACK_BYTES, max(LEAST_PACK_BYTES, limit // PACK_SHARE))
-
-
-def check_limit(limit: object) -> int | None:
-    """Return a memory limit if it is one. Raises TypeError or ValueError."""
-    if limit is None:
-        return None
-    if type(limit) is not int:
-        raise TypeError(f"memory_limit: found {type(limit).__name__}, expected int (bytes) or None")
-    if limit <= 0:
-        raise ValueError(f"memory_limit: found {limit}, expected 1 or more bytes")
-    return limit

@@ -11,7 +11,7 @@ from changelog.files import FILE_MODE, REAL_FILES, Files
 from changelog.identity import Identity
 from changelog.writer import SEGMENT_BYTES
 
-from .memory_budget import check_limit
+from .arguments import check
 from .policy import CheckpointPolicy
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -53,13 +53,7 @@ class Opening:
     identity: Identity | None = None
 
     def __post_init__(self) -> None:
-        if self.durability not in ("commit", "os"):
-            raise ValueError(f'durability: found {self.durability!r}, expected "commit" or "os"')
-        if not isinstance(self.checkpoint, CheckpointPolicy):
-            raise TypeError(f"checkpoint: found {type(self.checkpoint).__name__}, expected CheckpointPolicy or None")
-        if self.at not in (None, "newest") and type(self.at) is not int:
-            raise TypeError(f'at: found {type(self.at).__name__}, expected int (a version), "newest" or None')
-        check_limit(self.memory_limit)
+        check(durability=self.durability, checkpoint=self.checkpoint, at=self.at, memory_limit=self.memory_limit)
 
     @property
     def read_only(self) -> bool:
@@ -82,16 +76,7 @@ def reading(at: At) -> Opening:
     return Opening("commit", True, CheckpointPolicy(), None, False, None, at, REAL_FILES, TUNING)
 
 
-def check_file_mode(mode: object) -> int:
-    """Return `mode` if it is a mode for files. Raises ValueError."""
-    if type(mode) is not int or mode & ~0o666 or mode & 0o600 != 0o600:
-        raise ValueError(
-            f"file_mode: found {mode!r}, expected rights to read and write such as 0o600, the owner's among them"
-        )
-    return mode
-
-
-__all__ = ["FILE_MODE", "TUNING", "At", "Durability", "Opening", "Tuning", "check_file_mode", "reading"]
+__all__ = ["FILE_MODE", "TUNING", "At", "Durability", "Opening", "Tuning", "reading"]
 
 
 def as_documented(function: _Function) -> _Function:

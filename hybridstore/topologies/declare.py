@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from ..state.opening import Durability, as_documented
 from ..topology.duplicates import WithoutDuplicates
 from ..topology.joins.declared import input_name, names_of
 from ..topology.plan import NullKeys, Plan
@@ -80,10 +81,27 @@ class Topology(Steps):
 
     # --- running ----------------------------------------------------------------------------------------------
 
-    def open(self, state: str | PathLike[str], *, shards: int = 1, **options: Any) -> Engine:
-        """Open the topology on a state directory for stepping: process, commit, look.
+    @as_documented
+    def open(
+        self,
+        state: str | PathLike[str],
+        *,
+        shards: int = 1,
+        durability: Durability = "commit",
+        checkpoint: CheckpointPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | PathLike[str] | None = None,
+        allow: str | Iterable[str] | None = None,
+        memory_limit: int | None = None,
+        **_options: Any,
+    ) -> Engine:
+        """Open the topology on a state directory for stepping: process, commit, look. See
+        `hybridstore.topology.engine.Engine`.
 
-        See `hybridstore.topology.engine.Engine`.
+        shards  parts of the key space, each with a state of its own; fixed with the first opening
+
+        durability, storage_options, cache and memory_limit are those of `hybridstore.open`; state, checkpoint and allow
+        those of `run`.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> with minutes.aggregate(n=hs.Count()).open("state") as engine:
@@ -92,7 +110,18 @@ class Topology(Steps):
         """
         from ..topology.engine import Engine
 
-        return Engine(self.complete(), state, shards=shards, **options)
+        return Engine(
+            self.complete(),
+            state,
+            shards=shards,
+            durability=durability,
+            checkpoint=checkpoint,
+            storage_options=storage_options,
+            cache=cache,
+            allow=allow,
+            memory_limit=memory_limit,
+            **_options,
+        )
 
     def run(
         self,
@@ -122,6 +151,7 @@ class Topology(Steps):
         columns         the names of the columns, for rows that are plain tuples or lists
         state           where the state is: a directory, or a place on an object store (`s3://bucket/path`); None keeps
                         the state for this run only, in a temporary directory
+        shards          parts of the key space, as for `open`
         commit_rows     rows per commit at most; an Arrow batch of fewer rows is a commit by itself
         commit_seconds  a commit takes no further row when taking rows, and processing them at the speed of the commit
                         before, come to this time; None: no bound. Arrow batches are not cut for it

@@ -25,6 +25,7 @@ from recovery.errors import CheckpointMismatchError, RestoreError
 from ..clock import Watermark
 from ..collector import collector_held
 from ..shards import shard_of
+from ..state.arguments import check
 from ..state.changes import announce, consents, judge
 from ..state.directory import HybridStore, open_store
 from ..state.generations import Generation, begin_shards, shards_there
@@ -52,10 +53,9 @@ class Engine:
     """A topology that is open on its state: `process(row) -> rows`, `commit()`, and queries. A context manager.
 
     With one shard `state` is the state directory itself, with more shards it has one directory per shard, named by
-    number. The first commit converts the state of another topology, if possible; `allow` is the consent to the losses,
-    in the words of the error that asks for it. `memory_limit` bounds the bytes that the stores of this process may
-    hold, an estimate, as for `hybridstore.open`. Raises CheckpointMismatchError, with the differences, when the state
-    cannot be converted or has another number of shards.
+    number. The first commit converts the state of another topology, if possible. The arguments are those of
+    `Topology.open`. Raises CheckpointMismatchError, with the differences, when the state cannot be converted or has
+    another number of shards.
 
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
     >>> with minutes.aggregate(n=hs.Count()).open("state", shards=4) as engine:
@@ -82,8 +82,7 @@ class Engine:
         _debug: bool = False,
         _tuning: Tuning = TUNING,
     ) -> None:
-        if type(shards) is not int or shards < 1:
-            raise ValueError(f"shards: found {shards!r}, expected a whole number of 1 or more")
+        check(shards=shards, storage_options=storage_options)
         self.topology = topology
         place = storage_at(state, storage_options)
         self.state: Path | str = place.root if isinstance(place, LocalStorage) else place.url

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from changelog.errors import ForeignFileError
 from recovery.errors import RestoreError
 
+from ..state.arguments import check
 from ..state.policy import CheckpointPolicy
 from .batch import named_rows, size_of
 from .engine import Engine
@@ -128,8 +129,7 @@ def run(
     memory_limit: int | None,
 ) -> Generator[tuple[int, ResultTable], None, None]:
     """Yield the number and the results of each commit of a shard; see `Topology.run`."""
-    if commit_rows < 1:
-        raise ValueError(f"commit_rows: found {commit_rows!r}, expected a whole number of 1 or more")
+    check(commit_rows=commit_rows, commit_seconds=commit_seconds, metrics_port=metrics_port)
     waits = topology.passes or topology.joined is not None
     if flush and topology.custom is not None and not waits:
         raise ValueError(

@@ -52,7 +52,7 @@ def test_the_watermark_as_time_needs_a_watermark(source: Source, job: Job) -> No
 
     source.add(row("a"))
     for df in (source.stream(), source.stream().where("v > 0").union(source.stream())):
-        with pytest.raises(ValueError, match=r'time: found "watermark", but the DataFrame has none'):
+        with pytest.raises(ValueError, match=r'time: found "watermark", but the DataFrame has no watermark'):
             apply(df)
         with pytest.raises(ValueError, match=r"df\.withWatermark"):
             count(df, job, time="watermark")

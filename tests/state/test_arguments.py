@@ -1,0 +1,104 @@
+"""An argument that several doors take is checked by one rule, with one sentence, before anything is touched."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.state.arguments import RULES, check
+
+COUNTS = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())
+BAD: dict[str, list[Any]] = {
+    "storage_options": ["endpoint"],
+    "cache": [7],
+    "cache_bytes": ["1 GB", -1, True],
+    "file_mode": [0o777, 0o444, "0o600", None],
+    "durability": ["disk", None],
+    "checkpoint": [7, "often"],
+    "policy": [None, "often"],
+    "at": ["oldest", 1.5, True],
+    "memory_limit": [0, -1, 1.5, "1 GB", True],
+    "shards": [0, -1, 1.0, "2", True],
+    "commit_rows": [0, 1.5, "10", None],
+    "commit_seconds": [-1, "1 s"],
+    "metrics_port": [-1, 65536, "9100"],
+    "time": ["wall", None],
+    "placement": ["driver", None],
+}
+
+
+def applied(path: Path, **given: Any) -> Any:
+    pytest.importorskip("pyspark")
+    return COUNTS.apply(SimpleNamespace(isStreaming=True), "counts", checkpoint=str(path), **given)
+
+
+DOORS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "open": (hs.open, lambda path, **given: hs.open(path, **given)),
+    "Topology.open": (hs.Topology.open, lambda path, **given: COUNTS.open(path, **given)),
+    "Topology.run": (hs.Topology.run, lambda path, **given: list(COUNTS.run([], path, **given))),
+    "Topology.apply": (hs.Topology.apply, applied),
+}
+# `checkpoint` of `apply` is a place
+OTHER = {("Topology.apply", "checkpoint")}
+CASES = [
+    (door, name, value)
+    for door, (function, _) in DOORS.items()
+    for name in inspect.signature(function).parameters
+    if name in RULES and (door, name) not in OTHER
+    for value in BAD[name]
+    # `apply` has defaults of its own for these
+    if not (door == "Topology.apply" and name == "policy" and value is None)
+]
+
+
+def test_every_rule_has_values_that_break_it() -> None:
+    assert BAD.keys() == RULES.keys()
+    assert {name for _, name, _ in CASES} == RULES.keys()
+
+
+@pytest.mark.parametrize(("door", "name", "value"), CASES)
+def test_a_wrong_argument_is_refused_in_one_sentence_before_anything_is_touched(
+    tmp_path: Path, door: str, name: str, value: Any
+) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        DOORS[door][1](tmp_path / "state", **{name: value})
+    shown = type(value).__name__ if caught.type is TypeError else repr(value)
+    assert str(caught.value) == f"{name}: found {shown}, expected {RULES[name].expected}"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_a_rule_allows_passes(name: str) -> None:
+    good: dict[str, list[Any]] = {
+        "storage_options": [None, {}],
+        "cache": [None, "/fast", Path("fast")],
+        "cache_bytes": [None, 0, 1 << 40],
+        "file_mode": [0o600, 0o666],
+        "durability": ["commit", "os"],
+        "checkpoint": [None, hs.CheckpointPolicy()],
+        "policy": [hs.CheckpointPolicy()],
+        "at": [None, 7, "newest"],
+        "memory_limit": [None, 1],
+        "shards": [1, 64],
+        "commit_rows": [1],
+        "commit_seconds": [None, 0, 0.5],
+        "metrics_port": [None, 0, 9100],
+        "time": ["stream", "watermark"],
+        "placement": ["auto", "worker", "holder"],
+    }
+    for value in good[name]:
+        check(**{name: value})
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_the_docstring_of_a_door_names_every_argument(door: str) -> None:
+    function = DOORS[door][0]
+    text = inspect.getdoc(function) or ""
+    names = [name for name in inspect.signature(function).parameters if name not in ("self", "path", "df", "rows")]
+    assert [name for name in names if name not in text] == []
