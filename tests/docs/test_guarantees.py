@@ -1,9 +1,11 @@
-"""docs/guarantees.md and docs/semantics.md: every row names tests, and every test that they name exists.
+"""docs/guarantees.md, docs/semantics.md and what differs from Spark in docs/spark.md: every row names tests, and every
+test that they name exists.
 
 Every test that is written for a row of semantics is there.
 """
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +17,8 @@ HERE = Path(__file__).parents[1]
 DOCS = HERE.parent / "docs"
 SEMANTICS = (DOCS / "semantics.md").read_text(encoding="utf-8")
 GUARANTEES = (DOCS / "guarantees.md").read_text(encoding="utf-8")
-ROWS = [*proved_rows(SEMANTICS), *proved_rows(GUARANTEES)]
+SPARK = (DOCS / "spark.md").read_text(encoding="utf-8")
+ROWS = [*proved_rows(SEMANTICS), *proved_rows(GUARANTEES), *proved_rows(SPARK)]
 
 
 @cache
@@ -36,6 +39,12 @@ def test_every_row_is_kept_by_a_test(row: Row) -> None:
 def test_no_table_is_without_its_tests(page: str, columns: int) -> None:
     assert sum(len(table) - 2 for table in tables(page)) == len(proved_rows(page))
     assert {len(row.cells) for row in proved_rows(page)} == {columns}
+
+
+def test_what_differs_from_spark_names_its_tests() -> None:
+    differing = [table for table in tables(SPARK) if re.search(r"differ|\| what \| Spark", table[0])]
+    assert len(differing) == 2
+    assert sum(len(table) - 2 for table in differing) == len(proved_rows(SPARK))
 
 
 def test_every_test_of_semantics_has_its_row() -> None:

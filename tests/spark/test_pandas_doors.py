@@ -189,4 +189,6 @@ def test_bad_arguments(spark: SparkSession, tmp_path: Path) -> None:
         apply(groups.NO, "Complete")
     with pytest.raises(ValueError, match='found "EventTimeTimeout", but the DataFrame has no watermark'):
         apply(groups.EVENT)
+    with pytest.raises(ValueError, match="found a batch DataFrame, expected a streaming one"):
+        apply(groups.NO, of=spark.range(1).selectExpr("'a' k"))
     assert apply(groups.EVENT, of=df.withWatermark("t", "1 second")).columns == ["k"]

@@ -149,6 +149,7 @@ def test_the_clock_of_sparks_doors_ticks_without_rows(source: Source, tmp_path: 
         while not any(keys for _, keys in seen) and not running.awaitTermination(0.2):
             pass
         running.stop()
+        assert running.recentProgress[0]["stateOperators"] == []
         number, keys = next(entry for entry in seen if entry[1])
         assert (number > 0, keys) == (True, ["a", "b", "c"]), name
     with pytest.raises(ValueError, match=r"clock_ticks: found '100 ms' .* expected timeMode=\"ProcessingTime\""):

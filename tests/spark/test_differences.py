@@ -1,0 +1,161 @@
+"""What differs from Spark's own operators, without Spark: the tables of docs/spark.md name these tests."""
+
+import re
+from datetime import date
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+pytest.importorskip("pandas")
+
+import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Row
+from pyspark.sql import types as t
+
+from hybridstore.spark.contract import Batch
+from hybridstore.spark.frame_processor import FrameProgram
+from hybridstore.spark.frames import FrameReader, FrameSettings
+from hybridstore.spark.group_state import GroupProgram
+from hybridstore.spark.processor_state import Handle
+from hybridstore.spark.sharding import check_key
+from hybridstore.spark.stateful_processor import ProcessorProgram
+from hybridstore.state.group import StoreGroup
+
+ROWS = t.StructType().add("k", t.LongType()).add("v", t.LongType())
+OUTPUT = pa.schema([("k", pa.string())])
+
+
+def group() -> StoreGroup:
+    return StoreGroup(lambda body: None)
+
+
+def handle(mode: str = "None") -> Handle:
+    opened = Handle(group(), mode=mode)
+    opened.begin(0)
+    opened.select(("a",))
+    return opened
+
+
+def batch() -> Batch:
+    none: Any = None
+    return Batch(0, "", "", 0, 0, 1000, none, 1)
+
+
+def test_the_entries_of_a_map_come_by_packed_key_and_changes_of_the_batch_last() -> None:
+    opened = handle()
+    entries = opened.getMapState("m", "n long", "v long")
+    opened.ready()
+    for number in (3, 1, 2):
+        entries.updateValue((number,), (number,))
+    opened.flush()
+    opened.select(("a",))
+    entries.updateValue((0,), (0,))
+    assert [key for ((key,), _) in entries.iterator()] == [1, 2, 3, 0]
+
+
+def test_the_text_of_other_values_in_a_text_column() -> None:
+    opened = handle()
+    value = opened.getValueState("s", "s string")
+    opened.ready()
+    texts: list[tuple[Any, str]] = [([(1, 2)], "[[1, 2]]"), (b"ab", "b'ab'"), (date(2026, 1, 2), "2026-01-02")]
+    for given, text in texts:
+        value.update((given,))
+        assert value.get() == (text,)
+
+
+@pytest.mark.parametrize("kind", [t.DecimalType(10, 2), t.ArrayType(t.LongType())], ids=["decimal", "array"])
+def test_keys_of_some_types_are_refused(kind: t.DataType) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"key column 'price': found {kind.simpleString()}")):
+        check_key(kind, "price", wide=True)
+
+
+def test_an_error_of_state_can_be_caught() -> None:
+    opened = handle()
+    value = opened.getValueState("v", "n long")
+    opened.ready()
+    with pytest.raises(PySparkRuntimeError):
+        opened.registerTimer(5)
+    value.update((1,))
+    assert value.get() == (1,)
+
+
+class Renamed:
+    """Other names of arguments than Spark's."""
+
+    def init(self, handle: Handle) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, k: Any, r: Any, t: Any) -> Any:
+        self.handle.registerTimer(t.getCurrentProcessingTimeInMs() - 1)
+        return iter(())
+
+    def handleExpiredTimer(self, k: Any, t: Any, e: Any) -> Any:
+        yield Row(k=f"{k[0]} {e.getExpiryTimeInMs()}")
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_expired_timer_is_handed_over_by_position() -> None:
+    program = ProcessorProgram(Renamed(), ("k",), None, "ProcessingTime", None, {})  # type: ignore[arg-type]
+    runner = program.open(group())
+    runner.begin(batch(), 0, 1, None)  # type: ignore[arg-type]
+    assert runner.process(pa.table({"k": [7], "v": [1]}), OUTPUT).to_pylist() == [{"k": "7 999"}]
+
+
+def test_frames_of_a_key_have_at_most_the_rows_of_the_setting() -> None:
+    table = pa.table({"k": [1] * 5 + [2], "v": range(6)})
+    reader = FrameReader(table, ROWS, FrameSettings(rows=2))
+    assert [len(frame) for frame in reader.chunks(0, 5)] == [2, 2, 1]
+
+
+def test_the_type_of_a_column_follows_from_the_nulls_of_its_frame() -> None:
+    table = pa.table({"k": [1, 2], "v": pa.array([1, None], pa.int64())})
+    reader = FrameReader(table, ROWS, FrameSettings(), widened=True)
+    first, second = reader.slice(0, 1), reader.slice(1, 2)
+    assert (str(first["v"].dtype), str(second["v"].dtype)) == ("int64", "float64")
+
+
+def test_the_state_of_groups_can_have_arrays_maps_and_capital_letters() -> None:
+    kept = t.StructType().add("List", t.ArrayType(t.LongType())).add("byName", t.MapType(t.StringType(), t.LongType()))
+    seen: list[Any] = []
+
+    def function(key: Any, frames: Any, state: Any) -> Any:
+        seen.append(state.getOption)
+        state.update(([len(frame) for frame in frames], {"a": 1}))
+        return []
+
+    output = t.StructType().add("k", t.StringType())
+    program = GroupProgram(function, ("k",), output, kept, "NoTimeout", None, ROWS, FrameSettings())
+    opened = group()
+    for _ in range(2):
+        runner = program.open(opened)
+        runner.begin(batch(), 0, 1, None)  # type: ignore[arg-type]
+        runner.process(pa.table({"k": [7, 7], "v": [1, 2]}), OUTPUT)
+    assert seen == [None, ([2], {"a": 1})]
+
+
+def test_a_null_whole_number_is_one_key_of_a_class_of_frames() -> None:
+    seen: list[Any] = []
+
+    class Keys:
+        def init(self, handle: Handle) -> None:
+            pass
+
+        def handleInputRows(self, key: Any, frames: Any, timers: Any) -> Any:
+            seen.append((key, sum(map(len, frames))))
+            return iter(())
+
+        def close(self) -> None:
+            pass
+
+    output = t.StructType().add("k", t.StringType())
+    program = FrameProgram(Keys(), ("k",), output, "None", None, {})  # type: ignore[arg-type]
+    program.schema = ROWS
+    runner = program.open(group())
+    runner.begin(batch(), 0, 1, None)  # type: ignore[arg-type]
+    runner.process(pa.table({"k": pa.array([None, 1, None], pa.int64()), "v": [1, 2, 3]}), OUTPUT)
+    assert seen == [((None,), 2), ((1,), 1)]
