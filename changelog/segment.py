@@ -96,7 +96,7 @@ def decode_header(raw: bytes, path: object) -> SegmentHeader:
     """
     if raw[:8] != MAGIC[: len(raw[:8])] or len(raw) < 8:
         raise ForeignFileError(
-            f"{path}: not a changelog segment: found {raw[:8]!r}, expected {MAGIC!r} (put back the segment from a copy)"
+            f"{path}: not a changelog segment: found {raw[:8]!r}, expected {MAGIC!r} (restore it from a backup)"
         )
     if len(raw) >= 12:
         version, min_reader = struct.unpack_from("<HH", raw, 8)

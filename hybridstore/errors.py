@@ -1,4 +1,5 @@
-"""Every public error in one place; users import them from `hybridstore`.
+"""The public errors of states in one place; users import them from `hybridstore`. Those of a rescale are in
+`rescaling/report.py`, those of Spark in `spark/errors.py`.
 
 HybridStoreError
 ├── UnsupportedVersionError       a file of a newer format

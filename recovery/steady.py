@@ -72,7 +72,7 @@ def steadily(
                 continue
             if isinstance(error, OSError):
                 raise RestoreError(
-                    f"{path}: cannot be read: {error} (see to the rights and the disk, and try again)"
+                    f"{path}: cannot be read: {error} (check permissions and the disk, then retry)"
                 ) from error
             raise
         if tries == 1 or not failed(result) or signed() == before:

@@ -390,9 +390,9 @@ def check_certain(unknown: Iterable[Mapping[str, set[Any]]], shards: int) -> Non
             keys.setdefault(name, set()).update(of_family)
     for name, distinct in keys.items():
         if distinct and not is_certain(len(distinct), shards):
-            few = "one shard says nothing about keys" if shards == 1 else f"its {len(distinct)} keys are too few"
+            few = "from one shard" if shards == 1 else f"from its {len(distinct)} keys"
             raise RescaleError(
-                f"store {name!r} is one's own: {few} to tell whether they are the operator's (say it: --route "
+                f"cannot infer how store {name!r} is sharded {few} (pass --route "
                 f"{quote(f'{name}=key')}, or routes={{{name!r}: function}}, where the function returns the operator's "
                 "key for one of the store's)"
             )

@@ -186,7 +186,7 @@ def _check_below(here: Storage, location: Location) -> None:
         if what and not f"{location.checkpoint}/".startswith(f"{location.state}/{name}/"):
             raise SparkSetupError(
                 f"{location.state}: lies around {location.state}/{name}, which is {what}: expected a location of its "
-                "own (what removes or copies the one would do so with the other)"
+                "own (deleting or copying one would affect the other)"
             )
 
 

@@ -180,7 +180,7 @@ def _give_up(place: Place, name: str, why: str, shard: int, batch: Batch) -> Non
         place.note_failure(name)
         place.sweep()
     _log.warning(
-        "hybridstore: holder %s was given up (%s): batch %d of shard %d goes on in the worker",
+        "hybridstore: gave up on holder %s (%s); batch %d of shard %d continues in the worker",
         name,
         why,
         batch.number,

@@ -87,8 +87,8 @@ def prepare(session: SparkSession) -> None:
         changed.append(f"the interpreter of Python workers to {sys.executable} (the one of this process)")
     if changed:
         _LOG.warning(
-            "set in the Spark session, for all of its queries: %s; hybridstore.spark.configure(builder) does it before "
-            "the session is made",
+            "changed Spark session settings (they affect all its queries): %s; call "
+            "hybridstore.spark.configure(builder) before creating the session to avoid this",
             ", ".join(changed),
         )
 

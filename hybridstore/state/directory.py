@@ -175,7 +175,7 @@ class HybridStore(Usable, NamedStores):
         except OSError as error:
             self._abandon()
             raise StateDirectoryError(
-                f"{home.where}: cannot be opened: {error} (mend the cause and open it again: nothing was lost)"
+                f"{home.where}: cannot be opened: {error} (fix the cause and reopen it; no data was lost)"
             ) from error
         except BaseException:
             self._abandon()
@@ -380,12 +380,12 @@ class HybridStore(Usable, NamedStores):
         self._usable()
         self._checkpoints.finish(wait=True)  # records of a checkpoint that fails are taken back into the maps
         try:
-            with Apart(self, "letting memory go"):
+            with Apart(self, "freeing memory"):
                 self._memory.leave_maps()
                 self._restore_in_place()
                 self._memory.became_cold()
         except (OSError, HybridStoreError) as error:
-            raise self._refusal("letting memory go", error) from error
+            raise self._refusal("freeing memory", error) from error
 
     def _restore_in_place(self) -> None:
         """Restore the stores as of the last commit. Raises what a restore raises. O(restore)."""

@@ -69,7 +69,8 @@ class Usable:
         if isinstance(error, StorePoisonedError):
             return error
         reason = (
-            "is not at its end: it was cut short, or another thread is in it (one thread at a time may use a store)"
+            "did not finish: it was interrupted, or another thread is still running it (one thread at a time may use "
+            "a store)"
         )
         if error is not None:
             reason = f"was cut short by {type(error).__name__}" + (f": {error}" if str(error) else "")

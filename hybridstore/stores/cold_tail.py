@@ -427,7 +427,7 @@ class Tailed(ABC):
 
     @contextmanager
     def _applying_tail(self) -> Iterator[None]:
-        """Stands around code that applies rows of the tail: after an error only some of the rows are applied."""
+        """Context manager for applying waiting rows: after an error only some of the rows are applied."""
         try:
             yield
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""Adopt: changes a state to the topology that continues the state, as part of the version in progress.
+"""Adopt: migrates the stored state to a changed topology, as part of the version in progress.
 
     settings    topology    the newest description          programs    the chain: what held from which version on
                 since       aggregate -> time (ms): of windows that begin at or before it, it is not known

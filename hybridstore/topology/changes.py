@@ -18,7 +18,8 @@ from ..state.changes import Change, refused
 from ..stores.kinds import SLIDING, SUPPRESSION, WINDOW
 
 ANEW: Final = (
-    "declare it as a topology of its own with a state of its own beside this one, and switch when its windows are full"
+    "declare it as a topology of its own with a state of its own beside this one, and switch over once its windows are "
+    "complete"
 )
 EXPIRES: Final = "what is older expires at once"
 _GROWS: Final = {"retention_ms", "ttl_ms"}
@@ -257,7 +258,7 @@ def _of_aggregates(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _
             yield _renamed(f"aggregate {name}: column", before[name][1], part[1])
     both = [name for name in old if name in new]
     if both != [name for name in new if name in old]:
-        yield Change(f"aggregates: in the order {', '.join(new)}", "taken", "they are told apart by their names")
+        yield Change(f"aggregates: in the order {', '.join(new)}", "taken", "aggregates are matched by name")
 
 
 def _of_results(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[Change]:
@@ -273,7 +274,7 @@ def _of_results(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator
         yield refused("suppress", before, now, "what is held back cannot follow: " + ANEW)
     else:
         bounds = [f"{name} {before[name]} before, {now[name]} now" for name in before if before[name] != now[name]]
-        note = "what is held back stays, and leaves by the new bounds"
+        note = "buffered results stay, and the new limits apply to them"
         yield Change(f"suppress: {'; '.join(bounds)}", "taken", note)
 
 
@@ -329,5 +330,5 @@ def _version(store: str, before: int, now: int, upgrades: Collection[int]) -> Ch
     if now < before:
         return Change(what, "refused", f"run the program of version {before}, or a later one")
     if missing:
-        return Change(what, "refused", f"say how they become values of version {missing[0]}: upgrade=")
+        return Change(what, "refused", f"pass upgrade= to convert values to version {missing[0]}")
     return Change(what, "taken", "every value goes through upgrade= with the next commit")

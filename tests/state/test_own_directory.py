@@ -142,7 +142,7 @@ def test_a_state_on_a_file_system_without_flock_is_refused_and_no_descriptor_is_
 @pytest.mark.parametrize("link", ["nowhere", "state"])
 def test_a_link_that_leads_nowhere_is_refused_with_the_cause(tmp_path: Path, link: str) -> None:
     (tmp_path / "state").symlink_to(tmp_path / link)
-    with pytest.raises(hs.StateDirectoryError, match=r"state: cannot be opened: .*\(mend the cause") as caught:
+    with pytest.raises(hs.StateDirectoryError, match=r"state: cannot be opened: .*\(fix the cause") as caught:
         hs.open(tmp_path / "state")
     assert isinstance(caught.value.__cause__, OSError)
 

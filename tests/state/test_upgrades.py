@@ -203,7 +203,7 @@ def test_a_store_of_process_is_upgraded_with_the_first_commit(tmp_path: Path, sh
         engine.commit()
     assert [change.verdict for change in new.changes(tmp_path / "s")] == ["taken"]
     (change,) = topology(both, version=1).changes(tmp_path / "s")
-    assert (change.verdict, change.note) == ("refused", "say how they become values of version 1: upgrade=")
+    assert (change.verdict, change.note) == ("refused", "pass upgrade= to convert values to version 1")
     with pytest.raises(hs.CheckpointMismatchError, match=r"store totals: values of version 0 .*upgrade="):
         Engine(topology(both, version=1), tmp_path / "s", shards=shards)
     with Engine(new, tmp_path / "s", shards=shards) as engine:

@@ -301,7 +301,7 @@ class StateStoreProvider:
         if version < self._claim.first:
             raise StaleAttemptError(
                 f"{self.path}: version {version} is below batch {self._claim.first}, with which launch "
-                f"{self._claim.launch} of the query began (a query that is turned back is started anew)"
+                f"{self._claim.launch} of the query began (to rewind a query, start it again)"
             )
         return self._claim
 
