@@ -9,17 +9,16 @@ The watermark of a union is that of Spark's own policy for several (`spark.sql.s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ..clock import Watermark
 from ..collector import collector_held
 from ..state.group import StoreGroup
-from ..topology.batch import arrow_rows
 from ..topology.joins.columns import all_names, chosen_columns
 from ..topology.joins.joining import Joining
-from ..topology.joins.rows import from_tagged
+from ..topology.joins.rows import Sides
 from ..topology.joins.spec import LEFT, RIGHT, Input, Join, by_name, checked_inputs
 from ..topology.joins.stores import declared_stores, unused
 from ..topology.plan import Custom, Plan
@@ -139,11 +138,18 @@ class JoinProgram(TopologyProgram):
                     f"late: column: {join.late!r} is the name of another column of the results (choose another)"
                 )
             fields.append(pa.field(join.late, _late_type(join, structs)))
+        if self.event_time is not None:
+            if self.event_time in [field.name for field in fields]:
+                raise ValueError(
+                    f"apply: event_time: {self.event_time!r} is the name of another column of the results (choose "
+                    "another)"
+                )
+            fields.append(pa.field(self.event_time, pa.timestamp("us", "UTC")))
         return pa.schema(fields)
 
     def open(self, group: StoreGroup) -> JoinRunner:
         """Open the join on the stores of a shard."""
-        return JoinRunner(self.plan, group, clocked=self.clocked, allow=self.allow)
+        return JoinRunner(self.plan, group, clocked=self.clocked, allow=self.allow, event_time=self.event_time)
 
 
 def _late_type(join: Join, rows: Sequence[Any]) -> Any:
@@ -166,23 +172,46 @@ def _late_type(join: Join, rows: Sequence[Any]) -> Any:
 class JoinRunner(TopologyRunner):
     """A join that runs on one shard, a batch at a time: Arrow tables in and out."""
 
-    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False, allow: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        group: StoreGroup,
+        *,
+        clocked: bool = False,
+        allow: Collection[str] = (),
+        event_time: str | None = None,
+    ) -> None:
         super().__init__(plan, group, clocked=clocked, allow=allow)
-        self._plan = plan
+        self._event_time = event_time
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Join one shard's rows of one batch as a commit, and return the results. O(n log n)."""
         import pyarrow as pa
 
         run = self._run
-        rows = [(row[SIDE], row[f"{KEYS[1]}{row[SIDE]}"]) for row in arrow_rows(table)]
-        records = from_tagged(self._plan, rows)
-        run.left_out = run.left_out.and_also(records.left_out)
-        results = run.commit(records, watermark)
+        results = run.commit(_sides(table), watermark)
         with collector_held():
             assert isinstance(run.logic, Joining)
             form: TimeForm = "ms" if pa.types.is_integer(table.schema.field(TIME).type) else "aware"
             columns = run.logic.table(results, form)
-            known: Mapping[str, list[Any]] = dict(zip(columns.names or (), columns.columns, strict=False))
+            known: dict[str, list[Any]] = dict(zip(columns.names or (), columns.columns, strict=False))
+            if self._event_time is not None:
+                assert watermark is not None
+                # a row that arrives with a grace may be older than the watermark, for operators behind it may not
+                first = watermark.late_ms * 1000 + 1 if watermark.late_ms else 0
+                certain = [max(ts * 1000, first) for ts in run.logic.certain(results)]
+                known[self._event_time] = [*certain, *[None] * (columns.size - len(certain))]
             arrays = [pa.array(known.get(field.name, []), field.type) for field in output]
             return pa.Table.from_arrays(arrays, schema=output)
+
+
+def _sides(table: pa.Table) -> Sides:
+    """Return the rows of both inputs of a batch. O(rows)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    tables: list[Any] = []
+    for side in (LEFT, RIGHT):
+        rows = table.filter(pc.equal(table.column(SIDE), side)).column(f"{KEYS[1]}{side}")
+        tables.append(pa.Table.from_struct_array(rows.combine_chunks()) if len(rows) else None)
+    return Sides(*tables)

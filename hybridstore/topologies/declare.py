@@ -253,8 +253,9 @@ class Topology(Steps):
         time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing
                     else
         event_time  the column of the results that carries the watermark to Spark's operators behind, with
-                    time="watermark": a new column with the last microsecond of the window (Spark's `window_time`), or a
-                    timestamp of `process`, which must be later than the watermark of the batch before
+                    time="watermark": a new column with the last microsecond of the window (Spark's `window_time`), of
+                    a join when a row became certain (docs/joins.md), or a timestamp of `process`, which must be later
+                    than the watermark of the batch before
         types       the types of aggregates by name, as Spark's DDL text or Arrow types, if they do not follow from a
                     built-in aggregator
         policy      when to checkpoint; None: so that a restart takes under half a second, with an aim of 25 ms, and

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.stores.window import WindowStore
 from hybridstore.topology.engine import Engine
+from hybridstore.topology.joins.rows import Sides, tagged
 from hybridstore.topology.joins.spec import HOWS
 from tests.conftest import SEED, STRESS
 from tests.tools.hooks import crash, force_cold
@@ -181,10 +183,16 @@ def test_as_of_equals_a_sorted_merge_after_shuffling_within_the_grace(tmp_path: 
         join = stream.join(table, as_of=True, how=how, grace=grace)  # type: ignore[arg-type]
         engine = Engine(join, tmp_path / str(seed), durability="os", shards=rng.choice((1, 2)))
         results: list[Row] = []
-        for commit in cut(rng, rows):
+        commits = list(cut(rng, rows))
+        rescaled = rng.randrange(2 * len(commits))  # at this commit, if there is one
+        for number, commit in enumerate(commits):
             results += engine.process_many(commit)
             engine.commit()
-            if rng.random() < 0.2:
+            if number == rescaled:
+                engine.close()
+                hs.rescale(tmp_path / str(seed), shards=2 * engine.shards)
+                engine = Engine(join, tmp_path / str(seed), durability="os", shards=2 * engine.shards)
+            elif rng.random() < 0.2:
                 for state in engine.states:
                     crash(state)
                 engine = Engine(join, tmp_path / str(seed), durability="os", shards=engine.shards)
@@ -204,3 +212,66 @@ def test_as_of_equals_a_sorted_merge_after_shuffling_within_the_grace(tmp_path: 
             if how == "left" or row.b == row.b
         )
         assert Counter(map(shape, results)) == expected, f"seed {seed}"
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("form", ["rows", "tables"])
+def test_a_hot_key_is_not_read_over_and_over(
+    how: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows have one key: what is read of it grows with rows and results, not with rows times stored rows."""
+    pa = pytest.importorskip("pyarrow")
+    join = interval(how, 3, 4, 0)
+    looks, fetch_many = 0, WindowStore.fetch_many
+
+    def counted(store: WindowStore, *given: Any) -> Any:
+        nonlocal looks
+        rows = fetch_many(store, *given)
+        looks += sum(len(times) for times, _ in rows.values())
+        return rows
+
+    monkeypatch.setattr(WindowStore, "fetch_many", counted)
+    commits, size, results = 40, 50, 0
+    with Engine(join, tmp_path / "state", durability="os") as engine:
+        for number in range(commits):
+            times = range(number * size, (number + 1) * size)
+            rows = {
+                "left": [{"k": 7, "lt": ts, "a": ts} for ts in times],
+                "right": [{"k": 7, "rt": ts, "b": 0} for ts in times],
+            }
+            sides = Sides(*map(pa.Table.from_pylist, rows.values()))
+            (part,) = engine.commit_parts(sides if form == "tables" else tagged(join.joined, rows), 0)
+            results += engine.table_of(0, part).size
+            engine.commit()
+            # the rows behind those of the commit that these can meet, and those that are due with them
+            assert looks <= (number + 1) * (3 * size if how in ("left", "right", "full", "anti") else size)
+        stored = sum(len(store) for store in engine.states[0].group.stores.values() if store.kind == "window")
+    assert stored < 10 * size
+    expected = {"semi": commits * size, "anti": 0}.get(how, 8 * commits * size)
+    assert expected - 40 <= results <= expected
+
+
+def test_a_memory_limit_holds_for_a_join(tmp_path: Path) -> None:
+    """Rows that wait leave memory under a limit, and the results are those of a join without a limit."""
+    join = interval("left", 0, 100_000, 0)
+    rows = [{"k": number % 5000, "lt": number, "a": f"text {number}" * 5} for number in range(30_000)]
+    partners = {"right": [{"k": key, "rt": 30_000, "b": key} for key in range(0, 5000, 50)], "left": []}
+    answers: list[list[Row]] = []
+    in_memory: list[int] = []
+    for limit in (None, 1_000_000):
+        with Engine(join, tmp_path / f"{limit}", durability="os", memory_limit=limit) as engine:
+            for at in range(0, len(rows), 3000):
+                engine.process_many({"left": rows[at : at + 3000], "right": []})
+                engine.commit()
+                engine.states[0].checkpoint(wait=True)
+            for _ in range(100):  # records are freed some at a time
+                engine.commit()
+                size = sum(store.bytes_in_memory for store in engine.states[0].group.stores.values())
+                if limit is None or size <= limit:
+                    break
+            in_memory.append(size)
+            answers.append(engine.process_many(partners))
+            engine.commit()
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 600
+    assert in_memory[1] < in_memory[0] / 2, in_memory

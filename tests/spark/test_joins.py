@@ -131,6 +131,40 @@ def test_random_streams_give_what_sparks_own_joins_give(
                 assert ours[how].get(number, Counter()) == rows, (how, number, seed, round_number)
 
 
+def test_operators_of_spark_behind_a_join_count_every_row(tmp_path: Path, spark: SparkSession) -> None:
+    """The column of `event_time` is the mark: a count by windows behind a full join misses no row as late."""
+    from pyspark.sql import functions as f
+
+    batches = random_batches(random.Random(7), 6)
+    write(tmp_path / "in", batches, 0)
+    stream = hs.stream(name="l", key="k", timestamp="lt", columns=["lv"])
+    other = hs.stream(name="r", key="k", timestamp="rt", columns=["rv"])
+    join = stream.join(other, within=(f"{BEFORE} s", f"{AFTER} s"), how="full")
+    counted: dict[datetime, int] = {}
+    rows: list[Any] = []
+
+    def count(batch: DataFrame, number: int) -> None:
+        counted.update((row["window"]["start"], row["count"]) for row in batch.collect())
+
+    for name, note in (("counts", count), ("rows", lambda batch, number: rows.extend(batch.collect()))):
+        inputs = {"l": read(spark, tmp_path / "in", "left"), "r": read(spark, tmp_path / "in", "right")}
+        results = join.apply(
+            inputs, "join", checkpoint=str(tmp_path / name), shards=2, time="watermark", event_time="certain_at"
+        )
+        if name == "counts":
+            results = results.groupBy(f.window("certain_at", "20 seconds")).count()
+        query = results.writeStream.option("checkpointLocation", str(tmp_path / name)).outputMode("append")
+        query.trigger(availableNow=True).foreachBatch(note).start().awaitTermination()
+    for row in rows:
+        alone = timedelta(seconds=AFTER if row["rt"] is None else BEFORE, milliseconds=1)
+        both = row["lt"] is not None and row["rt"] is not None
+        assert row["certain_at"] == (max(row["lt"], row["rt"]) if both else (row["lt"] or row["rt"]) + alone)
+    closed = max(counted) + timedelta(seconds=20)
+    of_windows = Counter(int(row["certain_at"].timestamp()) // 20 for row in rows if row["certain_at"] < closed)
+    assert {int(start.timestamp()) // 20: number for start, number in counted.items()} == of_windows
+    assert sum(counted.values()) > len(rows) // 2
+
+
 def test_a_join_by_stream_time_gives_the_rows_of_the_plain_engine(tmp_path: Path, spark: SparkSession) -> None:
     rng = random.Random(5)
     batches = random_batches(rng, 5)

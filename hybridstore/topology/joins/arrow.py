@@ -67,7 +67,8 @@ def fits(plan: Plan, sides: Sides) -> Why | None:
     """Return why the rows of a commit must go row by row, or None. O(columns)."""
     join = plan.joined
     assert join is not None
-    if not join.interval or join.late is not None or any(source.steps for source in join.inputs):
+    steps = not plan.stepped and any(source.steps for source in join.inputs)
+    if not join.interval or join.late is not None or steps:
         return Why.WHOLE_ROWS
     if plan.null_keys == "group":
         return Why.KEYS

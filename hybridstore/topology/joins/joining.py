@@ -79,9 +79,10 @@ class Joining(CustomLogic):
         """Join the Arrow tables of a whole commit by column (`rows.Sides`), or return why it must go row by row."""
         from .arrow import arranged, fits, matched
 
-        assert isinstance(self.logic, IntervalJoin)
         why = fits(self._plan, batch)
-        new = why or arranged(self._plan, batch, self.shapes, self.logic.late_through(clock))
+        if why is not None or not isinstance(self.logic, IntervalJoin):
+            return why or Why.WHOLE_ROWS
+        new = arranged(self._plan, batch, self.shapes, self.logic.late_through(clock))
         if isinstance(new, Why):
             return new
         self._late.clear()
@@ -190,6 +191,22 @@ class Joining(CustomLogic):
         if None not in lefts and None not in rights:
             return list(map(max, lefts, rights))
         return [b if a is None else a if b is None else max(a, b) for a, b in zip(lefts, rights, strict=True)]
+
+    def certain(self, results: list[Any]) -> list[int]:
+        """Return when each result became certain (ms): the later time of a pair, and the time behind the last at which
+        a partner of a row could arrive, where a row waits for that. O(results).
+        """
+        pairs = together(results)
+        join = self.join
+        if not join.interval:
+            waits = 0 if join.grace_ms is None else join.grace_ms + 1
+            return [ts + waits for ts in pairs.left_times if ts is not None]
+        certain = self._times_of(pairs)
+        if join.how != "semi":
+            for at, (first, second) in enumerate(zip(pairs.left_times, pairs.right_times, strict=True)):
+                if first is None or second is None:
+                    certain[at] += join.due_ms(RIGHT if first is None else LEFT) + 1
+        return certain
 
     @property
     def _known(self) -> bool:
