@@ -17,8 +17,7 @@ PRINTS = {
     "hybridstore/cli.py",
     "hybridstore/inspection/bench.py",
     "hybridstore/reading/texts.py",
-    "hybridstore/rescaling/command.py",
-    "hybridstore/rewinding/command.py",
+    "hybridstore/testing/other_process.py",
 }
 
 
@@ -31,7 +30,7 @@ def test_nothing_prints_but_commands() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     }
-    assert printing == PRINTS
+    assert {path for path in printing if not path.endswith("/command.py")} == PRINTS
 
 
 def test_checkpoints_and_fallbacks_leave_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -46,3 +46,20 @@ class CountRunner:
         ]
         self.store.put_columns(keys, rows)
         return pa.table({"k": grouped["k"], "n": [n for n, _ in rows], "total": [v for _, v in rows]}, schema=output)
+
+
+class Numbering(RunningCount):
+    """For each row its number among those of its key, and the sum of `v` so far, however rows are cut into batches."""
+
+    def open(self, group: StoreGroup) -> "NumberingRunner":
+        return NumberingRunner(group.open("counts", "key_value", {"ttl_ms": None}))
+
+
+class NumberingRunner(CountRunner):
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
+        rows = []
+        for key, value in zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True):
+            n, total = self.store.get(key) or [0, 0]
+            self.store.put(key, [n + 1, total + value])
+            rows.append({"k": key, "n": n + 1, "total": total + value})
+        return pa.Table.from_pylist(rows, schema=output)

@@ -1,0 +1,68 @@
+"""A real query with Spark's file sink goes back by `hybridstore rewind`: its rows are those of one that never did."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from hybridstore import cli
+from hybridstore import spark as hsp
+from tests.tools.spark_jobs import Job, Source, row
+from tests.tools.spark_programs import Numbering
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+BATCHES = 6
+
+
+def rows_of(number: int) -> list[dict[str, Any]]:
+    """The rows of a file: each key has the same value in all of them, so that the order of files changes nothing."""
+    return [row(f"k{i}", i) for i in range(12) for _ in range(1 + (i + number) % 3)]
+
+
+def run(job: Job, source: Source) -> Counter[tuple[Any, ...]]:
+    """Run to the end of the files, and return what the sink's log names."""
+    numbered = hsp.apply_program(source.stream(), Numbering(), name="op", checkpoint=str(job.checkpoint), shards=2)
+    job.rows.clear()
+    job.run(numbered, sink=True)
+    return Counter(row for batch in job.rows.values() for row in batch)
+
+
+def expected(files: int) -> Counter[tuple[Any, ...]]:
+    counts: Counter[str] = Counter()
+    for number in range(files):
+        counts.update(each["k"] for each in rows_of(number))
+    return Counter((k, n, n * int(k[1:])) for k, most in counts.items() for n in range(1, most + 1))
+
+
+def turn_back_sink(job: Job, batch: int) -> None:
+    """Take the later batches out of the file sink's log, as docs/operating.md says."""
+    log = job.checkpoint.with_name("files") / "_spark_metadata"
+    for path in [path for path in log.iterdir() if path.name.isdecimal() and int(path.name) >= batch]:
+        path.unlink()
+        (log / f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_query_that_went_back_has_the_rows_of_one_that_never_did(
+    spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, job = Source(tmp_path / "in", spark), Job(tmp_path)
+    for number in range(BATCHES):
+        source.add(*rows_of(number))
+    assert run(job, source) == expected(BATCHES)
+    for turn, version in enumerate((4, 1, 0), 1):
+        rewind = ["rewind", str(job.checkpoint), "--to", str(version), "--stopped", "--write"]
+        assert cli.run(rewind) == 0, capsys.readouterr().err
+        turn_back_sink(job, version)
+        # one more file each time: its rows come behind those that are done again
+        source.add(*rows_of(BATCHES + turn - 1))
+        assert run(job, source) == expected(BATCHES + turn)
+    # a start without new files changes nothing
+    assert run(job, source) == expected(BATCHES + 3)
