@@ -83,6 +83,7 @@ if _typing.TYPE_CHECKING:
     from .inspection import inspect
     from .rescaling.door import rescale
     from .rescaling.report import RescaleError, RescaleReport
+    from .serving.server import serve
     from .state.changes import Change
     from .state.directory import HybridStore
     from .state.directory import open_store as open
@@ -173,6 +174,7 @@ _HOME = {
     "open": (".state.directory", "open_store"),
     "plan": (".state.restart", "plan"),
     "rescale": (".rescaling.door", "rescale"),
+    "serve": (".serving.server", "serve"),
     "session_store": (".topology.declared_stores", "session_store"),
     "sliding_store": (".topology.declared_stores", "sliding_store"),
     "ImportRefusedError": (".importing.report", "ImportRefusedError"),
@@ -275,6 +277,7 @@ __all__ = [
     "open",
     "plan",
     "rescale",
+    "serve",
     "session_store",
     "sliding_store",
     "stream",

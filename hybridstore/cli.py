@@ -107,6 +107,10 @@ COMMANDS: Final = {
         ),
         "hybridstore.importing.command",
     ),
+    "serve": (
+        Command("Serve a state over HTTP, read-only, beside its job.", "state/ --port 8700"),
+        "hybridstore.serving.command",
+    ),
     "rewind": (
         Command("Go back to an older version of the state of a stopped job.", "state/ --to 41"),
         "hybridstore.rewinding.command",

@@ -219,7 +219,7 @@ class InspectedState(Mapping[str, InspectedStore]):
     def follow(self) -> Followed:
         """Return a view of the same state that stays at its newest version; see `Followed`.
 
-        Raises ValueError for a file, and for a plain store on an object store.
+        Raises ValueError for a file.
 
         >>> with hs.open("state") as state:
         ...     state.key_value("users")["ann"] = 1

@@ -9,24 +9,29 @@ Each state or shard is a `Version`. All shards of a query are at the same versio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from recovery.errors import CheckpointError
 from recovery.layout import SPARK_FOLDER
 
 from ..shards import shard_of
 from ..state.generations import above
-from ..stores.kinds import Row
+from ..stores.kinds import KINDS, Row
 from .places import Place, operator_file, read_json
+from .scan import EVERYTHING, Selection
 from .version import ATTEMPTS, Version, newest_of
+
+T = TypeVar("T")
 
 
 class FollowedStore:
     """One store of all shards, at the version of its view: `view["users"]`. Iterating yields all rows.
 
-    name  the store's name
-    kind  its kind, such as `window`
+    name        the store's name
+    kind        its kind, such as `window`
+    parameters  the declared parameters; durations in milliseconds
+    columns     the names of the times of its records
 
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1
@@ -58,10 +63,25 @@ class FollowedStore:
         """
         return self._view.get(self.name, key)
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The declared parameters; durations in milliseconds."""
+        return dict(self._view._versions(self.name)[0].stores[self.name].parameters)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the times of its records."""
+        kind = KINDS[self.kind]
+        return kind.columns if kind.timed(self.parameters) else ()
+
+    def rows(self, chosen: Selection = EVERYTHING) -> Iterator[Row]:
+        """Yield the chosen records, shard by shard, in the store's order; see `Version.rows`."""
+        for version in self._view._versions(self.name):
+            yield from version.rows(self.name, chosen)
+
     def __iter__(self) -> Iterator[Row]:
         """Yield all records, shard by shard, in the store's order. Reads every block."""
-        for version in self._view._versions(self.name):
-            yield from version.rows(self.name)
+        return self.rows()
 
     def __len__(self) -> int:
         """Return how many records there are; an estimate while a long changelog waits to be applied."""
@@ -155,9 +175,25 @@ class Followed:
         >>> hs.inspect("state").follow().get("clicks", "ann")
         [Row(key='ann', times=(500,), value=1)]
         """
+        return self.reading(
+            lambda: [row for version in self._versions(store, key) for row in version.of_key(store, key)]
+        )
+
+    def reading(self, read: Callable[[], T]) -> T:
+        """Return what `read` returns. When the owner has removed a block that `read` needs, the newest version is
+        opened, and `read` is called again.
+
+        >>> with hs.open("state") as state:
+        ...     state.key_value("users")["ann"] = 1
+        ...     state.commit()
+        1
+        >>> view = hs.inspect("state").follow()
+        >>> view.reading(lambda: [row.key for row in view["users"]])
+        ['ann']
+        """
         for attempt in range(ATTEMPTS):
             try:
-                return [row for version in self._versions(store, key) for row in version.of_key(store, key)]
+                return read()
             except (CheckpointError, FileNotFoundError):
                 # The owner has removed the needed block since.
                 if attempt == ATTEMPTS - 1:
@@ -218,9 +254,4 @@ def follow(places: list[Place], operator: str | None) -> Followed:
         raise ValueError(f"follow: operator: found {operator!r}, expected one of {', '.join(operators)}")
     if any(place.form != "directory" for place in chosen):
         raise ValueError(f"follow: {chosen[0].where}: found a file, which does not change (give the state it is of)")
-    if any(place.path is None and place.shard is None for place in chosen):
-        raise ValueError(
-            f"follow: {chosen[0].where}: found a plain store on an object store, expected a directory or the location "
-            "of a query (inspect it again to see later versions)"
-        )
     return Followed(chosen)

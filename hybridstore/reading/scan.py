@@ -79,6 +79,14 @@ class Selection(NamedTuple):
             return False
         return self.prefix is None or key[: len(self.prefix)] == self.prefix
 
+    def within(self, times: tuple[int, ...]) -> bool:
+        """True when the times of a record are within the bounds; a record without times is."""
+        if not times:
+            return True
+        if self.window_from is not None and times[0] < self.window_from:
+            return False
+        return self.window_to is None or times[-1] <= self.window_to
+
     def touches(self, first: Any, last: Any) -> bool:
         """False when no key of the range first..last can be within the bounds."""
         if self.key_from is not None and last < self.key_from:
@@ -407,14 +415,7 @@ class StoreView:
             yield row(key, at, value)
 
     def _takes(self, row: Row, selection: Selection) -> bool:
-        if not selection.takes(row.key):
-            return False
-        if row.times:
-            if selection.window_from is not None and row.times[0] < selection.window_from:
-                return False
-            if selection.window_to is not None and row.times[-1] > selection.window_to:
-                return False
-        return True
+        return selection.takes(row.key) and selection.within(row.times)
 
     def of_key(self, key: Any) -> Iterator[Row]:
         """Yield the records of one key. O(one block per bucket)."""

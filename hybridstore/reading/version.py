@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any, Final, Protocol
 
 from changelog.errors import HybridStoreError
@@ -42,6 +43,7 @@ from ..state.opening import reading
 from ..state.policy import Logged
 from ..stores.kinds import KINDS, Row, Store
 from .places import Place
+from .scan import EVERYTHING, Selection
 
 # A writer may prune files while they are read; the newer files are then read.
 ATTEMPTS: Final = 5
@@ -158,12 +160,25 @@ class Version:
         """The named values committed with the stores."""
         return self.group.settings
 
-    def rows(self, store: str) -> Iterator[Row]:
-        """Yield the records of a store in its order. Raises KeyError; CheckpointError or FileNotFoundError if the owner
-        has removed a block since (`refresh`, and read again). O(records).
+    def rows(self, store: str, chosen: Selection = EVERYTHING) -> Iterator[Row]:
+        """Yield the chosen records of a store in its order. Raises KeyError; TypeError for bounds of another type than
+        the keys; CheckpointError or FileNotFoundError if the owner has removed a block since (`refresh`, and read
+        again). O(records within the bounds of the keys, if the store is ordered by key, else of the times).
         """
         live = self.group.stores[store]
-        return KINDS[live.kind].rows(live)
+        kind = KINDS[live.kind]
+        if chosen.everything:
+            return kind.rows(live)
+        first = chosen.key_from
+        if kind.order == "key" and first is None:
+            first = chosen.prefix  # keys with this prefix begin here, and lie together
+        rows = kind.between(live, first, chosen.key_to, chosen.window_from, chosen.window_to)
+        if chosen.prefix is None:
+            return (row for row in rows if chosen.within(row.times))
+        if kind.order == "key":
+            size = len(chosen.prefix)
+            rows = takewhile(lambda row: row.key[:size] <= chosen.prefix, rows)
+        return (row for row in rows if chosen.takes(row.key) and chosen.within(row.times))
 
     def of_key(self, store: str, key: Any) -> Iterator[Row]:
         """Yield the records of a key in the store's order. Raises as `rows`, and TypeError for a key of another type.

@@ -4,8 +4,10 @@ nothing.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET, AF_INET6
 from threading import BoundedSemaphore, Thread
 from typing import Any, Final
 
@@ -17,13 +19,17 @@ IDLE_SECONDS: Final = 10.0
 MOST_CONNECTIONS: Final = 16
 
 
-class _Server(ThreadingHTTPServer):
-    """A thread for each connection, and a bounded number of both."""
+class BoundedServer(ThreadingHTTPServer):
+    """A thread for each connection, and a bounded number of both. Connections beyond `most` at once are closed."""
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._room = BoundedSemaphore(MOST_CONNECTIONS)
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], most: int = MOST_CONNECTIONS
+    ) -> None:
+        self._room = BoundedSemaphore(most)
+        # an address of IPv6 has colons
+        self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -43,6 +49,11 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing about a client that went away or was idle for too long."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class MetricsServer:
@@ -70,7 +81,7 @@ class MetricsServer:
             def log_message(self, format: str, *args: Any) -> None:
                 """Log nothing for a scrape."""
 
-        self._server = _Server((host, port), Handler)
+        self._server = BoundedServer((host, port), Handler)
         self._thread = Thread(target=self._server.serve_forever, name="hybridstore metrics", daemon=True)
         self._thread.start()
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
-import runpy
 from pathlib import Path
-from threading import Thread
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
 
@@ -191,29 +186,3 @@ def test_a_view_is_of_one_operator_and_of_no_file(tmp_path: Path) -> None:
         segment = next((tmp_path / "plain" / "changelog").iterdir())
         with pytest.raises(ValueError, match="found a file, which does not change"):
             hs.inspect(segment).follow()
-
-
-def test_the_example_serves_the_newest_version(tmp_path: Path) -> None:
-    served = runpy.run_path(str(Path(__file__).resolve().parents[2] / "examples" / "serve_state.py"))
-    with opened(tmp_path) as state:
-        answers = []
-        state.key_value("counts").put("a", 1)
-        state.commit()
-        with served["server"](str(tmp_path), 0) as server:
-            thread = Thread(target=server.serve_forever, daemon=True)
-            thread.start()
-            address = f"http://127.0.0.1:{server.server_address[1]}"
-            for value in (2, 3):
-                state.key_value("counts").put("a", value)
-                state.commit()
-                with urlopen(f"{address}/counts/a") as answer:
-                    answers.append(json.load(answer))
-            with pytest.raises(HTTPError, match="404"):
-                urlopen(f"{address}/other/a")
-            server.shutdown()
-            thread.join()
-    rows = [{"version": 2, "value": 2}, {"version": 3, "value": 3}]
-    assert answers == [
-        {"version": row["version"], "rows": [{"key": "a", "start": None, "end": None, "value": row["value"]}]}
-        for row in rows
-    ]

@@ -241,8 +241,12 @@ def test_shards_on_an_object_store(
         assert (followed.version, [row[0] for row in followed.get("sums", "k9")]) == (10, ["k9"])
     view = hs.inspect(state)
     assert isinstance(view, InspectedState)
-    with pytest.raises(ValueError, match="a plain store on an object store"):
-        view.follow()
+    with view.follow() as followed, hs.open(state, storage_options=server.options) as writer:
+        writer.key_value("later")["k"] = 1
+        writer.commit()
+        assert followed.refresh()
+        assert (followed.version, followed.get("later", "k")[0].value) == (writer.version, 1)
+        assert not followed.refresh()
     assert run(["inspect", "pack", bucket.url, "--to", str(tmp_path / "all.zip")]) == 0
     assert len(rows(capsys, "scan", str(tmp_path / "all.zip"), "sums")) == 40
     shutil.rmtree(folder)

@@ -212,6 +212,21 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     # goes back in any kind of state, and opens none as a job does
     "hybridstore.rewinding": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.cli"),
+    # a followed state over HTTP
+    "hybridstore.serving": (
+        "changelog.errors",
+        "changelog.storage",
+        "hybridstore.inspection.commands.get",
+        "hybridstore.reading",
+        "hybridstore.serving",
+        "hybridstore.state.metrics_server",
+        "hybridstore.stores.kinds",
+    ),
+    "hybridstore.serving.command": (
+        "hybridstore.inspection.options",
+        "hybridstore.reading.texts",
+        "hybridstore.serving",
+    ),
     # an inspection tool must work on a directory whose job it does not know
     "hybridstore.cli": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.state.directory"),
     "hybridstore.inspection": (

@@ -1,0 +1,259 @@
+"""Server: HTTP in front of `answers`: sockets, tokens, names of hosts, and their bounds."""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from ipaddress import ip_address
+from threading import Thread
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from changelog.storage import is_url
+
+from ..reading.follow import follow
+from ..reading.places import resolve
+from ..state.metrics_server import BoundedServer
+from .answers import Answer, Answers, refusal
+from .shared import Shared
+
+# A connection that sends or takes nothing for so long is closed; connections beyond so many at once are, too.
+IDLE_SECONDS: Final = 60.0
+MOST_CONNECTIONS: Final = 128
+MOST_BODY: Final = 2**20
+# How often a served state looks for newer versions (ms): a look at a disk is one small read, at a bucket a request.
+REFRESH_MS: Final = 50
+FAR_REFRESH_MS: Final = 1_000
+
+
+class Server:
+    """A served state; made by `hybridstore.serve`. A context manager, which closes the server.
+
+    Answers come from threads of the server's own. At most 128 connections are open at once, an idle one for 60 s.
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     state.commit()
+    1
+    >>> import json
+    >>> from urllib.request import urlopen
+    >>> with hs.serve("state") as server:
+    ...     json.load(urlopen(f"{server.url}/stores/users/rows?key=ann"))["rows"]
+    [{'key': 'ann', 'value': 1}]
+    """
+
+    def __init__(
+        self, shared: Shared, answers: Answers, address: tuple[str, int], token: str | None, hosts: Iterable[str]
+    ) -> None:
+        self._shared = shared
+        allowed = frozenset({"localhost", address[0].lower(), *(host.lower() for host in hosts)})
+        secret = None if token is None else f"Bearer {token}".encode()
+
+        class Handler(_Handler):
+            def _answer(self, body: bytes) -> Answer:
+                if not _allowed(self.headers.get("Host", ""), allowed):
+                    return refusal(403, "Host: found another name than this server's (hosts= names more)")
+                given = self.headers.get("Authorization", "").encode("latin-1", "replace")
+                if secret is not None and not hmac.compare_digest(given, secret):
+                    return refusal(401, "Authorization: expected `Bearer TOKEN` with the token of this server")
+                method = "GET" if self.command == "HEAD" else self.command
+                return answers.answer(method, self.path, body, self.headers.get("Accept", ""))
+
+        self._server = BoundedServer(address, Handler, MOST_CONNECTIONS)
+        self._thread = Thread(target=self._server.serve_forever, name="hybridstore serve http", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port of the server.
+
+        >>> with hs.open("state") as state:
+        ...     version = state.commit()
+        >>> with hs.serve("state") as server:
+        ...     server.address[0]
+        '127.0.0.1'
+        """
+        host, port = self._server.server_address[:2]
+        return str(host), int(port)
+
+    @property
+    def url(self) -> str:
+        """The URL of the server, without a slash at the end.
+
+        >>> with hs.open("state") as state:
+        ...     version = state.commit()
+        >>> with hs.serve("state") as server:
+        ...     server.url.startswith("http://127.0.0.1:")
+        True
+        """
+        host, port = self.address
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def close(self) -> None:
+        """Stop answering, and close the state. A second call does nothing.
+
+        >>> with hs.open("state") as state:
+        ...     version = state.commit()
+        >>> hs.serve("state").close()
+        """
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+            self._shared.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Server {self.url}>"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """A connection: requests one after the other, each answered in one piece."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "hybridstore"
+    sys_version = ""
+    timeout = IDLE_SECONDS
+    disable_nagle_algorithm = True
+    wbufsize = -1  # head and body in one packet
+
+    def _answer(self, body: bytes) -> Answer:
+        raise NotImplementedError
+
+    def _any(self) -> None:
+        body, refused = self._body()
+        if refused is None:
+            self._send(self._answer(body))
+        else:
+            self.close_connection = True  # what follows is the rest of a body that was not read
+            self._send(refused)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _any
+
+    def _body(self) -> tuple[bytes, Answer | None]:
+        if "Transfer-Encoding" in self.headers:
+            return b"", refusal(411, "Transfer-Encoding: expected a body with Content-Length")
+        text = self.headers.get("Content-Length", "0")
+        if not (text.isascii() and text.isdigit()):
+            return b"", refusal(400, f"Content-Length: found {text[:50]!r}, expected a number of bytes")
+        if len(text) > 12 or int(text) > MOST_BODY:
+            return b"", refusal(413, f"body: found {text[:50]} bytes, expected at most {MOST_BODY}")
+        return self.rfile.read(int(text)), None
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if answer.status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, POST")
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            self.send_header("Retry-After", "1")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that HTTP itself refuses with JSON, too."""
+        self.close_connection = True
+        self.request_version = self.protocol_version  # not known of a request that cannot be read
+        self._send(refusal(code, message or HTTPStatus(code).phrase))
+
+    def version_string(self) -> str:
+        """Name the product, without versions."""
+        return self.server_version
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing for a request."""
+
+
+def _allowed(header: str, names: frozenset[str]) -> bool:
+    """Whether a request may name this host: an address, or a name that is ours. Another name is that of a page in a
+    browser, whose owner lets the name point to this server.
+    """
+    try:
+        host = urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return False
+    return host in names or _is_address(host)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def serve(
+    location: str | os.PathLike[str],
+    *,
+    operator: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    hosts: Iterable[str] = (),
+    refresh_ms: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Server:
+    """Serve the newest committed version of a state over HTTP, read-only, beside its running job or without one.
+
+    location         a state directory, the checkpoint location of a Spark query, or the URL of one
+    operator         the operator of a query; None: the only one
+    host, port       where to listen; port 0: a free one. Another host than loopback needs a token
+    token            clients send it as `Authorization: Bearer TOKEN`; at least 16 characters
+    hosts            names, beside addresses and `localhost`, by which clients may call this server
+    refresh_ms       time between two looks for newer versions; None: 50 ms on a disk, 1,000 ms on an object store
+    storage_options  as for `hybridstore.open`
+
+    Each answer is of one committed version, which it names, with the time since that version was known to be the
+    newest (ms). Pages and parameters: docs/serving.md. Raises ValueError for a host, token or time that is not
+    allowed, OSError for an address that is not free, and as `inspect` when the location cannot be read.
+
+    O(pages + changelog behind the checkpoint) to begin; an answer costs what the read costs.
+
+    >>> with hs.open("state") as state:
+    ...     state.window("clicks", retention="1 hour").put("ann", 3, ts=500)
+    ...     state.commit()
+    1
+    >>> import json
+    >>> from urllib.request import urlopen
+    >>> with hs.serve("state") as server:
+    ...     answer = json.load(urlopen(f"{server.url}/stores/clicks/rows?key=ann&from=0&to=999"))
+    >>> answer["version"], answer["rows"]
+    (1, [{'key': 'ann', 'ts': 500, 'value': 3}])
+    """
+    if token is not None and (len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token):
+        raise ValueError("serve: token: expected at least 16 printable ASCII characters without spaces")
+    if token is None and not _is_loopback(host):
+        raise ValueError(
+            f"serve: host: found {host!r}, which others can reach, without a token, expected a token (or 127.0.0.1)"
+        )
+    if refresh_ms is None:
+        refresh_ms = FAR_REFRESH_MS if is_url(str(location)) else REFRESH_MS
+    if type(refresh_ms) is not int or refresh_ms < 1:
+        raise ValueError(f"serve: refresh_ms: found {refresh_ms!r}, expected a whole number from 1")
+    shared = Shared(follow(resolve(location, storage_options), operator), refresh_ms)
+    try:
+        return Server(shared, Answers(shared, str(location)), (host, port), token, hosts)
+    except BaseException:
+        shared.close()
+        raise
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)

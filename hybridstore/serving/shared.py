@@ -1,0 +1,99 @@
+"""Shared: one followed state that many threads read, a committed version at a time.
+
+A thread of its own asks for newer versions every `refresh_ms`. A refresh that fails leaves the older version, which is
+served with the time since the last refresh that succeeded; the next refresh tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from changelog.errors import HybridStoreError
+
+from ..reading.follow import Followed
+
+_LOG: Final = logging.getLogger("hybridstore.serving")
+
+
+class TooOldError(HybridStoreError):
+    """The version asked for was not committed in time."""
+
+
+class Shared:
+    """A followed state behind a lock, and the thread that refreshes it.
+
+    view        the state; the caller's thread must not use it any more
+    refresh_ms  the time between two looks for newer versions
+
+    Not a store: nothing is written. `close` ends the thread and closes the view.
+    """
+
+    def __init__(self, view: Followed, refresh_ms: int) -> None:
+        self._view = view
+        self._seconds = refresh_ms / 1000
+        # Notified after every refresh, for those who wait for a version.
+        self._turn = threading.Condition()
+        self._ended = threading.Event()
+        self._current = time.monotonic()
+        self._failure: str | None = None
+        self._thread = threading.Thread(target=self._refresh_often, name="hybridstore serve", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def reading(self, min_version: int = 0, wait_ms: int = 0) -> Iterator[Followed]:
+        """Give the view, at `min_version` or newer, to this thread alone. Raises TooOldError when that version does not
+        arrive within `wait_ms`.
+        """
+        with self._turn:
+            if min_version > self._view.version:
+                self._turn.wait_for(lambda: self._view.version >= min_version, wait_ms / 1000)
+                if self._view.version < min_version:
+                    raise TooOldError(
+                        f"min_version: found version {self._view.version} after {wait_ms} ms, expected {min_version} "
+                        f"(ask again{f'; the last refresh failed: {self._failure}' if self._failure else ''})"
+                    )
+            yield self._view
+
+    def behind_ms(self) -> int:
+        """Return the time since the view was last known to be at the newest version (ms)."""
+        return round((time.monotonic() - self._current) * 1000)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last refresh failed; None when it succeeded."""
+        return self._failure
+
+    def refresh(self) -> None:
+        """Look for newer versions once; a failure is kept, and logged when it is new."""
+        with self._turn:
+            asked = time.monotonic()
+            try:
+                self._view.refresh()
+            except (HybridStoreError, OSError) as error:
+                if self._failure is None:
+                    _LOG.warning("the state cannot be refreshed, and version %s is served: %s", self._version(), error)
+                self._failure = str(error)
+            else:
+                if self._failure is not None:
+                    _LOG.warning("the state is refreshed again, to version %s", self._version())
+                self._current, self._failure = asked, None
+            self._turn.notify_all()
+
+    def _version(self) -> int:
+        return self._view.version
+
+    def _refresh_often(self) -> None:
+        while not self._ended.wait(self._seconds):
+            self.refresh()
+
+    def close(self) -> None:
+        """End the thread and close the view."""
+        self._ended.set()
+        self._thread.join()
+        with self._turn:
+            self._view.close()

@@ -1,0 +1,170 @@
+"""The server: tokens, hosts, bounds, many threads at once, and the command; over loopback only."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.serving import server as server_module
+from hybridstore.serving.server import Server
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
+    with hs.open(tmp_path / "state") as state:
+        state.key_value("a").put_all({key: 0 for key in range(10)})
+        state.commit()
+        yield state
+
+
+def ask(server: Server, target: str, method: str = "GET", body: bytes = b"", **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(*server.address, timeout=60)
+    try:
+        connection.request(method, target, body or None, headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if text else None
+    finally:
+        connection.close()
+
+
+def test_a_token_is_needed_beyond_loopback_and_checked(state: hs.HybridStore, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    with pytest.raises(ValueError, match=r"host: found '0\.0\.0\.0', which others can reach, without a token"):
+        hs.serve(path, host="0.0.0.0")
+    with pytest.raises(ValueError, match="at least 16 printable"):
+        hs.serve(path, token="short")
+    with pytest.raises(ValueError, match="refresh_ms: found 0"):
+        hs.serve(path, refresh_ms=0)
+    with hs.serve(path, token=TOKEN) as server:
+        assert ask(server, "/")[0] == 401
+        assert ask(server, "/", Authorization=f"Bearer {TOKEN}x")[0] == 401
+        assert ask(server, "/", Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_names_of_other_hosts_are_refused(state: hs.HybridStore, tmp_path: Path) -> None:
+    with hs.serve(tmp_path / "state", hosts=["states.test"]) as server:
+        for host, status in [
+            ("attacker.test", 403),
+            ("attacker.test:8700", 403),
+            ("[", 403),
+            ("localhost:1", 200),
+            ("127.0.0.1", 200),
+            ("[::1]:8700", 200),
+            ("States.test", 200),
+        ]:
+            assert ask(server, "/", Host=host)[0] == status, host
+
+
+def raw(server: Server, request: bytes) -> bytes:
+    with socket.create_connection(server.address, timeout=60) as connection:
+        connection.sendall(request)
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+        return answer
+
+
+def test_bodies_and_heads_are_bounded(state: hs.HybridStore, tmp_path: Path) -> None:
+    with hs.serve(tmp_path / "state") as server:
+        head = b"POST /stores/a/rows HTTP/1.1\r\nHost: localhost\r\n"
+        for more, status in [
+            (b"Content-Length: 2000000\r\n\r\n", b"413"),
+            (b"Content-Length: 99999999999999999999\r\n\r\n", b"413"),
+            (b"Content-Length: -1\r\n\r\n", b"400"),
+            (b"Transfer-Encoding: chunked\r\n\r\n", b"411"),
+            (b"X: " + b"x" * 70_000 + b"\r\n\r\n", b"431"),
+        ]:
+            answer = raw(server, head + more)
+            assert answer.split()[1] == status
+            assert b'{"error": ' in answer
+        assert raw(server, b"nonsense\r\n\r\n").split()[1] == b"400"
+        assert raw(server, b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n").split()[1] == b"501"
+        assert ask(server, "/", "DELETE")[0] == 405
+        assert ask(server, "/", "HEAD") == (200, None)
+
+
+def test_connections_beyond_the_bound_are_closed(
+    state: hs.HybridStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 2)
+    with hs.serve(tmp_path / "state") as server:
+        idle = [socket.create_connection(server.address, timeout=60) for _ in range(3)]
+        assert idle[2].recv(1) == b""
+        for connection in idle:
+            connection.close()
+
+
+def test_every_answer_is_of_one_version(state: hs.HybridStore, tmp_path: Path) -> None:
+    store = state.key_value("a")
+    with hs.serve(tmp_path / "state", refresh_ms=1) as server, ThreadPoolExecutor(4) as pool:
+        answers = []
+        for number in range(1, 30):
+            for key in range(10):
+                store[key] = number
+            version = state.commit()
+            answers += [pool.submit(ask, server, "/stores/a/rows") for _ in range(4)]
+            status, answer = ask(server, f"/stores/a/rows?min_version={version}&wait_ms=10000")
+            assert (status, {row["value"] for row in answer["rows"]}) == (200, {number})
+        for waiting in answers:
+            status, answer = waiting.result(timeout=60)
+            assert status == 200
+            assert [row["value"] for row in answer["rows"]] == [answer["version"] - 1] * 10
+    assert not server._thread.is_alive()
+
+
+def test_the_command_serves_until_it_is_stopped(state: hs.HybridStore, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    words = [sys.executable, "-m", "hybridstore", "serve", str(tmp_path / "state"), "--port", "0"]
+    with subprocess.Popen(
+        [*words, "--token-file", str(token)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        assert line.startswith(f"serving {tmp_path / 'state'} at http://127.0.0.1:"), process.stderr.read()
+        port = int(line.split(":")[-1].split()[0])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/stores/a/rows?key=int:3", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert json.loads(connection.getresponse().read())["rows"] == [{"key": 3, "value": 0}]
+        connection.close()
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["missing/"], 3, "missing"),
+        (["state", "--host", "0.0.0.0"], 2, "without a token"),
+        (["state", "--port", "99999"], 2, "port"),
+        (["state", "--token-file", "nothing"], 2, "--token-file: nothing"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    state: hs.HybridStore, tmp_path: Path, words: list[str], code: int, sentence: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "hybridstore", "serve", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ended.returncode, sentence in ended.stderr) == (code, True), ended.stderr
