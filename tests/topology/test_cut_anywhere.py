@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import hybridstore as hs
 from hybridstore.shards import shard_of
 from hybridstore.spark.program import TopologyProgram
 from hybridstore.state.group import StoreGroup
+from hybridstore.testing import cut_rows
 from tests.tools.topology_oracle import KafkaSlidingOracle, SessionOracle, SlidingOracle, TimeOracle
 from tests.tools.ways import few_go_together, shard_run
 
@@ -110,15 +111,6 @@ def stream_of(r: random.Random, kind: str, *, ordered: bool) -> list[dict[str, A
     return sorted(rows, key=lambda row: row["time"]) if ordered else rows
 
 
-def cut(r: random.Random, rows: list[Any]) -> Iterator[list[Any]]:
-    """Cut rows into batches of random sizes."""
-    size, at = r.choice([1, 3, 20, len(rows)]), 0
-    while at < len(rows):
-        step = r.randint(1, size)
-        yield rows[at : at + step]
-        at += step
-
-
 def final(results: list[dict[str, Any]]) -> dict[Any, str]:
     """The last result of each window that is still there."""
     windows = {}
@@ -131,7 +123,7 @@ def final(results: list[dict[str, Any]]) -> dict[Any, str]:
 WINDOW = ("user", "window_start", "window_end")
 
 
-def by_spark(topology: hs.Topology, batches: list[list[Any]], shards: int) -> tuple[list[dict[str, Any]], int]:
+def by_spark(topology: hs.Topology, batches: list[Sequence[Any]], shards: int) -> tuple[list[dict[str, Any]], int]:
     """The results of Spark's runners of all shards, without Spark, and how many batches went by column."""
     program = TopologyProgram(topology, clocked=False)
     groups = [StoreGroup(lambda body: None) for _ in range(shards)]
@@ -148,7 +140,9 @@ def by_spark(topology: hs.Topology, batches: list[list[Any]], shards: int) -> tu
     return results, went
 
 
-def in_parts(topology: hs.Topology, r: random.Random, batches: list[list[Any]], place: Path) -> list[dict[str, Any]]:
+def in_parts(
+    topology: hs.Topology, r: random.Random, batches: list[Sequence[Any]], place: Path
+) -> list[dict[str, Any]]:
     """Run twice on one state, with a restart in between, and sometimes a rescale."""
     shards = r.choice([1, 2])
     results: list[dict[str, Any]] = []
@@ -188,7 +182,7 @@ def test_the_final_results_do_not_depend_on_the_cuts(windows: str, aggregates: s
     went = 0
     for way in range(20):
         given = rows if slides else r.sample(rows, len(rows))
-        batches = list(cut(r, given))
+        batches = cut_rows(given, r)
         if way % 4 == 0:
             run = topology.run(given, commit_rows=r.choice([1, 2, 7, 60]), shards=r.choice([1, 2, 3]))
             results = [dict(row) for row in run]

@@ -4,9 +4,8 @@ skips what it has.
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,35 +15,12 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state.directory import HybridStore, open_store
-from hybridstore.topology.run import ResultRow
+from hybridstore.testing import Consumer, crashes
 from hybridstore.topology.times import TO_TIME, TimeForm
 from tests.tools.hooks import crash
 from tests.topology.test_topology import WINDOWS, declared, some_rows
 
 KINDS = [("tumbling", "record"), ("hopping", "close"), ("session", "commit"), ("sliding", "record"), ("kafka", "close")]
-
-
-class Consumer:
-    """Keeps the results of each commit, and takes none of a commit that it has had completely."""
-
-    def __init__(self) -> None:
-        self.commits: dict[int, list[dict[str, Any]]] = {}
-        self.complete = 0
-
-    def take(self, results: Iterable[ResultRow], stop_after: int | None = None) -> None:
-        """Take results; with `stop_after`, abandon the run at the first result of a later commit."""
-        self.commits = {commit: rows for commit, rows in self.commits.items() if commit <= self.complete}
-        for row in results:
-            if row.commit <= self.complete:
-                continue
-            if stop_after is not None and row.commit > stop_after:
-                break
-            self.commits.setdefault(row.commit, []).append(dict(row))
-        if stop_after is not None:
-            self.complete = max(self.complete, stop_after)
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [row for commit in sorted(self.commits) for row in self.commits[commit]]
 
 
 def uninterrupted(topology: hs.Topology, rows: list[dict[str, Any]], **options: Any) -> list[dict[str, Any]]:
@@ -86,32 +62,17 @@ def test_stopped_in_the_middle_of_a_commits_results(tmp_path: Path, seed: int) -
 @pytest.mark.parametrize("position", [None, "id"])
 @pytest.mark.slow
 def test_a_crash_between_the_commits_of_two_shards(
-    name: str, emit: str, position: str | None, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    name: str, emit: str, position: str | None, tmp_path: Path, seed: int
 ) -> None:
     topology, rows = declared(WINDOWS[name], emit), some_rows(seed, 80)
     options: dict[str, Any] = {"commit_rows": 10, "shards": 3, "position": position}
     expected = uninterrupted(topology, rows, **options)
-    commit = HybridStore.commit
-
-    class Killed(Exception):
-        pass
-
     for survived in (1, 2, 4, 13):
-        state = tmp_path / f"after-{survived}"
-        committed: list[HybridStore] = []
-
-        def killed(store: HybridStore, limit: int = survived, done: list[HybridStore] = committed) -> int:
-            if len(done) == limit:
-                raise Killed
-            done.append(store)
-            return commit(store)
-
-        consumer = Consumer()
-        with monkeypatch.context() as patched:
-            patched.setattr(HybridStore, "commit", killed)
-            patched.setattr(HybridStore, "close", crash)  # nothing is closed by what is killed
-            with pytest.raises(Killed):
-                consumer.take(topology.run(rows, state=state, **options))
+        state, consumer, ended = tmp_path / f"after-{survived}", Consumer(), False
+        with crashes(after=survived):
+            consumer.take(topology.run(rows, state=state, **options))
+            ended = True
+        assert not ended
         consumer.complete = survived // 3
         consumer.take(topology.run(rows, state=state, **options))
         assert consumer.rows() == expected, f"killed after {survived} commits of shards"
@@ -121,7 +82,7 @@ def test_a_crash_between_the_commits_of_two_shards(
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.slow
 def test_a_consumer_that_writes_a_commit_when_the_next_arrives_misses_none(
-    name: str, emit: str, shards: int, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    name: str, emit: str, shards: int, tmp_path: Path, seed: int
 ) -> None:
     """Killed at every commit of every shard in turn; what the consumer had not written by then must come again."""
     topology, rows = declared(WINDOWS[name], emit), some_rows(seed, 60)
@@ -129,11 +90,6 @@ def test_a_consumer_that_writes_a_commit_when_the_next_arrives_misses_none(
     expected: dict[int, list[dict[str, Any]]] = {}
     for row in topology.run(rows, **options):
         expected.setdefault(row.commit, []).append(dict(row))
-    commit = HybridStore.commit
-
-    class Killed(Exception):
-        pass
-
     written: dict[int, list[dict[str, Any]]] = {}
 
     def consume() -> None:
@@ -146,19 +102,8 @@ def test_a_consumer_that_writes_a_commit_when_the_next_arrives_misses_none(
         written.setdefault(at, pending)
 
     for _ in range(10 * shards):
-        remaining = [1]
-
-        def killed(store: HybridStore, remaining: list[int] = remaining) -> int:
-            if not remaining:
-                raise Killed
-            remaining.pop()
-            return commit(store)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(HybridStore, "commit", killed)
-            patched.setattr(HybridStore, "close", crash)  # nothing is closed by what is killed
-            with contextlib.suppress(Killed):
-                consume()
+        with crashes(after=1):
+            consume()
     consume()
     written.pop(0)
     assert written == expected
@@ -240,11 +185,9 @@ def cut(rows: list[dict[str, Any]], r: random.Random) -> list[Any]:
 @pytest.mark.parametrize("form", ["batches", "rows"])
 @pytest.mark.parametrize("position", [None, "id", "name", "at"])
 @pytest.mark.slow
-def test_batches_are_resumed_wherever_they_are_cut(
-    form: str, position: str | None, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_resumed_wherever_they_are_cut(form: str, position: str | None, tmp_path: Path, seed: int) -> None:
     """Killed at random commits of shards; the source begins anywhere up to the committed position, cut anew."""
-    r, commit = random.Random(seed), HybridStore.commit
+    r = random.Random(seed)
     # nothing late, and nothing that depends on where commits end
     windows = hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(20, grace=100))
     topology = windows.aggregate(emit="commit", n=hs.Count(), total=hs.Sum("n"))
@@ -256,32 +199,20 @@ def test_batches_are_resumed_wherever_they_are_cut(
     positions = [None if position is None else row[position] for row in rows]
     final = {(row["user"], row["window_start"]): row for row in uninterrupted(topology, rows, commit_rows=1000)}
 
-    class Killed(Exception):
-        pass
-
     for number in range(3):
         shards, state = r.choice([1, 3]), tmp_path / str(number)
         taken: dict[tuple[str, int], Any] = {}
-        runs, remaining = 0, 0
-
-        def killed(store: HybridStore) -> int:
-            nonlocal remaining
-            remaining -= 1
-            if remaining < 0:
-                raise Killed
-            return commit(store)
-
-        while remaining == -1 or not runs:
+        runs, ended = 0, False
+        while not ended:
             at = hs.last_position(state) if runs else None
             start = 0 if at is None or position is None else r.randint(0, positions.index(at))
             source = cut(rows[start:], r) if form == "batches" or runs % 2 else iter(rows[start:])
             options: Any = {"position": position, "shards": shards, "commit_rows": r.choice([7, 20, 1000])}
-            remaining, runs = r.randint(1, 5), runs + 1
-            with monkeypatch.context() as patched, contextlib.suppress(Killed):
-                patched.setattr(HybridStore, "commit", killed)
-                patched.setattr(HybridStore, "close", crash)
+            runs += 1
+            with crashes(after=r.randint(1, 5)):
                 for row in topology.run(source, state, **options):
                     taken[row["user"], row["window_start"]] = dict(row)
+                ended = True
         assert taken == final
 
 
