@@ -1,0 +1,110 @@
+"""Nexmark: the generator's parameters, and the answers of all queries at a small size, in every way that they run.
+
+The digests of `benchmarks/nexmark/answers.json` are of answers that other engines gave, too (`by`).
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridstore.spark.program import TopologyProgram
+from hybridstore.state.group import StoreGroup
+
+pa = pytest.importorskip("pyarrow")
+pc = pytest.importorskip("pyarrow.compute")
+pytest.importorskip("numpy")
+
+from benchmarks.nexmark.generator import START_MS, generate  # noqa: E402
+from benchmarks.nexmark.oracles import DUCKDB, by_duckdb  # noqa: E402
+from benchmarks.nexmark.queries import QUERIES, answer_of, digest_of, results_of  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+STORED: dict[str, Any] = json.loads((ROOT / "benchmarks/nexmark/answers.json").read_text(encoding="utf-8"))
+EVENTS = generate(**STORED["events"])
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_answers_are_those_that_other_engines_gave(query: str, tmp_path: Path) -> None:
+    declared, expected = QUERIES[query], STORED["answers"][query]
+
+    def answer(**options: Any) -> str:
+        return digest_of(answer_of(declared, results_of(declared, EVENTS, **options)))
+
+    assert answer(commit_rows=700) == expected
+    if declared.by_column:
+        assert answer(arrow=True) == expected
+    # windows that begin and end with the time of a shard are closed by a flush, whatever the shard
+    assert answer(shards=3, commit_rows=300, state=tmp_path / "shards") == expected
+
+
+@pytest.mark.parametrize("query", [name for name, query in QUERIES.items() if query.by_column])
+def test_runners_of_spark_give_the_same(query: str) -> None:
+    declared = QUERIES[query]
+    plan = declared.stages[0].complete()
+    if plan.custom is not None or plan.emit == "close" or len(declared.stages) > 1:
+        return  # rows pass through, and final results need a flush
+    program, group = TopologyProgram(plan), StoreGroup(lambda body: None)
+    runner = program.open(group)
+    rows = runner.process(EVENTS.bids, program.output_schema(EVENTS.bids.schema)).to_pylist()
+    assert digest_of(answer_of(declared, rows)) == STORED["answers"][query]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_duckdb_agrees(query: str) -> None:
+    pytest.importorskip("duckdb", reason="an oracle that is installed with the group peers")
+    assert digest_of(by_duckdb(query, EVENTS)) == STORED["answers"][query]
+
+
+def test_every_query_has_an_oracle_and_a_stored_answer() -> None:
+    assert list(QUERIES) == list(DUCKDB) == list(STORED["answers"])
+    assert "DuckDB 2.0.0" in STORED["by"]
+
+
+def test_answers_depend_on_the_seed_alone() -> None:
+    again, other = generate(5000, seed=3), generate(5000, seed=4)
+    assert generate(5000, seed=3) == again
+    assert again.bids != other.bids
+
+
+def test_events_have_the_published_proportions() -> None:
+    events = generate(50_000)
+    assert [table.num_rows for table in (events.persons, events.auctions, events.bids)] == [1000, 3000, 46_000]
+    assert events.bids["time"][-1].as_py() == START_MS + 4999
+    for table in (events.persons, events.auctions):
+        ids = table["id"].to_pylist()
+        assert ids == list(range(1000, 1000 + len(ids)))
+    hot = pc.mean(
+        pc.equal(pc.subtract(events.bids["auction"], pc.multiply(pc.divide(events.bids["auction"], 100), 100)), 0)
+    )
+    assert 0.45 < hot.as_py() < 0.55
+    prices = events.bids["price"]
+    assert pc.min(prices).as_py() >= 100
+    assert pc.max(prices).as_py() <= 100_000_000
+    assert all(
+        ends > begins
+        for ends, begins in zip(*(events.auctions[name].to_pylist() for name in ("expires", "time")), strict=True)
+    )
+
+
+def test_disorder_is_bounded_and_changes_no_event() -> None:
+    in_order, shuffled = generate(20_000, rate=1000), generate(20_000, rate=1000, disorder_ms=3000)
+    times = shuffled.bids["time"].to_pylist()
+    latest, worst = 0, 0
+    for moment in times:
+        latest = max(latest, moment)
+        worst = max(worst, latest - moment)
+    assert 1000 < worst <= 3000
+    assert sorted(times) == in_order.bids["time"].to_pylist()
+    assert digest_of(answer_of(QUERIES["q17"], results_of(QUERIES["q17"], shuffled))) == digest_of(
+        answer_of(QUERIES["q17"], results_of(QUERIES["q17"], in_order))
+    )
+
+
+def test_the_example_prints_results(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples/nexmark.py"), run_name="__main__")
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["q15", "q16", "q17", "q18", "q19"]
