@@ -64,13 +64,13 @@ def of_kinds(*names: str) -> Callable[[Events], list[Row]]:
     return rows
 
 
-def two_inputs(left: str, right: str, **chosen: Callable[[Row], bool]) -> Callable[[Events], dict[str, list[Row]]]:
+def two_inputs(first: str, second: str, **chosen: Callable[[Row], bool]) -> Callable[[Events], dict[str, list[Row]]]:
     """Rows by the names of the inputs of a join, only those that are chosen."""
 
     def rows(events: Events) -> dict[str, list[Row]]:
         return {
             name: [row for row in getattr(events, name).to_pylist() if name not in chosen or chosen[name](row)]
-            for name in (left, right)
+            for name in (first, second)
         }
 
     return rows
