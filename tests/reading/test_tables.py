@@ -1,0 +1,137 @@
+"""Records as Arrow batches: what `records` gives, typed where the rows allow it, and nothing is lost in silence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hybridstore as hs
+from hybridstore.inspection.api import InspectedState, InspectedStore
+from hybridstore.reading.tables import stream_of
+from hybridstore.reading.texts import format_key, plain, to_json
+from hybridstore.stores.kinds import Row
+
+
+def look(path: Path, store: str) -> InspectedStore:
+    state = hs.inspect(path)
+    assert isinstance(state, InspectedState)
+    return state[store]
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 7, 65_536])
+def test_batches_have_the_records_of_every_kind(tmp_path: Path, rows_per_batch: int) -> None:
+    often = hs.CheckpointPolicy(every_commits=2)
+    with hs.open(tmp_path, checkpoint=often) as state:
+        users = state.key_value("users")
+        clicks = state.window("clicks", retention="1 day")
+        visits = state.session("visits", retention="1 day")
+        for number in range(40):
+            users[f"user-{number:02}"] = {"n": number, "tags": ["a"] * (number % 3)}
+            clicks.put(number % 5, number / 4, number * 1000)
+            visits.put(number % 5, number * 1000, number * 1000 + 10, None if number % 7 == 0 else "x")
+            state.commit()
+        state.checkpoint(wait=True)
+        del users["user-07"]
+        state.commit()
+    for name, more in (
+        ("users", {"prefix": "user-1"}),
+        ("clicks", {"key_from": 2, "window_from": 9000}),
+        ("visits", {}),
+    ):
+        store = look(tmp_path, name)
+        rows = list(store.records(**more))
+        read = store.arrow(rows_per_batch=rows_per_batch, **more).read_all().to_pylist()
+        assert read == [{"key": row.key, **times(store, row), "value": row.value} for row in rows]
+        assert len(rows) > 5
+    assert look(tmp_path, "clicks").arrow(["value", "ts"]).schema == pa.schema(
+        [("value", pa.float64()), ("ts", pa.int64())]
+    )
+
+
+def times(store: InspectedStore, row: Row) -> dict[str, int]:
+    at = dict(zip(store.columns, row.times, strict=True))
+    return {name: at[name] for name in sorted(at, key=lambda name: name == "end")}
+
+
+def test_a_store_as_pandas_in_a_line(tmp_path: Path) -> None:
+    with hs.open(tmp_path) as state:
+        state.key_value("users").put_all({"ann": 1, "bob": 2})
+        state.commit()
+    assert look(tmp_path, "users").arrow().read_pandas()["value"].sum() == 3
+
+
+def test_an_empty_store_has_its_columns(tmp_path: Path) -> None:
+    with hs.open(tmp_path) as state:
+        state.session("visits", retention="1 day")
+        state.commit()
+    assert look(tmp_path, "visits").arrow().read_all().column_names == ["key", "start", "end", "value"]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 2.5], pa.string()),
+        ([(1, 2), (3, 4)], pa.string()),
+        ([2**70, 1], pa.string()),
+        (["a", "\ud800"], pa.string()),
+        ([{"a": 1}, {"b": "x"}], pa.struct([("a", pa.int64()), ("b", pa.string())])),
+        ([None, 1], pa.int64()),
+        ([[1], [], None], pa.list_(pa.int64())),
+    ],
+)
+def test_types_of_a_first_batch(values: list[Any], kind: pa.DataType) -> None:
+    table = stream_of((), (Row("k", (), value) for value in values)).read_all()
+    assert table.schema.field("value").type == kind
+    if kind == pa.string():
+        assert table["value"].to_pylist() == [to_json(plain(value)) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(1, 2.5), (1, "a"), ({"a": 1}, {"b": 2}), ([1], ["x"]), (1, 2**70), ([{"a": 1}], [{"b": 1}])]
+)
+def test_a_later_row_of_another_type_is_refused_and_not_cut(first: Any, second: Any) -> None:
+    rows = [Row("k", (), first), Row("l", (), second)]
+    with pytest.raises(ValueError, match=r"expected .* as in the rows before \(text=True"):
+        stream_of((), iter(rows), rows_per_batch=1).read_all()
+    texts = stream_of((), iter(rows), text=True, rows_per_batch=1).read_all()
+    assert [json.loads(text) for text in texts["value"].to_pylist()] == [first, second]
+
+
+def test_wrong_columns_are_named() -> None:
+    with pytest.raises(ValueError, match="columns: found 'time', expected some of key, ts, value"):
+        stream_of(("ts",), iter(()), ["time"])
+    with pytest.raises(ValueError, match="rows_per_batch: found 0"):
+        stream_of(("ts",), iter(()), rows_per_batch=0)
+
+
+ITEMS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+VALUES = st.recursive(ITEMS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(VALUES, max_size=6), st.integers(1, 3))
+def test_whatever_is_stored_is_a_row_or_an_error(values: list[Any], size: int) -> None:
+    rows = [Row(number, (), value) for number, value in enumerate(values)]
+    texts = stream_of((), iter(rows), text=True, rows_per_batch=size).read_all()
+    assert texts["key"].to_pylist() == [format_key(row.key) for row in rows]
+    try:
+        table = stream_of((), iter(rows), rows_per_batch=size).read_all()
+    except ValueError:
+        return
+    assert table.num_rows == len(rows)
+    if table.schema.field("value").type != pa.string():
+        for got, row in zip(table["value"].to_pylist(), rows, strict=True):
+            assert without_nulls(got) == without_nulls(row.value)
+
+
+def without_nulls(value: Any) -> Any:
+    """A struct has every field; those that a dict does not have are null."""
+    if isinstance(value, dict):
+        return {name: without_nulls(item) for name, item in value.items() if without_nulls(item) not in (None, {})}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
