@@ -294,6 +294,12 @@ def _session_row(place: tuple[Any, int, int], value: Any) -> Row:
     return SpanRow(key, (end, start), value)
 
 
+def _values(store: KeyValueStore) -> Iterator[Row]:
+    if store.ttl_ms is None:
+        return (Row(key, (), value) for key, value in store.all())
+    return (Row(key, store.times_of(key), value) for key, value in store.all())
+
+
 def _value_of_key(store: KeyValueStore, key: Any) -> Iterator[Row]:
     value = store.get(key)
     if value is not None:
@@ -348,7 +354,7 @@ KEY_VALUE: Final = Kind(
     ("ts",),
     "key",
     Row,
-    rows=lambda store: (Row(key, store.times_of(key), value) for key, value in store.all()),
+    rows=_values,
     of_key=_value_of_key,
     between=lambda store, first, last, earliest, latest: (
         Row(key, store.times_of(key), value) for key, value in store.range(first, last)

@@ -167,8 +167,8 @@ def test_a_holder_that_dies_or_hangs_is_given_up_and_replaced(
         if death == "stop":
             impatient.setattr(placement, "SILENCE_SECONDS", 0.2)
         assert job.hand(1, "a", death) is None
-    assert "was given up" in caplog.text
-    assert "batch 1 of shard 0 goes on in the worker" in caplog.text
+    assert "gave up on holder" in caplog.text
+    assert "batch 1 of shard 0 continues in the worker" in caplog.text
     ((_, process),) = placement._started
     process.wait()
     assert process.pid == pid
