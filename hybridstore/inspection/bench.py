@@ -1,7 +1,8 @@
 """The command `bench restore`: the time of each phase of a restart, for your state or for a generated state.
 
 A state is opened read-only: nothing is written, no lock is taken, and a writer may continue. Each run is a new process
-(`python -m hybridstore.inspection.bench DIR`), because only the first opening of a process pays all costs. The restored
+(`python -m hybridstore.inspection.bench DIR`), because only the first opening of a process pays all costs. It restores
+the shards of a plain topology one after the other, as its job does, and adds up their figures. The restored
 states of all runs are compared with each other and with the generated state. If they differ, no figure is shown.
 """
 
@@ -11,6 +12,7 @@ import json
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -25,6 +27,7 @@ from ..state.directory import open_store
 from ..state.restart import plan
 from ..stores.kinds import KINDS
 from .options import FINE, at_least
+from .shards import shard_locations
 from .show.output import FORMS, Out, size_cell
 
 # The phases of a restart, in order, with their descriptions.
@@ -46,7 +49,10 @@ class DifferingRunsError(HybridStoreError):
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the arguments of `bench restore`."""
-    path = "Your state: a directory, or a URL. Without DIR a state is generated in the temporary directory."
+    path = (
+        "Your state, with all its shards: a directory, or a URL. Without DIR a state is generated in the temporary "
+        "directory."
+    )
     parser.add_argument("path", metavar="DIR", nargs="?", help=path)
     records = "Records in the generated state (default: 1000000); the last 20000 are only in the changelog."
     parser.add_argument("--records", metavar="N", type=at_least(1), default=1_000_000, help=records)
@@ -101,12 +107,14 @@ def make(path: Path, records: int) -> None:
 
 
 def measure(path: str, runs: int) -> list[dict[str, Any]]:
-    """Restore a state `runs` times, each time in a new process. Raises HybridStoreError if the state cannot be
-    restored.
+    """Restore a state with all its shards `runs` times, each time in a new process.
+
+    Raises HybridStoreError if the state cannot be restored.
     """
     restarts: list[dict[str, Any]] = []
+    shards = shard_locations(path if is_url(path) else Path(path).absolute())
     for _ in range(runs):
-        command = [sys.executable, "-m", __name__, path if is_url(path) else str(Path(path).absolute())]
+        command = [sys.executable, "-m", __name__, *shards]
         answer = subprocess.run(command, capture_output=True, text=True)
         if answer.returncode:
             raise HybridStoreError((answer.stderr.strip().splitlines() or ["no message"])[-1])
@@ -118,15 +126,21 @@ def measure(path: str, runs: int) -> list[dict[str, Any]]:
     return restarts
 
 
-def restart(path: str) -> dict[str, Any]:
-    """Restore a state and return its facts and the seconds of each phase. To be called in a new process."""
+def restart(shards: Sequence[str]) -> dict[str, Any]:
+    """Restore the shards of a state and return its facts and the seconds of each phase. To be called in a new process.
+
+    Numbers and seconds are of all shards together; the version is that of the first shard.
+    """
+    for kind in KINDS.values():
+        kind.store_class()  # modules are imported before the clock starts
     with TemporaryDirectory(prefix="hybridstore-bench-") as folder:
-        return _restart(path, folder if is_url(path) else None)
+        each = [_restart(path, folder if is_url(path) else None) for path in shards]
+    digests = " ".join(str(facts["digest"]) for facts in each)
+    added = {name: sum(facts[name] for facts in each) for name in each[0].keys() - {"version", "digest"}}
+    return {"version": each[0]["version"], "digest": digests, "shards": len(each), **added}
 
 
 def _restart(path: str, cache: str | None) -> dict[str, Any]:
-    for kind in KINDS.values():
-        kind.store_class()  # modules are imported before the clock starts
     started = perf_counter()
     state = open_store(path, at="newest", progress=lambda *_: None, cache=cache)
     opened = perf_counter()
@@ -160,10 +174,11 @@ def _restart(path: str, cache: str | None) -> dict[str, Any]:
 def _show(name: str, path: str, runs: list[dict[str, Any]], form: str | None) -> None:
     out = Out(form)
     if out.form == "table":
-        estimate = None if is_url(path) else plan(path).seconds
+        estimate = None if is_url(path) else sum(plan(shard).seconds for shard in shard_locations(path))
         about = {
             "state": str(name),
             "version": runs[0]["version"],
+            **({"shards": runs[0]["shards"]} if runs[0]["shards"] > 1 else {}),
             "records": runs[0]["records"],
             "checkpoint size": size_cell(runs[0]["checkpoint bytes"]),
             "records since": runs[0]["tail records"],
@@ -181,6 +196,6 @@ def _show(name: str, path: str, runs: list[dict[str, Any]], form: str | None) ->
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(restart(sys.argv[1])))
+        print(json.dumps(restart(sys.argv[1:])))
     except HybridStoreError as error:
         sys.exit(f"{error}")

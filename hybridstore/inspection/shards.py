@@ -22,13 +22,19 @@ def shard_places(location: str | os.PathLike[str]) -> list[Place]:
     """Return the places of the shards that count of a plain state or topology; elsewhere those that `resolve` returns.
     Raises FileNotFoundError, ForeignFileError.
     """
-    storage = storage_at(location)
+    return [place for each in shard_locations(location) for place in resolve(each)]
+
+
+def shard_locations(location: str | os.PathLike[str]) -> list[str]:
+    """Return the paths or URLs of the shards that count of a plain topology; elsewhere `location` alone. Raises
+    ForeignFileError.
+    """
+    storage, where = storage_at(location), os.fspath(location)
     known = not isinstance(storage, LocalStorage) or storage.root.is_dir()
     there = shards_there(storage) if known else None
     if there is None or (there.shards == 1 and not there.generation):
-        return resolve(location)
-    where = os.fspath(location).rstrip("/")
-    return [place for shard in range(there.shards) for place in resolve(f"{where}/{there.folder(shard)}")]
+        return [where]
+    return [f"{where.rstrip('/')}/{there.folder(shard)}" for shard in range(there.shards)]
 
 
 def versions_at(places: list[Place], version: int) -> list[int]:

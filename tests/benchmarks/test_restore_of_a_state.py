@@ -83,7 +83,7 @@ def test_the_first_block_is_a_block_and_no_rows_of_the_changelog(
     monkeypatch.setattr(CheckpointReader, "block", counted)
     # a clock of blocks
     monkeypatch.setattr(bench, "perf_counter", lambda: float(len(loaded)))
-    phases = bench.restart(str(tmp_path / "state"))
+    phases = bench.restart([str(tmp_path / "state")])
     assert phases["tail records"] == 5000
     assert (phases["open"], phases["rows put in place"], phases["first block"]) == (0, 0, 1)
     assert phases["all blocks"] == len(loaded) > 1
@@ -95,6 +95,22 @@ def test_the_answer_is_a_table_for_people(state: Path, capsys: pytest.CaptureFix
     assert "to the first read" in out
     assert "all blocks" in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_topology_of_several_shards_is_measured_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows(10)).aggregate(n=hs.Count())
+    path = tmp_path / "state"
+    list(topology.run([{"k": f"k{i}", "t": i} for i in range(300)], path, shards=3))
+    with topology.open(path, shards=3) as engine:
+        records = [sum(store.num_records for store in state.stores.values()) for state in engine.states]
+    assert all(records)
+    (runs,) = bench.measure(str(path), 1)
+    assert (runs["shards"], runs["records"]) == (3, sum(records))
+    before = files(path)
+    assert run(["bench", "restore", str(path), "--runs", "2", "-o", "table"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["shards", "3"] in lines
+    assert files(path) == before
 
 
 def test_runs_that_restore_different_states_give_no_figure(
