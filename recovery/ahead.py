@@ -94,6 +94,7 @@ class ReadAhead:
             with suppress(CorruptCheckpointError, OSError):
                 raw = bytes(self._reader.fetched_block(store, entry))
                 columns = unpack_block_in_slices(raw, "", _Pace(rest))
+                columns = self._reader.with_layers(store, entry, columns)
                 self.ready[key] = columns
                 if key in self._taken:  # its owner could not wait
                     self.ready.pop(key, None)

@@ -5,6 +5,8 @@ A block holds sorted keys, the number of records of each, columns of 64-bit inte
     keys   [k0, k1, ...]          counts [n0, n1, ...] or None when every key has one record
     ints   (array('q'), ...)      values [v, ...]       both in key order, record by record
 
+A block may have layers over it: blocks of what changed since, in which a key with a count of 0 has no records.
+
 The format is the same for all kinds of stores: a window store's block has one integer column, a session store's two, a
 key-value store's none.
 """
@@ -54,11 +56,21 @@ class Columns:
         return len(self.values)
 
 
+class Place(NamedTuple):
+    """Where bytes of a block are: `pack` is the number of a pack in the checkpoint's list."""
+
+    pack: int
+    offset: int
+    size: int
+    hash: bytes
+
+
 class BlockEntry(NamedTuple):
     """A line of a checkpoint's directory: one block of one store, and where its bytes are.
 
-    `low` and `high` bound its first integer column (-1 when it has none); `pack` is the number of a pack in the
-    checkpoint's list, `offset` and `size` say where in it the block is.
+    `low` and `high` bound its first integer column (-1 when it has none); `pack`, `offset`, `size` and `hash` are the
+    place of its base. `layers` are the places of what changed since the base was written, the oldest first; all other
+    fields are of the block with its layers.
     """
 
     block: int
@@ -73,6 +85,17 @@ class BlockEntry(NamedTuple):
     hash: bytes
     pack: int
     offset: int
+    layers: tuple[Place, ...] = ()
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The places of the base and of the layers, the oldest first. O(layers)."""
+        return Place(self.pack, self.offset, self.size, self.hash), *self.layers
+
+    @property
+    def bytes(self) -> int:
+        """The size of the base and of the layers. O(layers)."""
+        return self.size + sum(layer.size for layer in self.layers)
 
 
 class BucketChange(NamedTuple):
@@ -219,8 +242,7 @@ def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
         return _spliced(old, changed, removed)
     if changed.keys and removed.isdisjoint(changed.keys) and removed.union(changed.keys).issuperset(old.keys):
         # This happens when all keys of a bucket got a record.
-        several = None if len(changed) == len(changed.keys) else changed.counts
-        return Columns(changed.keys, several, changed.ints, changed.values)
+        return Columns(changed.keys, _counts(changed.counts), changed.ints, changed.values)
     if old.counts is None and changed.counts is None and len(old.ints) == len(changed.ints):
         places = dict(zip(old.keys, range(len(old.keys)), strict=True))
         places.update(zip(changed.keys, range(len(old.keys), len(old.keys) + len(changed.keys)), strict=True))
@@ -253,7 +275,29 @@ def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
         for column, piece in zip(ints, source.ints, strict=True):
             column.extend(piece[start:end])
         values.extend(source.values[start:end])
-    return Columns(keys, None if len(values) == len(keys) else counts, ints, values)
+    return Columns(keys, _counts(counts), ints, values)
+
+
+def _counts(counts: list[int] | None) -> list[int] | None:
+    """Return None for counts of one record each."""
+    return None if counts is None or counts.count(1) == len(counts) else counts
+
+
+def layer_of(changed: Columns, removed: set[Any], width: int) -> Columns:
+    """Return a layer: the records of `changed`, with `width` columns of integers, and the keys in `removed`, which have
+    no records. O(n log n).
+    """
+    if not removed:
+        return changed
+    deleted = Columns(sorted(removed), [0] * len(removed), tuple(array("q") for _ in range(width)), [])
+    return merge(changed, deleted, set()) if changed.keys else deleted
+
+
+def with_layer(columns: Columns, layer: Columns) -> Columns:
+    """Return the records of a block with a layer over them. O(n), and a step for each key of the layer."""
+    counts = layer.counts
+    removed = set() if counts is None else {key for key, count in zip(layer.keys, counts, strict=True) if not count}
+    return merge(columns, layer, removed)
 
 
 def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
@@ -284,7 +328,7 @@ def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
         if (place := places.get(key)) is not None:
             add(changed, place, place + 1, starts[place], starts[place + 1])
     add(old, at, len(old.keys), offsets[at], offsets[-1])
-    return Columns(keys, None if len(values) == len(keys) else counts, ints, values)
+    return Columns(keys, _counts(counts), ints, values)
 
 
 def lay_over(old: Columns, over: Columns, combine: Combine) -> Columns:
@@ -356,15 +400,13 @@ def halve(columns: Columns) -> list[Columns]:
 
 def _slice(columns: Columns, first: int, last: int, start: int, end: int) -> Columns:
     counts = None if columns.counts is None else columns.counts[first:last]
-    if counts is not None and end - start == last - first:
-        counts = None
     return Columns(
-        columns.keys[first:last], counts, tuple(c[start:end] for c in columns.ints), columns.values[start:end]
+        columns.keys[first:last], _counts(counts), tuple(c[start:end] for c in columns.ints), columns.values[start:end]
     )
 
 
-def entry_of(block: int, bucket: int, columns: Columns, size: int, hashed: bytes, pack: int, offset: int) -> BlockEntry:
-    """Return the directory line of a block."""
+def entry_of(block: int, bucket: int, columns: Columns, base: Place, layers: tuple[Place, ...] = ()) -> BlockEntry:
+    """Return the directory line of a block with these records, whose base and layers are at these places."""
     times: Sequence[int] = columns.ints[0] if columns.ints else ()
     return BlockEntry(
         block,
@@ -373,10 +415,11 @@ def entry_of(block: int, bucket: int, columns: Columns, size: int, hashed: bytes
         columns.keys[-1],
         len(columns.keys),
         len(columns),
-        size,
+        base.size,
         min(times, default=-1),
         max(times, default=-1),
-        hashed,
-        pack,
-        offset,
+        base.hash,
+        base.pack,
+        base.offset,
+        layers,
     )

@@ -29,12 +29,12 @@ from changelog.segment import Position
 from changelog.storage import Storage
 
 from . import index
-from .block import BlockEntry, Columns, content_hash, is_sound, seal, unpack_block
+from .block import BlockEntry, Columns, Place, content_hash, is_sound, seal, unpack_block, with_layer
 from .directory import Directory, PageEntry, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
 from .pack import OpenedPack, PackBytes, PackRecord, StoredPack, open_pack
-from .table import Lookup, look_into
+from .table import Layers, Lookup, RecordTable, Whole, look_into
 
 FORMAT_VERSION: Final = 1
 _HASH_BYTES: Final = 16
@@ -167,9 +167,9 @@ def _sound(data: bytes | memoryview, where: str, advice: str = "") -> bytes | me
     return data
 
 
-def _matching(data: bytes | memoryview, entry: BlockEntry, where: str) -> bytes | memoryview:
+def _matching(data: bytes | memoryview, place: Place, where: str) -> bytes | memoryview:
     """Return a block's bytes. Raises CorruptCheckpointError unless they have the directory's hash. O(bytes)."""
-    if content_hash(memoryview(data)[4:]) != entry.hash:
+    if content_hash(memoryview(data)[4:]) != place.hash:
         raise CorruptCheckpointError(
             f"{where}: its content is not what the directory's hash says (reopen to fall back)"
         )
@@ -323,53 +323,77 @@ class CheckpointReader:
         name = next((record.name for record in self.meta.packs if record.number == number), f"pack {number}")
         return f"{self.storage.url}/{name} at byte {offset}"
 
-    def _where(self, store: int, entry: BlockEntry) -> str:
-        return f"{self._in_pack(entry.pack, entry.offset)}: block {entry.block} of store {store}"
+    def _where(self, store: int, entry: BlockEntry, place: Place | None = None) -> str:
+        pack_number, offset = (entry.pack, entry.offset) if place is None else place[:2]
+        return f"{self._in_pack(pack_number, offset)}: block {entry.block} of store {store}"
 
-    def raw_block(self, store: int, entry: BlockEntry) -> bytes | memoryview:
-        """Return a block's bytes, unchecked: a view of the map of its pack where that is a local file. O(1) there."""
-        return self._bytes(entry.pack, entry.offset, entry.size)
+    def raw_block(self, place: BlockEntry | Place) -> bytes | memoryview:
+        """Return the bytes of a block's base or layer, unchecked: a view of the map of its pack where that is a local
+        file. O(1) there.
+        """
+        return self._bytes(place.pack, place.offset, place.size)
 
-    def sound_block(self, store: int, entry: BlockEntry) -> bytes | memoryview:
-        """Return a block's bytes. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
-        where = f"{self._where(store, entry)}: block"
-        return self._read_twice(entry, lambda data: _matching(_sound(data, where), entry, where))
+    def sound_block(self, store: int, entry: BlockEntry, place: Place) -> bytes | memoryview:
+        """Return the bytes of a block's base or layer. Raises CorruptCheckpointError when its checksum does not fit.
+        O(bytes).
+        """
+        where = f"{self._where(store, entry, place)}: block"
+        return self._read_twice(place, lambda data: _matching(_sound(data, where), place, where))
 
     def block(self, store: int, entry: BlockEntry) -> Columns:
         """Load one block. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
         if self.ahead is not None and (ready := self.ahead.take(store, entry.block)) is not None:
             return ready
-        return self._read_twice(
-            entry, lambda data: unpack_block(self._checked_block(store, entry, data), self._where(store, entry))
-        )
+        return self.with_layers(store, entry, self.layer(store, entry, entry.places[0]))
+
+    def layer(self, store: int, entry: BlockEntry, place: Place) -> Columns:
+        """Load the base or a layer of a block. Raises CorruptCheckpointError. O(its size)."""
+        where = self._where(store, entry, place)
+        return self._read_twice(place, lambda data: unpack_block(self._checked(place, data, where), where))
+
+    def with_layers(self, store: int, entry: BlockEntry, base: Columns) -> Columns:
+        """Return the records of a block: those of its base with its layers over them. Raises CorruptCheckpointError.
+        O(1) for a block without layers, else O(block).
+        """
+        for place in entry.layers:
+            base = with_layer(base, self.layer(store, entry, place))
+        return base
 
     def look(self, store: int, entry: BlockEntry) -> Lookup:
-        """Return what finds single records of a block. Raises CorruptCheckpointError when the block's checksum does
-        not fit. O(block).
+        """Return what finds single records of a block, in its base and its layers. Raises CorruptCheckpointError when a
+        checksum does not fit. O(block).
         """
-        opened, where = self._packs.get(entry.pack), self._where(store, entry)
+        places = entry.places
+        if len(places) == 1:
+            return self._look_at(store, entry, places[0])
+        return Layers([self._look_at(store, entry, place) for place in reversed(places)])
+
+    def _look_at(self, store: int, entry: BlockEntry, place: Place) -> RecordTable | Whole:
+        opened, where = self._packs.get(place.pack), self._where(store, entry, place)
         local = opened is not None and not opened.far and not isinstance(opened, OpenedPack)
-        kept = local and (entry.pack, entry.offset) not in self._fetched
+        kept = local and (place.pack, place.offset) not in self._fetched
         return self._read_twice(
-            entry,
+            place,
             lambda data: look_into(
-                self._checked_block(store, entry, data), where, kept=kept and isinstance(data, memoryview)
+                self._checked(place, data, where), where, kept=kept and isinstance(data, memoryview)
             ),
         )
 
     def fetched_block(self, store: int, entry: BlockEntry) -> bytes | memoryview:
-        """Return a block's bytes for a decoder that checks their checksum. Raises CorruptCheckpointError."""
-        return self._checked_block(store, entry, self.raw_block(store, entry))
+        """Return the bytes of a block's base for a decoder that checks their checksum; see `with_layers`. Raises
+        CorruptCheckpointError.
+        """
+        return self._checked(entry.places[0], self.raw_block(entry), self._where(store, entry))
 
-    def _checked_block(self, store: int, entry: BlockEntry, data: bytes | memoryview) -> bytes | memoryview:
+    def _checked(self, place: Place, data: bytes | memoryview, where: str) -> bytes | memoryview:
         """Check the hash of a block that a request or a cache has given. Of a local file only the pack's number is
         compared, when it is opened: a hash for each block costs a fifth of its load. Verify compares all hashes.
         """
-        if self._stored and isinstance(self._packs.get(entry.pack), StoredPack):
-            return _matching(data, entry, self._where(store, entry))
+        if self._stored and isinstance(self._packs.get(place.pack), StoredPack):
+            return _matching(data, place, where)
         return data
 
-    def _read_twice(self, line: BlockEntry | PageEntry, decode: Callable[[bytes | memoryview], Decoded]) -> Decoded:
+    def _read_twice(self, line: Place | PageEntry, decode: Callable[[bytes | memoryview], Decoded]) -> Decoded:
         """Read and decode a page or block; once more where only the copy in a cache is damaged."""
         data = self._bytes(line.pack, line.offset, line.size)
         try:
@@ -410,9 +434,10 @@ class CheckpointReader:
             self._fetched, self._fetched_bytes = {}, 0
         wanted: dict[int, set[tuple[int, int]]] = {}
         for line in lines:
-            opened = self._packs.get(line.pack)
-            if opened is not None and opened.far and (line.pack, line.offset) not in self._fetched:
-                wanted.setdefault(line.pack, set()).add((line.offset, line.size))
+            for place in line.places if isinstance(line, BlockEntry) else (line,):
+                opened = self._packs.get(place.pack)
+                if opened is not None and opened.far and (place.pack, place.offset) not in self._fetched:
+                    wanted.setdefault(place.pack, set()).add((place.offset, place.size))
         whole = {number for number, ranges in wanted.items() if self._worth_whole(number, ranges)}
         requests: list[tuple[int, _Span | None]] = [(number, None) for number in whole]
         for number, ranges in wanted.items():
@@ -476,7 +501,7 @@ class CheckpointReader:
 
     # --- damage ---------------------------------------------------------------------------------------------------
 
-    def _damaged(self, error: CorruptCheckpointError, line: BlockEntry | PageEntry) -> CorruptCheckpointError:
+    def _damaged(self, error: CorruptCheckpointError, line: Place | PageEntry) -> CorruptCheckpointError:
         """Write the marker that makes the next restore fall back, and return the error."""
         newest = self._newest[0]() if self._newest else None
         reader = newest if newest is not None and newest is not self and newest._names(line) else self
@@ -489,7 +514,7 @@ class CheckpointReader:
             with suppress(OSError):
                 self.storage.create(damage_name(self.name), str(error).encode("utf-8", "replace") + b"\n")
 
-    def _names(self, line: BlockEntry | PageEntry) -> bool:
+    def _names(self, line: Place | PageEntry) -> bool:
         """True when this checkpoint refers to the same bytes as a line of an older checkpoint. O(blocks)."""
         pages = [page for record in self.meta.stores for page in self.directory(record.number).pages]
         if isinstance(line, PageEntry):
@@ -498,9 +523,10 @@ class CheckpointReader:
         # A page that cannot be read counts as damaged, too.
         with suppress(CorruptCheckpointError):
             return any(
-                (other.pack, other.offset) == (line.pack, line.offset)
+                (place.pack, place.offset) == (line.pack, line.offset)
                 for page in pages
                 for other in decode_page(self._bytes(page.pack, page.offset, page.size), self.where, page.hash)
+                for place in other.places
             )
         return True
 

@@ -39,7 +39,8 @@ def live_bytes(items: Iterable[Item]) -> Counter[int]:
                 live[number] += size
         else:
             for line in item:
-                live[line.pack] += line.size
+                for place in line.places:
+                    live[place.pack] += place.size
     return live
 
 

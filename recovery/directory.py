@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from changelog.codec import pack, unpack
 
-from .block import HASH_BYTES, BlockEntry, Columns, content_hash, is_sound, seal
+from .block import HASH_BYTES, BlockEntry, Columns, Place, content_hash, is_sound, seal
 from .errors import CorruptCheckpointError
 from .table import Lookup
 
@@ -60,8 +60,11 @@ class PageEntry(NamedTuple):
 
 def encode_page(lines: Sequence[BlockEntry]) -> bytes:
     """Return the bytes of a page: of lines of one bucket, in key order. O(lines)."""
-    blocks, buckets, firsts, lasts, keys, records, sizes, lows, highs, hashes, packs, offsets = zip(*lines, strict=True)
-    columns = [blocks, firsts, lasts, keys, records, sizes, lows, highs, b"".join(hashes), packs, offsets]
+    blocks, buckets, firsts, lasts, keys, records, sizes, lows, highs, hashes, packs, offsets, layers = zip(
+        *lines, strict=True
+    )
+    over = [[field for layer in each for field in layer] for each in layers]
+    columns = [blocks, firsts, lasts, keys, records, sizes, lows, highs, b"".join(hashes), packs, offsets, over]
     return seal(pack([buckets[0], *(column if type(column) is bytes else list(column) for column in columns)]))
 
 
@@ -74,12 +77,15 @@ def decode_page(data: bytes | memoryview, where: str, hashed: bytes) -> list[Blo
             raise ValueError("checksum mismatch")
         if content_hash(memoryview(data)[4:]) != hashed:
             raise ValueError("its content is not what the top record's hash says")
-        bucket, blocks, firsts, lasts, keys, records, sizes, lows, highs, joined, packs, offsets = unpack(
+        bucket, blocks, firsts, lasts, keys, records, sizes, lows, highs, joined, packs, offsets, over = unpack(
             memoryview(data)[4:]
         )
         hashes = [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
         buckets = [bucket] * len(blocks)
-        columns = (blocks, buckets, firsts, lasts, keys, records, sizes, lows, highs, hashes, packs, offsets)
+        layers = [
+            tuple(map(Place._make, zip(*(each[i::4] for i in range(4)), strict=True))) if each else () for each in over
+        ]
+        columns = (blocks, buckets, firsts, lasts, keys, records, sizes, lows, highs, hashes, packs, offsets, layers)
         return list(map(BlockEntry._make, zip(*columns, strict=True)))
     except (ValueError, TypeError) as error:
         raise CorruptCheckpointError(f"{where}: page of the directory: {error} (reopen to fall back)") from error
@@ -89,14 +95,15 @@ def page_entry(lines: Sequence[BlockEntry], pack_number: int, offset: int, size:
     """Return the top record's line of a page. O(lines)."""
     used: Counter[int] = Counter()
     for line in lines:
-        used[line.pack] += line.size
+        for place in line.places:
+            used[place.pack] += place.size
     return PageEntry(
         lines[0].bucket,
         lines[0].first,
         lines[-1].last,
         len(lines),
         sum(line.records for line in lines),
-        sum(line.size for line in lines),
+        sum(line.bytes for line in lines),
         min(line.low for line in lines),
         max(line.high for line in lines),
         min(line.high for line in lines),

@@ -273,12 +273,12 @@ class PageCheckpoint(CheckpointReader):
         """Return the lines of a page. Raises CorruptCheckpointError for one that no checkpoint would hold. O(lines)."""
         entries = super().page(store, page)
         for entry in entries:
-            counts = (entry.block, entry.keys, entry.records, entry.size, entry.pack, entry.offset)
+            places = entry.places
+            counts = (entry.block, entry.keys, entry.records, *(number for place in places for number in place[:3]))
             if (
                 not _are_counts(counts)
                 or not _are_ints((entry.bucket, entry.low, entry.high))
-                or type(entry.hash) is not bytes
-                or len(entry.hash) != HASH_BYTES
+                or any(type(place.hash) is not bytes or len(place.hash) != HASH_BYTES for place in places)
             ):
                 raise CorruptCheckpointError(
                     f"{self._in_pack(page.pack, page.offset)}: page of store {store}: a line with a field of the "

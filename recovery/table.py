@@ -16,7 +16,7 @@ import threading
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -188,10 +188,33 @@ class RecordTable:
             yield column
 
 
-Lookup = RecordTable | Whole
+class Layers:
+    """What finds single records of a block with layers: the newest that knows the key decides."""
+
+    __slots__ = ("_parts", "kept")
+
+    def __init__(self, parts: Sequence[RecordTable | Whole]) -> None:
+        """`parts` are of the layers and of the base, the newest first."""
+        self._parts = parts
+        self.kept = all(part.kept for part in parts)
+
+    def __len__(self) -> int:
+        """How many parts there are."""
+        return len(self._parts)
+
+    def rows_of(self, key: Any) -> Columns:
+        """Return the records of a key, none if it was deleted. Raises CorruptCheckpointError. O(layers log keys)."""
+        for part in self._parts:
+            rows = part.rows_of(key)
+            if rows.keys:
+                return rows if rows.values else Columns([], None, rows.ints, [])
+        return rows
 
 
-def look_into(data: bytes | memoryview, where: str, *, kept: bool) -> Lookup:
+Lookup = RecordTable | Whole | Layers
+
+
+def look_into(data: bytes | memoryview, where: str, *, kept: bool) -> RecordTable | Whole:
     """Return what finds single records of a block: its table, or, without one, all its records. Raises
     CorruptCheckpointError, naming `where`, when its checksum or its form is wrong. O(size).
     """

@@ -27,7 +27,7 @@ from changelog.reader import Tail, Version
 from changelog.segment import Position, segment_name
 from changelog.storage import LocalStorage, Storage
 
-from .block import BlockEntry, content_hash, entry_of, is_sound, unpack_block
+from .block import BlockEntry, Place, content_hash, entry_of, is_sound, unpack_block
 from .checkpoint import CheckpointMeta, StoreRecord
 from .directory import PageEntry, page_entry
 from .errors import CorruptCheckpointError
@@ -277,8 +277,8 @@ class Verifier:
                 if entry.block in numbers or entry.block >= record.next_block:
                     yield Fault(file, None, f"{where}: block number {entry.block} is used twice or not given out yet")
                 numbers.add(entry.block)
-                if not self._quick and (entry.pack in packs or self._names(reader, entry.pack) is None):
-                    yield from self._place(reader, record, entry)
+                if not self._quick:
+                    yield from self._places(reader, record, entry, packs)
 
     def _names(self, reader: PageCheckpoint, number: int) -> str | None:
         return next((f"{reader.storage.url}/{p.name}" for p in reader.meta.packs if p.number == number), None)
@@ -299,38 +299,67 @@ class Verifier:
             yield Fault(file, page.offset, f"{where}: it is not what the top record says of it")
         return entries
 
-    def _place(self, reader: PageCheckpoint, record: StoreRecord, entry: BlockEntry) -> Iterator[Fault]:
-        """Check a block, unless it was checked with an earlier checkpoint."""
-        file = self._names(reader, entry.pack) or reader.where
-        if (file, entry.offset) in self._seen:
-            return
-        self._seen.add((file, entry.offset))
-        self.checked.blocks += 1
-        self._read(entry.size)
-        reason = self._block(reader, record.number, entry)
-        line = self._footers.get(file, {}).get(entry.offset)
-        if reason is None and line is not None and line[:2] != (record.number, entry.block):
-            reason = f"the footer says block {line.number} of store {line.store}"
-        if reason is not None:
-            yield Fault(file, entry.offset, f"store {record.name!r}: block {entry.block}: {reason}")
+    def _places(
+        self, reader: PageCheckpoint, record: StoreRecord, entry: BlockEntry, packs: set[int]
+    ) -> Iterator[Fault]:
+        """Check a block: its base and its layers, unless they were checked with an earlier checkpoint."""
+        fresh = sound = True
+        for place in entry.places:
+            file = self._names(reader, place.pack)
+            if file is not None and place.pack not in packs:
+                sound = False  # the missing pack is a fault already
+                continue
+            file = file or reader.where
+            fresh = (file, place.offset) not in self._seen
+            if not fresh:
+                continue
+            self._seen.add((file, place.offset))
+            self._read(place.size)
+            reason = self._place(reader, place)
+            line = self._footers.get(file, {}).get(place.offset)
+            if reason is None and line is not None and not self._belongs(line, record, entry, place):
+                reason = f"the footer says block {line.number} of store {line.store}"
+            if reason is not None:
+                sound = False
+                yield Fault(file, place.offset, f"store {record.name!r}: block {entry.block}: {reason}")
+        # a block is as new as its newest layer
+        self.checked.blocks += fresh
+        if fresh and sound and self._decode and (reason := self._content(reader, record.number, entry)) is not None:
+            newest = entry.places[-1]
+            file = self._names(reader, newest.pack) or reader.where
+            yield Fault(file, newest.offset, f"store {record.name!r}: block {entry.block}: {reason}")
 
-    def _block(self, reader: PageCheckpoint, store: int, entry: BlockEntry) -> str | None:
-        """Return the fault of a block as text, or None."""
+    def _belongs(self, line: FooterLine, record: StoreRecord, entry: BlockEntry, place: Place) -> bool:
+        """True when a footer's line is that of a block's base or layer: written for this block or, below its newest
+        layer, for one before it.
+        """
+        newest = place == entry.places[-1]
+        return line.store == record.number and (
+            line.number == entry.block or (not newest and line.number < entry.block)
+        )
+
+    def _place(self, reader: PageCheckpoint, place: Place) -> str | None:
+        """Return the fault of the bytes of a block's base or layer as text, or None."""
         try:
-            raw = reader.raw_block(store, entry)
+            raw = reader.raw_block(place)
             if not is_sound(raw):
                 return "checksum mismatch"
-            hashed = content_hash(memoryview(raw)[4:])
-            if (hashed, len(raw)) != (entry.hash, entry.size):
+            if (content_hash(memoryview(raw)[4:]), len(raw)) != (place.hash, place.size):
                 return "its content is not what the directory's hash says"
-            if not self._decode:
-                return None
-            columns = unpack_block(raw, "")
-            if any(not a < b for a, b in pairwise(columns.keys)):
-                return "keys are not in order"
-            if (fault := table_fault(raw, columns)) is not None:
-                return fault
-            actual = entry_of(entry.block, entry.bucket, columns, len(raw), hashed, entry.pack, entry.offset)
+            if self._decode:
+                columns = unpack_block(raw, "")
+                if any(not a < b for a, b in pairwise(columns.keys)):
+                    return "keys are not in order"
+                return table_fault(raw, columns)
+        except Exception as error:  # a forged block may raise anything
+            return _without_place(error, reader.where)
+        return None
+
+    def _content(self, reader: PageCheckpoint, store: int, entry: BlockEntry) -> str | None:
+        """Return how a block's records, the layers over the base, differ from its line of the directory, or None."""
+        try:
+            columns = reader.block(store, entry)
+            actual = entry_of(entry.block, entry.bucket, columns, entry.places[0], entry.layers)
         except Exception as error:  # a forged block may raise anything
             return _without_place(error, reader.where)
         for name, is_, says in zip(BlockEntry._fields, actual, entry, strict=True):

@@ -1,9 +1,10 @@
 """Write: makes the checkpoint of a version from the one before it and what changed since.
 
 The work needs no live store: changed records were captured by their owners, and older blocks are in the checkpoint
-before. So a background thread can do it. Changed blocks are written into a new pack, then the index into a new file;
-both names are new, so that after a crash anywhere the checkpoint before is still the newest one. Unchanged blocks are
-not read: the new index names the packs that hold them. `compaction` decides which packs are rewritten.
+before. So a background thread can do it. What changed of a block is written into a new pack, as a layer over the block
+or, when the layers have become large, as a new block; then the index into a new file. Both names are new, so that after
+a crash anywhere the checkpoint before is still the newest one. Unchanged blocks are not read: the new index names the
+packs that hold them. `compaction` decides which packs are rewritten.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from .block import (
     BlockEntry,
     BucketChange,
     Columns,
+    Place,
     StoreCapture,
     content_hash,
     entry_of,
     halve,
     lay_over,
+    layer_of,
     merge,
     pack_block,
     split,
@@ -46,6 +49,10 @@ from .layout import CheckpointName
 from .pack import PAGE, PackRecord, PackWriter
 from .table import MOST_KEYS, pack_with_table
 
+# So many layers of a block of about one size become one.
+LAYERS: Final = 8
+# A block is rewritten when its layers have one of so many of the bytes of its base.
+LAYERED_SHARE: Final = 2
 # Packs records as a block: (its bytes, the hash of its content).
 PackBlock: TypeAlias = Callable[[Columns], tuple[bytes, bytes]]
 # A block has at least so many times the bytes of its first and last key, where keys are large.
@@ -159,9 +166,62 @@ class _Planner:
             for line, changed in _shares(lines, part):
                 if changed is None:
                     self._keep([[line]])
-                else:
-                    merged = merge(self._previous.block(self._capture.number, line), changed.columns, changed.removed)
-                    self._rewrite(bucket, self._laid_over(merged, changed.over))
+                    continue
+                counted = self._counted(line, changed)
+                if counted is not None and self._add_layer(line, changed, counted, 0):
+                    continue
+                before = self._previous.block(self._capture.number, line)
+                merged = merge(before, changed.columns, changed.removed)
+                if changed.over is None and counted is None and merged.keys:
+                    whole = entry_of(line.block, bucket, merged, line.places[0])
+                    if self._add_layer(line, changed, whole, len(merged.ints)):
+                        continue
+                self._rewrite(bucket, self._laid_over(merged, changed.over))
+
+    def _counted(self, line: BlockEntry, change: BucketChange) -> BlockEntry | None:
+        """Return the line of a block with a change by looking for the changed keys alone; None if the block has to be
+        decoded for that: because it has times, whose bounds may change, or no table, or loses its first or last key.
+        O(changed log keys).
+        """
+        columns, removed = change.columns, change.removed
+        if change.over is not None or columns.ints or line.low >= 0 or not removed.isdisjoint((line.first, line.last)):
+            return None
+        assert self._previous is not None
+        look = self._previous.look(self._capture.number, line)
+        if not look.kept:
+            return None
+        before = sum(bool(look.rows_of(key).keys) for key in {*columns.keys, *removed})
+        keys = line.keys - before + len(columns.keys)
+        first, last = (columns.keys[0], columns.keys[-1]) if columns.keys else (line.first, line.last)
+        return line._replace(keys=keys, records=keys, first=min(line.first, first), last=max(line.last, last))
+
+    def _add_layer(self, line: BlockEntry, change: BucketChange, whole: BlockEntry, width: int) -> bool:
+        """Write what changed of a block as a layer over it, `whole` being the block's line but for its layers and its
+        id; False if the block is to be rewritten: when it is too long now, or its layers become large. As many layers
+        of about one size are written as one. `width` is how many columns of times there are. O(changed).
+        """
+        if whole.records > self._limit + self._limit // 2:
+            return False
+        assert self._previous is not None
+        plan, number = self._plan, self._capture.number
+        layer = layer_of(change.columns, change.removed, width)
+        data, hashed = self._pack_block(layer)
+        kept = list(line.layers)
+        while (start := _first_alike(kept, len(data))) <= len(kept) - (LAYERS - 1):
+            for place in reversed(kept[start:]):
+                layer = merge(self._previous.layer(number, line, place), layer, set())
+            del kept[start:]
+            data, hashed = self._pack_block(layer)
+        if (sum(place.size for place in kept) + len(data)) * LAYERED_SHARE > line.size:
+            return False
+        pack, offset = self._writer.add(number, plan.next_block, data, hashed)
+        layers = (*kept, Place(pack, offset, len(data), hashed))
+        plan.items.append([whole._replace(block=plan.next_block, layers=layers)])
+        plan.next_block += 1
+        plan.packed += 1
+        plan.packed_bytes += len(data)
+        plan.kept = True
+        return True
 
     def _laid_over(self, columns: Columns, over: Columns | None) -> Columns:
         if not over:
@@ -176,6 +236,19 @@ class _Planner:
 def _bounds_bytes(columns: Columns) -> int:
     """Return the bytes of the first and the last key, as a line of the directory has them. O(1)."""
     return len(packed([columns.keys[0], columns.keys[-1]]))
+
+
+def _first_alike(layers: Sequence[Place], size: int) -> int:
+    """Return the index of the first of the newest layers that are of the size class of `size` bytes, or a lower one."""
+    start = len(layers)
+    while start and _size_class(layers[start - 1].size) <= _size_class(size):
+        start -= 1
+    return start
+
+
+def _size_class(size: int) -> int:
+    """Return the size class of a layer: one more for each factor of LAYERS."""
+    return (size.bit_length() - 1) // (LAYERS.bit_length() - 1)
 
 
 def _pack_records(
@@ -199,7 +272,7 @@ def _pack_records(
             pieces += halve(piece)[::-1]
             continue
         number, offset = writer.add(plan.capture.number, plan.next_block, data, hashed)
-        plan.items.append([entry_of(plan.next_block, bucket, piece, len(data), hashed, number, offset)])
+        plan.items.append([entry_of(plan.next_block, bucket, piece, Place(number, offset, len(data), hashed))])
         plan.next_block += 1
         plan.packed += 1
         plan.packed_bytes += len(data)
@@ -273,14 +346,20 @@ class _Rewriter:
             if item.pack not in old and old.isdisjoint(item.packs[::2]):
                 return item
             item = self._open(number, item)
-        return [line if line.pack not in old else self._copy(number, line) for line in item]
+        return [line if old.isdisjoint([p.pack for p in line.places]) else self._copy(number, line) for line in item]
 
     def _copy(self, number: int, line: BlockEntry) -> BlockEntry:
+        base, *layers = (
+            place if place.pack not in self._old else self._copied(number, line, place) for place in line.places
+        )
+        return line._replace(pack=base.pack, offset=base.offset, layers=tuple(layers))
+
+    def _copied(self, number: int, line: BlockEntry, place: Place) -> Place:
         assert self._previous is not None
-        data = self._previous.sound_block(number, line)
-        pack, offset = self._writer.add(number, line.block, data, line.hash)
+        data = self._previous.sound_block(number, line, place)
+        pack, offset = self._writer.add(number, line.block, data, place.hash)
         self.copied += len(data)
-        return line._replace(pack=pack, offset=offset)
+        return place._replace(pack=pack, offset=offset)
 
 
 def _joined(items: list[Item], open_page: Any) -> list[Item]:

@@ -40,7 +40,7 @@ def _build(folder: Path, rows: Rows) -> list[bytes]:
         number = store.number
     storage = LocalStorage(folder)
     reader = CheckpointReader(storage, list_checkpoints(storage)[-1])
-    return [bytes(reader.raw_block(number, entry))[4:] for entry in reader.directory(number)]
+    return [bytes(reader.raw_block(entry))[4:] for entry in reader.directory(number)]
 
 
 def _opened(folder: Path, expected: dict[str, bytes] | None, *, placed: bool) -> float:

@@ -40,7 +40,8 @@ def _unread(mine: StoreView, other: StoreView) -> set[int]:
     """Return ids of blocks of `mine` that `other` has too, with nothing written over them on either side. O(blocks)."""
 
     def name(entry: BlockEntry) -> tuple[Any, ...]:
-        return entry.bucket, entry.hash, entry.first, entry.last, entry.low, entry.high
+        hashes = tuple(place.hash for place in entry.places)
+        return entry.bucket, hashes, entry.first, entry.last, entry.low, entry.high
 
     def touched(store: StoreView, entry: BlockEntry) -> bool:
         change = store.changed.get(entry.bucket)

@@ -239,7 +239,7 @@ class StoreView:
     @property
     def packed_bytes(self) -> int:
         """Bytes of the checkpoint's blocks that are in use."""
-        return sum(entry.size for entry in (self.entries if self._estimate is None else self._lines))
+        return sum(entry.bytes for entry in (self.entries if self._estimate is None else self._lines))
 
     @property
     def span(self) -> tuple[int, int] | None:

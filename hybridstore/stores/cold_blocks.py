@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 from changelog.errors import HybridStoreError
 from recovery.block import BlockEntry, Columns, Loader
 from recovery.directory import Directory, PageEntry, Source
-from recovery.table import Lookup, Whole
+from recovery.table import Layers, Lookup, Whole
 
 
 class ColdBlock:
@@ -58,9 +58,10 @@ class ColdBlock:
         return lookup.rows_of(key)
 
     @property
-    def is_open(self) -> bool:
-        """Whether the table of the block is open."""
-        return self._lookup is not None
+    def tables(self) -> int:
+        """How many tables of the block are open."""
+        lookup = self._lookup
+        return 0 if lookup is None else len(lookup) if isinstance(lookup, Layers) else 1
 
     @property
     def records(self) -> int:

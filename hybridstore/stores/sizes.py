@@ -76,5 +76,5 @@ def cold_bytes(cold: Sequence[Cold]) -> int:
     """Return about how many bytes cold blocks take by being known. O(blocks)."""
     taken = sum(len(block.taken) for block in cold if type(block) is TakenBlock)
     decoded = sum(block.records for block in cold if type(block) is DecodedBlock)
-    tables = sum(block.is_open for block in cold if isinstance(block, ColdBlock))
+    tables = sum(block.tables for block in cold if isinstance(block, ColdBlock))
     return BLOCK_BYTES * len(cold) + TABLE_BYTES * tables + PLACE_BYTES * taken + DECODED_BYTES * decoded

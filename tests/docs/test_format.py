@@ -131,7 +131,7 @@ def test_the_pack_is_read_by_the_words_of_the_page() -> None:
     block, page = (raw[at : at + size] for at, size in zip(offsets, sizes, strict=True))
     assert hashes == b"".join(hashlib.blake2b(part[4:], digest_size=16).digest() for part in (block, page))
     assert sealed(block) == [["a", "b"], None, [], [1, [2]]]
-    assert sealed(page) == [0, [1], ["a"], ["b"], [2], [2], [16], [-1], [-1], hashes[:16], [1], [24]]
+    assert sealed(page) == [0, [1], ["a"], ["b"], [2], [2], [16], [-1], [-1], hashes[:16], [1], [24], [[]]]
 
 
 def test_the_pack_is_read_by_ours() -> None:
@@ -174,7 +174,7 @@ def test_the_directory_lines_of_a_checkpoint_are_those_of_the_page(tmp_path: Pat
         state.checkpoint(wait=True)
     reader = reader_of(tmp_path, 1)
     for entry in reader.directory(1):
-        raw = bytes(reader.raw_block(1, entry))
+        raw = bytes(reader.raw_block(entry))
         assert int.from_bytes(raw[:4], "little") == zlib.crc32(raw[4:])
         assert entry.hash == hashlib.blake2b(raw[4:], digest_size=16).digest()
         keys, counts, ints, values = msgpack.unpackb(raw[4:])

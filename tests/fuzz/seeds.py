@@ -38,7 +38,7 @@ def seeds(target: str) -> Iterator[bytes]:
             reader = reader_of(GOLDEN, versions(GOLDEN)[-1])
             for record in reader.meta.stores:
                 for entry in islice(reader.directory(record.number), 2):
-                    yield bytes(reader.raw_block(record.number, entry))[4:]
+                    yield bytes(reader.raw_block(entry))[4:]
         case "lock":
             line = (GOLDEN / "LOCK").read_bytes().partition(b"\n")[0]
             yield b"\xff" + line

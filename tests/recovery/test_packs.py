@@ -111,7 +111,8 @@ def check(line: Line) -> None:
         assert len(lines) <= directory.PAGE_LINES
         live[page.pack] += page.size
         for entry in lines:
-            live[entry.pack] += entry.size
+            for place in entry.places:
+                live[place.pack] += place.size
     assert live == reader.live_bytes()
     for record in reader.meta.packs:
         opened = StoredPack(line.storage, record.name)
@@ -279,7 +280,7 @@ def test_readers_of_storage_that_is_not_local_read_ranges() -> None:
     report = line.checkpoint()
     reader = CheckpointReader(line.storage, report.name)
     entry = next(iter(reader.directory(1)))
-    assert isinstance(reader.raw_block(1, entry), bytes)
+    assert isinstance(reader.raw_block(entry), bytes)
     twin = reader.twin()
     reader.close()
     assert twin.block(1, entry).keys[0] == entry.first
@@ -314,12 +315,16 @@ def test_damage_counts_against_the_newest_checkpoint_that_shares_it(tmp_path: Pa
     for i in range(100):
         line.put(0, f"k{i:03d}", i, i)
     first = CheckpointReader(storage, line.checkpoint().name, marks=True)
-    line.put(0, "k099", 99, "changed")
+    lines = list(first.directory(1))
+    shared, layered, replaced = lines[0], lines[1], lines[-1]
+    line.put(0, layered.first, 0, "changed")
+    for i in range(int(replaced.first[1:]), 100):
+        line.put(0, f"k{i:03d}", i, "changed")
     second = CheckpointReader(storage, line.checkpoint().name, marks=True)
     first.succeeded_by(second)
-    lines = list(first.directory(1))
-    shared, replaced = lines[0], lines[-1]
-    assert first._names(shared)
+    assert [len(entry.layers) for entry in second.directory(1)] == [0, 1] + [0] * (len(lines) - 2)
+    assert first._names(layered.places[0])
+    assert first._names(shared.places[0])
     (record, *_) = first.meta.packs
     path = tmp_path / record.name
     raw = bytearray(path.read_bytes())

@@ -201,13 +201,13 @@ def test_what_has_expired_is_never_decoded(path: Path, at_once: None, monkeypatc
     state.commit()
     crash(state)
     seen = []
-    raw_block = CheckpointReader.raw_block
+    fetched_block = CheckpointReader.fetched_block
 
     def counted(self: CheckpointReader, store: int, entry: Any) -> Any:
         seen.append(store)
-        return raw_block(self, store, entry)
+        return fetched_block(self, store, entry)
 
-    monkeypatch.setattr(CheckpointReader, "raw_block", counted)
+    monkeypatch.setattr(CheckpointReader, "fetched_block", counted)
     with open_state(path) as state:
         settled(state)
         assert set(seen) == {1}

@@ -1,0 +1,195 @@
+"""A checkpoint writes what changed of a block as a layer over it; readers see the block that a rewrite would give."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hybridstore as hs
+from changelog.identity import Identity
+from changelog.segment import Position
+from hybridstore.state.opening import Tuning
+from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, layer_of, merge, with_layer
+from recovery.checkpoint import CheckpointReader
+from recovery.errors import CorruptCheckpointError
+from recovery.table import Layers, RecordTable
+from recovery.verify import verify
+from recovery.write import LAYERED_SHARE, LAYERS, CheckpointReport, write_checkpoint
+from tests.tools.checkpoints import flip, own_packs, reader_of
+from tests.tools.memory_storage import MemoryStorage
+
+Content = dict[str, list[tuple[int, Any]]]
+_CONTENT = st.dictionaries(
+    st.sampled_from("abcdefghijkl"), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=3)
+)
+
+
+def columns(content: Content) -> Columns:
+    keys = sorted(content)
+    rows = [row for key in keys for row in content[key]]
+    counts = [len(content[key]) for key in keys]
+    several = None if all(count == 1 for count in counts) else counts
+    return Columns(keys, several, (array("q", [ts for ts, _ in rows]),), [value for _, value in rows])
+
+
+def content(block: Columns) -> Content:
+    at, result = 0, {}
+    for key, count in zip(block.keys, block.counts or [1] * len(block.keys), strict=True):
+        result[key] = list(zip(block.ints[0][at : at + count], block.values[at : at + count], strict=True))
+        at += count
+    return result
+
+
+@settings(max_examples=150, deadline=None)
+@given(_CONTENT.filter(bool), st.lists(st.tuples(_CONTENT, st.sets(st.sampled_from("abcdefghijkl"))), max_size=4))
+def test_layers_over_a_base_are_the_block_of_a_dict(base: Content, changes: list[tuple[Content, set[str]]]) -> None:
+    model, block, together = dict(base), columns(base), None
+    for changed, removed in changes:
+        removed = removed - changed.keys()
+        layer = layer_of(columns(changed), removed, 1)
+        assert layer.keys == sorted(changed.keys() | removed)
+        together = layer if together is None else merge(together, layer, set())
+        block = with_layer(block, layer)
+        model = {key: rows for key, rows in (model | changed).items() if key not in removed}
+        assert content(block) == model
+        assert block.counts is None or block.counts.count(1) < len(block.counts)
+    if together is not None:
+        assert content(with_layer(columns(base), together)) == model
+
+
+class Line:
+    """A line of checkpoints of one key-value store."""
+
+    def __init__(self, *, tables: bool) -> None:
+        self.storage = MemoryStorage()
+        self.rows: dict[str, bytes] = {}
+        self.reader: CheckpointReader | None = None
+        self.version = 0
+        self._tables = tables
+
+    def checkpoint(self, changed: dict[str, bytes], removed: set[str]) -> CheckpointReport:
+        self.version += 1
+        self.rows = {key: value for key, value in (self.rows | changed).items() if key not in removed}
+        change = BucketChange(
+            Columns(sorted(changed), None, (), [changed[key] for key in sorted(changed)]), removed, self.reader is None
+        )
+        report = write_checkpoint(
+            self.storage,
+            identity=Identity(bytes(16)),
+            version=self.version,
+            digest=bytes(16),
+            position=Position(0, 0, 0),
+            settings={},
+            captures=[StoreCapture(1, "it", "key_value", {}, {"stream_time": -1}, {0: change})],
+            previous=self.reader,
+            block_records=256,
+            tables=self._tables,
+        )
+        self.reader = CheckpointReader(self.storage, report.name)
+        return report
+
+    def entries(self) -> list[BlockEntry]:
+        assert self.reader is not None
+        return list(self.reader.directory(1))
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(tables: bool) -> None:
+    r = random.Random(7)
+    line = Line(tables=tables)
+    line.checkpoint({f"key {i:05d}": r.randbytes(40) for i in range(4000)}, set())
+    written = changed_bytes = 0
+    for _ in range(60):
+        changed = {f"key {r.randrange(4200):05d}": r.randbytes(40) for _ in range(200)}
+        removed = set(r.sample(sorted(line.rows), 20)) - changed.keys()
+        written += line.checkpoint(changed, removed).bytes_packed
+        changed_bytes += sum(len(key) + len(value) + 3 for key, value in changed.items())
+        assert line.reader is not None
+        for entry in line.entries():
+            block = line.reader.block(1, entry)
+            assert (entry.first, entry.last, entry.records) == (block.keys[0], block.keys[-1], len(block))
+            assert sum(layer.size for layer in entry.layers) * LAYERED_SHARE <= entry.size
+            assert len(entry.layers) < 3 * LAYERS
+    loaded = {}
+    for entry in line.entries():
+        block = line.reader.block(1, entry)
+        loaded.update(zip(block.keys, block.values, strict=True))
+        look = line.reader.look(1, entry)
+        assert isinstance(look, Layers) is bool(entry.layers)
+        for key in [f"key {i:05d}" for i in range(int(entry.first[4:]), int(entry.last[4:]) + 1)]:
+            assert look.rows_of(key).values == ([line.rows[key]] if key in line.rows else [])
+    assert loaded == line.rows
+    # a rewrite of each block with a change would write 40 times as much
+    assert written < (8 if tables else 6) * changed_bytes
+    assert any(entry.layers for entry in line.entries())
+    assert all(type(line.reader._look_at(1, e, e.places[0])) is RecordTable for e in line.entries()) is tables
+
+
+def test_an_emptied_block_has_no_line() -> None:
+    line = Line(tables=False)
+    line.checkpoint({f"key {i:03d}": b"x" * 40 for i in range(100)}, set())
+    for start in range(0, 100, 10):
+        line.checkpoint({}, {f"key {i:03d}" for i in range(start, start + 10)})
+    assert line.entries() == []
+
+
+def opened(path: Path, **options: Any) -> hs.HybridStore:
+    return hs.open(path, durability="os", _tuning=Tuning(block_records=64), **options)
+
+
+@pytest.fixture
+def layered(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A state whose second checkpoint has a layer, and its content."""
+    rows = {f"key {i:03d}": f"value {i}" for i in range(50)}
+    with opened(tmp_path) as state:
+        kv = state.key_value("kv")
+        for changed in (rows, {"key 007": "seven"}):
+            kv.put_all(changed)
+            rows = rows | changed
+            state.commit()
+            if len(changed) == 1:
+                kv.delete("key 008")
+                state.commit()
+                del rows["key 008"]
+            state.checkpoint(wait=True)
+    return tmp_path, rows
+
+
+def test_a_state_is_restored_from_layers(layered: tuple[Path, dict[str, str]]) -> None:
+    path, rows = layered
+    reader = reader_of(path, 3)
+    (entry,) = reader.directory(1)
+    reader.close()
+    assert (len(entry.layers), entry.records) == (1, 49)
+    assert list(verify(path, decode=True)) == []
+    for options in ({}, {"lazy": False}, {"memory_limit": 1 << 40}):
+        with opened(path, **options) as state:
+            kv = state.key_value("kv")
+            assert (kv.get("key 007"), kv.get("key 008"), kv.get("key 009")) == ("seven", None, "value 9")
+            assert (len(kv), dict(kv.all())) == (49, rows)
+
+
+@pytest.mark.parametrize("options", [{}, {"memory_limit": 1 << 40}])
+def test_a_damaged_layer_is_met_and_verify_names_it(
+    layered: tuple[Path, dict[str, str]], options: dict[str, Any]
+) -> None:
+    path, rows = layered
+    reader = reader_of(path, 3)
+    ((layer,),) = [entry.layers for entry in reader.directory(1)]
+    reader.close()
+    pack_file = next(file for file in own_packs(path, 3) if file.stat().st_size > layer.offset + layer.size)
+    flip(pack_file, layer.offset + layer.size - 2)
+    (fault, *_) = verify(path)
+    (fault, *_) = verify(path)
+    assert (Path(fault.file).name, fault.offset) == (pack_file.name, layer.offset)
+    with opened(path, **options) as state, pytest.raises(CorruptCheckpointError, match="checksum mismatch"):
+        state.key_value("kv").get("key 009")
+    with opened(path, **options) as state:
+        assert state.restore_report.checkpoint_version == 1
+        assert dict(state.key_value("kv").all()) == rows
