@@ -1,5 +1,5 @@
 """One suite with options of one's own, and two versions in turn: `python -m benchmarks
-restore|stores|changelog|checkpoint|checkpoint-bytes|commit-latency|beyond-memory|joins|compare`.
+restore|stores|changelog|checkpoint|checkpoint-bytes|commit-latency|beyond-memory|joins|nexmark|compare`.
 
 Each prints a table, or JSON with --json; a wrong answer prints no figure and exits with 1.
 """
@@ -26,6 +26,7 @@ from benchmarks.suites import (
     commit_latency,
     far_restart,
     joins,
+    nexmark,
     restore,
     stores,
 )
@@ -105,6 +106,10 @@ def _parser() -> ArgumentParser:
     command = suite("joins", "Joins of two streams from dicts and Arrow: rows, logged bytes, a restart.", 3)
     command.add_argument("--rows", type=int, default=200_000, help="rows of both inputs (default: 200000)")
     command.add_argument("--waiting", type=int, default=1_000_000, help="rows that wait at a restart")
+    command = suite("nexmark", "Nexmark's queries over bids: rate, bytes, a kill -9, answers compared.", 1)
+    command.add_argument("--events", type=int, default=200_000, help="events of all kinds (default: 200000)")
+    names = f"queries, separated by commas (default: {','.join(nexmark.NAMES)})"
+    command.add_argument("--queries", default=",".join(nexmark.NAMES), help=names)
     command = suite(
         "compare", "Two versions in turn, and what changed beyond noise. Exit code 1: something is slower.", 10
     )
@@ -171,6 +176,11 @@ def _joins(given: Namespace) -> _Suites:
     return [lambda: joins.measure(given.folder, rows=given.rows, waiting=given.waiting, repeats=given.runs)]
 
 
+def _nexmark(given: Namespace) -> _Suites:
+    names = given.queries.split(",")
+    return [lambda: nexmark.measure(given.folder, events=given.events, queries=names)] * given.runs
+
+
 _SUITES: Final[dict[str, Callable[[Namespace], _Suites]]] = {
     "restore": _restore,
     "stores": _stores,
@@ -180,6 +190,7 @@ _SUITES: Final[dict[str, Callable[[Namespace], _Suites]]] = {
     "commit-latency": _commit_latency,
     "beyond-memory": _beyond_memory,
     "joins": _joins,
+    "nexmark": _nexmark,
 }
 COMMANDS: Final = (*_SUITES, "compare")
 

@@ -105,6 +105,24 @@ def test_disorder_is_bounded_and_changes_no_event() -> None:
     )
 
 
+def test_the_suite_kills_itself_and_compares(tmp_path: Path) -> None:
+    from benchmarks.suites import nexmark
+
+    result = nexmark.measure(tmp_path, events=20_000, queries=["q17"])
+    assert [line.name for line in result.lines] == [
+        f"q17, {way}: {what}"
+        for way in ("dicts", "Arrow")
+        for what in (
+            "events/s and core",
+            "bytes logged per event",
+            "state after the restart",
+            "kill -9 to the next result",
+        )
+    ]
+    assert all(line.value > 0 for line in result.lines)
+    assert "results behind a kill are those of a whole run" in result.notes[0]
+
+
 def test_the_example_prints_results(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples/nexmark.py"), run_name="__main__")
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["q15", "q16", "q17", "q18", "q19"]

@@ -1,0 +1,156 @@
+"""Nexmark: the plain engine over an auction house's events: rate, bytes, and a kill -9 at 60 % of the rows.
+
+    python -m benchmarks nexmark --events 200000 --queries q11,q17
+
+Each query of one stage runs from dicts, and from Arrow batches where its rows are bids, in processes of its own: as a
+whole, and killed at 60 % and started again, whose results must be those of the whole run, commit by commit. The rate is
+counted in seconds of the processor, from the first row to the last result; reading and making rows is not in it.
+Answers are compared with DuckDB's, where it is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.measure import fresh_process
+from benchmarks.measure.result import Line, Result
+from benchmarks.measure.state import NEVER, scratch
+from benchmarks.measure.timing import check, stopwatch
+from benchmarks.nexmark.generator import Events, generate
+from benchmarks.nexmark.queries import QUERIES, answer_of, digest_of
+from hybridstore.state.policy import CheckpointPolicy
+from hybridstore.topology.engine import POLICY
+
+KILLED_AT: Final = 0.6
+COMMIT_ROWS: Final = 10_000
+# Events of event time in a second: as the benchmark has them.
+RATE: Final = 10_000
+# Queries of one stage whose rows have a position: those of bids.
+NAMES: Final = tuple(name for name, query in QUERIES.items() if query.by_column and len(query.stages) == 1)
+
+
+def commit_rows_of(events: Events) -> int:
+    """Return the rows of a commit: a few commits come before the kill, also of few events."""
+    return max(1, min(COMMIT_ROWS, int(events.bids.num_rows) // 20))
+
+
+def _given(events: Events, *, arrow: bool, behind: int, kill: bool) -> Iterator[Any]:
+    """Yield the bids behind a position; with `kill`, end this process at 60 % of all."""
+    bids = events.bids
+    numbers = bids["number"].to_numpy()
+    first, last = int((numbers <= behind).sum()), int(len(numbers) * KILLED_AT)
+    rows: Any = bids.slice(first)
+    rows = rows.to_batches(commit_rows_of(events)) if arrow else rows.to_pylist()
+    for row in rows:
+        if kill and first >= last:
+            print("killed itself", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        first += len(row) if arrow else 1
+        yield row
+
+
+def run(query: str, events: int, arrow: bool, folder: str, kill: bool, checkpoints: bool) -> dict[str, float]:
+    """Run a query on its state, and write each commit's results as a line to the folder; return what it took."""
+    import hybridstore as hs
+
+    place, output = Path(folder), Path(folder, "results.jsonl")
+    all_events = generate(events, rate=RATE)
+    before = [json.loads(text) for text in output.read_text().splitlines()] if output.exists() else []
+    complete = before[-1][0] if before else 0
+    behind = hs.last_position(place / "state") if (place / "state").exists() else None
+    policy: CheckpointPolicy = POLICY if checkpoints else NEVER
+    topology = QUERIES[query].stages[0]
+    source = _given(all_events, arrow=arrow, behind=-1 if behind is None else behind, kill=kill)
+    rows: Any = source if kill else list(source)
+    options: dict[str, Any] = {"position": "number", "commit_rows": commit_rows_of(all_events), "replay_last": True}
+    flush = topology.complete().custom is None
+    begun, processor, first = time.perf_counter(), time.process_time(), 0.0
+    results = topology.run(rows, place / "state", flush=flush, checkpoint=policy, **options)
+    commit, pending = 0, list[dict[str, Any]]()
+    with output.open("a") as file:
+
+        def write() -> None:
+            if pending and commit > complete:
+                file.write(json.dumps([commit, pending]) + "\n")
+                file.flush()
+
+        for row in results:
+            if not first and row.commit > complete:
+                first = time.perf_counter() - begun
+            if row.commit != commit:
+                write()
+                commit, pending = row.commit, []
+            pending.append(dict(row))
+        write()
+    sizes = {path: path.stat().st_size for path in (place / "state").rglob("*") if path.is_file()}
+    return {
+        "processor": time.process_time() - processor,
+        "seconds": time.perf_counter() - begun,
+        "first": first,
+        "logged": sum(size for path, size in sizes.items() if path.parent.name == "changelog"),
+        "stored": sum(sizes.values()),
+    }
+
+
+def _results(folder: Path) -> list[Any]:
+    return [json.loads(text) for text in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAMES) -> Result:
+    """Run queries over the bids of so many events. Raises WrongAnswerError when results of one are wrong."""
+    result = Result("nexmark", {"events": events, "commit rows": COMMIT_ROWS, "events a second": RATE})
+    all_events = generate(events, rate=RATE)
+    count = all_events.bids.num_rows
+    oracle = find_spec("duckdb") is not None
+    with stopwatch() as clock, scratch(folder) as place:
+        for query in queries:
+            answers = []
+            for arrow in (False, True):
+                name = f"{query}, {'Arrow' if arrow else 'dicts'}"
+                whole, broken = place / f"{name} whole", place / f"{name} broken"
+                for each in (whole, broken):
+                    each.mkdir()
+                job: dict[str, Any] = {"query": query, "events": events, "arrow": arrow}
+                taken = _run(**job, folder=whole, checkpoints=False)
+                try:
+                    _run(**job, folder=broken, kill=True)
+                    check(False, f"{name}: the run that kills itself ended")
+                except RuntimeError:
+                    check((broken / "state").exists(), f"{name}: the killed run left no state")
+                again = _run(**job, folder=broken)
+                check(_results(whole) == _results(broken), f"{name}: the results differ behind a kill")
+                rows = [row for _, part in _results(whole) for row in part]
+                answers.append(digest_of(answer_of(QUERIES[query], rows)))
+                figures = {
+                    "events/s and core": (count / max(taken["processor"], 1e-9), ""),
+                    "bytes logged per event": (taken["logged"] / count, "B"),
+                    "state after the restart": (again["stored"] / 1e6, "MB"),
+                    "kill -9 to the next result": (again["first"] * 1000, "ms"),
+                }
+                result.lines += [
+                    Line(f"{name}: {what}", value, value, value, unit) for what, (value, unit) in figures.items()
+                ]
+            if oracle:
+                from benchmarks.nexmark.oracles import by_duckdb
+
+                answers.append(digest_of(by_duckdb(query, all_events)))
+            check(len(set(answers)) == 1, f"{query}: answers differ: {', '.join(answers)}")
+    by = "as DuckDB's" if oracle else "alike from dicts and Arrow (DuckDB is not installed)"
+    result.notes.append(f"answers are {by}; results behind a kill are those of a whole run, commit by commit")
+    result.notes.append("one run each: rates by processor time, which a busy machine changes, too")
+    result.seconds = clock.seconds
+    return result
+
+
+def _run(folder: Path, *, kill: bool = False, checkpoints: bool = True, **job: Any) -> dict[str, float]:
+    target = f"{__name__}:run"
+    answer: dict[str, float] = fresh_process.call(target, **job, folder=str(folder), kill=kill, checkpoints=checkpoints)
+    return answer
