@@ -15,6 +15,7 @@ code that attaches a checkpoint; restore, plan, shards, followers and inspection
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -137,7 +138,7 @@ def checked(reader: CheckpointReader, name: CheckpointName, identity: Identity |
     return reader
 
 
-class _PlainLine:
+class _PlainLine(ABC):
     """The line of a plain state, up to version `at` (None: the newest). `walk` is the walk behind the last checkpoint
     that was opened, None if nothing is to be read; `start` is where that checkpoint ends in the log.
     """
@@ -175,8 +176,9 @@ class _PlainLine:
             if isinstance(item, Version) and item.commit.version == self.at:
                 return
 
+    @abstractmethod
     def _walk(self, at: Step, start: Position | None, identity: Identity | None) -> Walk:
-        raise NotImplementedError
+        """Return the walk along the versions behind a step; `start` is its place in a log."""
 
 
 class DirectoryLine(_PlainLine):

@@ -93,7 +93,7 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int) 
             )
             raise StaleAttemptError(
                 f"{storage.url}: run {run_id} of launch {launch} is overtaken: run {newest.run_id} of launch "
-                f"{newest.launch} has begun (a late attempt of a query that was started anew, or a DataFrame that was "
+                f"{newest.launch} has begun (a late attempt of a query that was restarted, or a DataFrame that was "
                 "applied before that query was: apply it again)"
             )
         number = mine[-1] + 1 if mine else launch

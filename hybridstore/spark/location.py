@@ -185,8 +185,8 @@ def _check_below(here: Storage, location: Location) -> None:
         what = "the checkpoint of a query" if {"offsets", "commits"} <= inner else what
         if what and not f"{location.checkpoint}/".startswith(f"{location.state}/{name}/"):
             raise SparkSetupError(
-                f"{location.state}: lies around {location.state}/{name}, which is {what}: expected a location of its "
-                "own (deleting or copying one would affect the other)"
+                f"{location.state}: contains {location.state}/{name}, which is {what}: expected a location of its own "
+                "(deleting or copying one would affect the other)"
             )
 
 

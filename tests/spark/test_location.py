@@ -247,7 +247,7 @@ def test_a_state_inside_another_one_is_noticed(server: S3Server, tmp_path: Path)
         check_reachable(locate("/c", server.url("outer/query/y"), options), "op")
     # its own checkpoint's
     check_reachable(locate(server.url("outer/query"), server.url("outer/query/y"), options), "op")
-    with pytest.raises(SparkSetupError, match=r"lies around s3://bucket/outer/query, which is the state of a query"):
+    with pytest.raises(SparkSetupError, match=r"contains s3://bucket/outer/query, which is the state of a query"):
         check_reachable(locate("/c", server.url("outer"), options), "op")
     check_reachable(locate(server.url("outer/query"), server.url("outer"), options), "op")
     locate(server.url("plain"), storage_options=options).query().create("checkpoints/x", b"")

@@ -61,7 +61,7 @@ def test_a_job_that_sets_nothing_runs_with_the_interpreter_that_it_was_started_w
     )
     assert job.returncode == 0, job.stderr[-3000:]
     assert job.stdout.splitlines()[-1] == "shards: 4 rows: 1"
-    (line,) = (line for line in job.stderr.splitlines() if line.startswith("set in the Spark session"))
+    (line,) = (line for line in job.stderr.splitlines() if line.startswith("changed Spark session settings"))
     assert f"the interpreter of Python workers to {sys.executable}" in line
     assert f"{ADAPTIVE} to false" in line
 

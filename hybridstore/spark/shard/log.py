@@ -84,7 +84,7 @@ class AttemptLog:
         if run_id and newest > runs[-1].launch:
             raise StaleAttemptError(
                 f"{self.storage.url}: launch {newest} of the query has begun while an attempt of launch "
-                f"{runs[-1].launch} ran (a late attempt of a query that was started anew; its output must be dropped)"
+                f"{runs[-1].launch} ran (a late attempt of a query that was restarted; its output must be dropped)"
             )
 
     def absent(self, version: int, absent: Absent) -> HybridStoreError:
