@@ -79,6 +79,7 @@ if _typing.TYPE_CHECKING:
         UpgradeError,
     )
     from .importing.door import import_spark
+    from .importing.frames import backfill, initial_state
     from .importing.report import ImportRefusedError, ImportReport
     from .inspection import inspect
     from .rescaling.door import rescale
@@ -166,8 +167,10 @@ _HOME = {
     "Variance": (".aggregation", "Variance"),
     "VersionedStore": (".stores.versioned", "VersionedStore"),
     "WindowStore": (".stores.window", "WindowStore"),
+    "backfill": (".importing.frames", "backfill"),
     "check_laws": (".aggregation", "check_laws"),
     "import_spark": (".importing.door", "import_spark"),
+    "initial_state": (".importing.frames", "initial_state"),
     "inspect": (".inspection", "inspect"),
     "key_value_store": (".topology.declared_stores", "key_value_store"),
     "last_position": (".topology.run_state", "last_position"),
@@ -269,8 +272,10 @@ __all__ = [
     "Variance",
     "VersionedStore",
     "WindowStore",
+    "backfill",
     "check_laws",
     "import_spark",
+    "initial_state",
     "inspect",
     "key_value_store",
     "last_position",

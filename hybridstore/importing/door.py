@@ -62,7 +62,7 @@ def import_spark(
     (1, 0)
     """
     started = time.perf_counter()
-    known = _applied(results)
+    known = applied_to(results)
     session = results.sparkSession
     prepare(session)
     place = fspath(checkpoint)
@@ -71,21 +71,22 @@ def import_spark(
     spark_operator = chosen(operators_of(session, place), operator, place)
     where = f"{spark_operator.kind} {spark_operator.number} of {place}"
     move = move_of(Asked(session, place, spark_operator, standing, known, where, order, columns))
-    records = _load(known, move, where, standing, progress or _quiet)
+    records = load_state(known, move, where, standing, progress or quiet)
     ticks = None if known.ticks is None else {**known.ticks, "watermark_ms": standing.times.watermark_ms}
     ask(session, partial(_finish, old, known.operator.location, standing, ticks))
     location, seconds = known.operator.location.checkpoint, time.perf_counter() - started
     return ImportReport(where, known.operator.name, location, known.operator.shards, records, standing.batch, seconds)
 
 
-def _applied(results: Any) -> Applied:
+def applied_to(results: Any) -> Applied:
+    """Return what `apply` has made. Raises ImportRefusedError for what `apply` has not returned."""
     try:
         return applied(results)
     except ValueError as error:
         raise ImportRefusedError(str(error)) from None
 
 
-def _load(known: Applied, move: Move, where: str, standing: Standing, progress: OnStep) -> int:
+def load_state(known: Applied, move: Move, where: str, standing: Standing, progress: OnStep) -> int:
     """Put the rows of a state into the shards, and return how many there were. Raises ImportRefusedError."""
     from pyspark.errors import PySparkException
 
@@ -93,7 +94,7 @@ def _load(known: Applied, move: Move, where: str, standing: Standing, progress: 
     zone = session.conf.get("spark.sql.session.timeZone")
     done = spark_schema(DONE)
     loading = Loading(operator.program, move.loader)
-    name = ask(session, partial(_query_id, operator.location))
+    name = ask(session, partial(new_query_id, operator.location))
     rows = arrow_schema(move.rows.schema, zone)
     function = first_batch(operator, loading, where, arrow_schema(done, zone), name, standing.times, rows)
     sharded = with_shards(move.rows, move.rows.columns, operator.program, operator.shards)
@@ -116,12 +117,18 @@ def _load(known: Applied, move: Move, where: str, standing: Standing, progress: 
 
 
 def _standing(old: Location, new: Location, operator: str) -> list[Any]:
-    chain = read_chain(new.operator(operator))
-    check_new(new.query(), begun=bool(chain) and FIRST_BATCH in chain[0])
+    check_location(new, operator)
     return standing_of(old.query()).plain()
 
 
-def _query_id(new: Location) -> str:
+def check_location(new: Location, operator: str) -> None:
+    """Raise ImportRefusedError if a query has begun at a location."""
+    chain = read_chain(new.operator(operator))
+    check_new(new.query(), begun=bool(chain) and FIRST_BATCH in chain[0])
+
+
+def new_query_id(new: Location) -> str:
+    """Return the id of the query at a new location; see `query_files.query_id`."""
     return query_id(new.query())
 
 
@@ -129,5 +136,5 @@ def _finish(old: Location, new: Location, standing: Standing, ticks: dict[str, i
     begin_behind(new.query(), standing, ticks, old.query())
 
 
-def _quiet(phase: str, done: int, total: int) -> None:
+def quiet(phase: str, done: int, total: int) -> None:
     """Show nothing."""

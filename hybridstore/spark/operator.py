@@ -19,7 +19,7 @@ from ..state.arguments import check
 from ..state.changes import Change, announce, consents
 from ..state.policy import CheckpointPolicy
 from .arrow_schema import arrow_schema
-from .connect import ask, has_watermark, parallelism
+from .connect import DELAY, ask, has_watermark, parallelism, watermark_column
 from .contract import Program, whole_program
 from .errors import SparkSetupError
 from .event_time import marked
@@ -167,20 +167,24 @@ def apply_program(
     )
     results = to_shards(sharded, launched).mapInArrow(carried(ShardFunction(launched)), wanted)
     ticks = ({"watermark_ms": 0} | ({"clock_ms": 0} if program.tick_ms else {})) if moves or program.tick_ms else None
-    _applied[results] = Applied(launched, columns, wanted, ticks)
+    late = watermark_column(df)
+    delay_ms = 0 if late is None else int(df.schema[late].metadata[DELAY])
+    _applied[results] = Applied(launched, columns, wanted, ticks, None if late is None else (late, delay_ms))
     return results
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What `apply_program` has made of a DataFrame: the operator as it is sent, the columns that it takes, the columns
-    of its results, and the first offset of its ticks (None: no ticks).
+    of its results, the first offset of its ticks (None: no ticks), and the column of the input with a watermark and
+    its delay (ms; None: no such column).
     """
 
     operator: Operator
     columns: tuple[str, ...]
     output: Any
     ticks: dict[str, int] | None
+    watermark: tuple[str, int] | None
 
 
 _applied: WeakKeyDictionary[DataFrame, Applied] = WeakKeyDictionary()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from zlib import crc32
 
 import pytest
@@ -15,6 +17,7 @@ import hybridstore as hs
 
 pytest.importorskip("pyspark")
 
+from hybridstore import cli
 from hybridstore import spark as hsp
 from tests.tools.spark_jobs import Job, Source, failure, row
 
@@ -330,7 +333,7 @@ def test_a_moved_query_gives_the_rows_of_the_query_that_goes_on(
 
 
 def test_a_move_that_is_refused_or_broken_off_leaves_nothing_that_counts(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from hybridstore.importing import door
 
@@ -372,7 +375,21 @@ def test_a_move_that_is_refused_or_broken_off_leaves_nothing_that_counts(
             hs.import_spark(moved.old, moved.results)
     text = failure(lambda: moved.ours.run(moved.results))
     assert "found the beginning of aggregation 0 of" in text
-    assert moved.move().records == 2
+    capsys.readouterr()
+    assert cli.run(["import", "--from-spark", str(moved.old)]) == 0
+    assert capsys.readouterr().out == "operator 0: aggregation\n"
+
+    def applied(session: SparkSession) -> DataFrame:
+        moved.results = moved.applied()
+        return moved.results
+
+    monkeypatch.setitem(sys.modules, "moved_job", cast(ModuleType, SimpleNamespace(applied=applied, wrong=lambda _: 7)))
+    command = ["import", "--from-spark", str(moved.old), "--job"]
+    assert cli.run([*command, "moved_job:wrong"]) == 1
+    assert cli.run([*command, "moved_job:applied", "--order", "n,s"]) == 0
+    printed = capsys.readouterr()
+    assert "refused: results: found no DataFrame that `apply` has returned" in printed.err
+    assert "behind batch 0: 2 records in 2 shards of 'op'" in printed.out
     refused("expected a new checkpointLocation", moved.applied())
     moved.source.add(row("a", 5, 3), row(None, 7, 3))
     assert moved.run_ours() == moved.run_theirs() == [[("a", 2, 6), ("null", 2, 9)]]

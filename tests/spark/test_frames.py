@@ -1,0 +1,89 @@
+"""A batch DataFrame as the beginning of a stream: the rows of both are those of one stream over everything."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hybridstore as hs
+
+pytest.importorskip("pyspark")
+
+from tests.tools.spark_jobs import SCHEMA, Job, Source, row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+HISTORY = [row("a", 1, 5), row("b", 2, 7), row("a", 3, 31), row("c", 4, 33), row("a", 7, 12)]
+BEHIND = [[row("a", 5, 35), row("b", 6, 20), row("d", 1, 52)], [row("c", 2, 75), row("a", 1, 74)]]
+MINUTES = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("20 seconds"))
+CLOSED = MINUTES.aggregate(n=hs.Count(), s=hs.Sum("v"), mean=hs.Mean("v"), emit="close")
+
+
+def job(tmp_path: Path, name: str) -> Job:
+    (tmp_path / name).mkdir()
+    return Job(tmp_path / name)
+
+
+def keep(into: list[tuple[Any, ...]], df: DataFrame) -> None:
+    into.extend(sorted(tuple(each) for each in df.collect()))
+
+
+def rows_of(job: Job) -> list[list[tuple[Any, ...]]]:
+    return [rows for _, rows in sorted(job.rows.items()) if rows]
+
+
+def test_a_backfill_and_the_stream_behind_it_are_one_stream_over_everything(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    whole, behind = Source(tmp_path / "whole", spark), Source(tmp_path / "behind", spark)
+    past = Source(tmp_path / "past", spark)
+    past.add(*HISTORY)
+    whole.add(*HISTORY)
+    for batch in BEHIND:
+        whole.add(*batch)
+        behind.add(*batch)
+    history = spark.read.schema(SCHEMA).json(str(past.folder))
+
+    def applied(source: Source, job: Job, by_watermark: bool) -> DataFrame:
+        time: Any = "watermark" if by_watermark else "stream"
+        events = source.stream().withWatermark("t", "10 seconds") if by_watermark else source.stream()
+        results: DataFrame = CLOSED.apply(events, "op", checkpoint=str(job.checkpoint), shards=3, time=time)
+        return results
+
+    for by_watermark in (True, False):
+        one, ours = job(tmp_path, f"one {by_watermark}"), job(tmp_path, f"ours {by_watermark}")
+        one.run(applied(whole, one, by_watermark))
+        results = applied(behind, ours, by_watermark)
+        first: list[tuple[Any, ...]] = []
+        with pytest.raises(hs.ImportRefusedError, match="column 'v': found int32, expected int64 as in the stream"):
+            hs.backfill(history.withColumn("v", history["v"].cast("int")), results)
+        report = hs.backfill(history, results, partial(keep, first))
+        assert report.records == len(HISTORY)
+        ours.run(results)
+        given = ([first] if first else []) + rows_of(ours)
+        assert given == rows_of(one)
+        assert len(given) >= 2
+        with pytest.raises(hs.ImportRefusedError, match="expected a new checkpointLocation"):
+            hs.backfill(history, applied(behind, ours, by_watermark))
+
+
+def test_results_begin_a_topology_in_every_shard(spark: SparkSession, tmp_path: Path) -> None:
+    source = Source(tmp_path / "in", spark)
+    source.add(row("a", 5, 35), row("b", 6, 21))
+    totals = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count(), s=hs.Sum("v"), most=hs.Max("v"), emit="commit")
+    ours = job(tmp_path, "ours")
+    results = totals.apply(source.stream(), "op", checkpoint=str(ours.checkpoint), shards=3)
+    before = spark.createDataFrame([("a", 10, 100, 9), ("c", 1, 1, 1)], "k string, n long, s long, most long")
+    with pytest.raises(hs.ImportRefusedError, match="column 'most' is missing"):
+        hs.initial_state(before.drop("most"), results)
+    assert hs.initial_state(before, results).records == 2
+    ours.run(results)
+    source.add(row("c", 2, 80), row("a", 1, 81))
+    ours.run(totals.apply(source.stream(), "op", checkpoint=str(ours.checkpoint)))
+    assert rows_of(ours) == [[("a", 11, 105, 9), ("b", 1, 6, 6)], [("a", 12, 106, 9), ("c", 2, 3, 2)]]
