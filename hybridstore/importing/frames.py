@@ -64,10 +64,10 @@ def backfill(
     >>> results = totals.apply(events, "totals", checkpoint=location, shards=1)
     >>> report = hs.backfill(history, results, write=lambda df: print(df.count()))
     2
-    >>> query = results.writeStream.format("memory").queryName("behind").option("checkpointLocation", location)
-    >>> query.trigger(availableNow=True).start().awaitTermination()
-    >>> spark.table("behind").collect()
-    [Row(user='ann', n=3)]
+    >>> writer = results.writeStream.foreachBatch(lambda df, batch: print(batch, df.collect()))
+    >>> query = writer.option("checkpointLocation", location).trigger(availableNow=True).start()
+    >>> query.awaitTermination()
+    1 [Row(user='ann', n=3)]
     """
     started = time.perf_counter()
     known = applied_to(results)
@@ -112,10 +112,10 @@ def initial_state(
     >>> totals = hs.stream(key="user", timestamp="ts").aggregate(n=hs.Count(), emit="commit")
     >>> results = totals.apply(events, "totals", checkpoint=location, shards=1)
     >>> report = hs.initial_state(spark.createDataFrame([Row(user="ann", n=40)]), results)
-    >>> query = results.writeStream.format("memory").queryName("begun").option("checkpointLocation", location)
-    >>> query.trigger(availableNow=True).start().awaitTermination()
-    >>> spark.table("begun").collect()
-    [Row(user='ann', n=42)]
+    >>> writer = results.writeStream.foreachBatch(lambda df, batch: print(batch, df.collect()))
+    >>> query = writer.option("checkpointLocation", location).trigger(availableNow=True).start()
+    >>> query.awaitTermination()
+    1 [Row(user='ann', n=42)]
     """
     started = time.perf_counter()
     known = applied_to(results)

@@ -57,8 +57,8 @@ def test_a_backfill_and_the_stream_behind_it_are_one_stream_over_everything(
         return results
 
     for by_watermark in (True, False):
-        one, ours = job(tmp_path, f"one {by_watermark}"), job(tmp_path, f"ours {by_watermark}")
-        one.run(applied(whole, one, by_watermark))
+        entire, ours = job(tmp_path, f"entire {by_watermark}"), job(tmp_path, f"ours {by_watermark}")
+        entire.run(applied(whole, entire, by_watermark))
         results = applied(behind, ours, by_watermark)
         first: list[tuple[Any, ...]] = []
         with pytest.raises(hs.ImportRefusedError, match="column 'v': found int32, expected int64 as in the stream"):
@@ -67,7 +67,7 @@ def test_a_backfill_and_the_stream_behind_it_are_one_stream_over_everything(
         assert report.records == len(HISTORY)
         ours.run(results)
         given = ([first] if first else []) + rows_of(ours)
-        assert given == rows_of(one)
+        assert given == rows_of(entire)
         assert len(given) >= 2
         with pytest.raises(hs.ImportRefusedError, match="expected a new checkpointLocation"):
             hs.backfill(history, applied(behind, ours, by_watermark))

@@ -389,7 +389,7 @@ def test_a_move_that_is_refused_or_broken_off_leaves_nothing_that_counts(
     assert cli.run([*command, "moved_job:applied", "--order", "n,s"]) == 0
     printed = capsys.readouterr()
     assert "refused: results: found no DataFrame that `apply` has returned" in printed.err
-    assert "behind batch 0: 2 records in 2 shards of 'op'" in printed.out
+    assert ": 2 records in 2 shards of 'op'" in printed.out
     refused("expected a new checkpointLocation", moved.applied())
     moved.source.add(row("a", 5, 3), row(None, 7, 3))
     assert moved.run_ours() == moved.run_theirs() == [[("a", 2, 6), ("null", 2, 9)]]
