@@ -462,8 +462,9 @@ def restore() -> Drawing:
 # The floors of the house, from the top: each room of hybridstore with what it is for. tests/docs/test_site.py holds the
 # rooms to the folders of the tree.
 FLOORS: tuple[dict[str, str], ...] = (
+    {"testing": "a program, run in other ways", "serving": "a state over HTTP"},
     {"topologies": "declare, run, apply to a DataFrame, compare with a state"},
-    {"rescaling": "more, fewer shards", "rewinding": "back to a version", "inspection": "what is there"},
+    {"importing": "from Spark", "rescaling": "other shards", "rewinding": "go back", "inspection": "what is there"},
     {"spark": "queries of Spark"},
     {"topology": "windows, engine, run", "reading": "a state at a version"},
     {"state": "open, commit, checkpoint"},
