@@ -11,6 +11,7 @@ description. A rescale keeps the old shards in their place, and makes the new sh
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from changelog.cached_storage import CachedStorage
@@ -181,3 +182,23 @@ def check_generation(place: LocalStorage) -> None:
             f"(open it by its topology, or a shard of {place.url}/{generation_folder(newest.generation)}; "
             f"`hybridstore rescale {place.url} --back` returns to the shards before)"
         )
+
+
+def place_below(state: Path | str, folder: str) -> Path | str:
+    """Return the place of a folder ("": the state itself) below a state, a path or a url."""
+    if not folder:
+        return state
+    return f"{state}/{folder}" if isinstance(state, str) else state / folder
+
+
+def existing_shards(place: Storage, there: Generation) -> set[int]:
+    """Return the shards that have a folder. One request."""
+    above, names = "", [there.folder(shard).rpartition("/")[2] for shard in range(there.shards)]
+    if there.generation:
+        above = there.folder(0).rpartition("/")[0]
+    elif there.shards == 1:
+        return {0}
+    if isinstance(place, LocalStorage) and not (place.root / above).is_dir():
+        return set()
+    folders = set(place.folders(above))
+    return {shard for shard, name in enumerate(names) if name in folders}

@@ -17,7 +17,7 @@ from recovery.layout import SPARK_FOLDER
 from ..errors import ForeignFileError
 from ..state.changes import Change
 from ..state.directory import HybridStore
-from ..state.generations import shards_there
+from ..state.generations import place_below, shards_there
 from ..stores.kinds import KINDS
 from ..topology.adopt import TOPOLOGY, changes_of
 from ..topology.changes import Shorter
@@ -68,11 +68,7 @@ def _states(place: Storage) -> list[Any]:
         raise ForeignFileError(
             f"{root}: found no state, expected the location of a state, or Spark's checkpoint location"
         )
-    return [_below(root, folder) if (folder := there.folder(shard)) else root for shard in range(there.shards)]
-
-
-def _below(root: Path | str, folder: str) -> Path | str:
-    return f"{root}/{folder}" if isinstance(root, str) else root / folder
+    return [place_below(root, there.folder(shard)) for shard in range(there.shards)]
 
 
 def _counted(changes: list[Change], plan: Plan, stores: Iterator[Mapping[str, Any]]) -> list[Change]:

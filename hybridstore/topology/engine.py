@@ -28,7 +28,7 @@ from ..shards import shard_of
 from ..state.arguments import check
 from ..state.changes import announce, consents, judge
 from ..state.directory import HybridStore, open_store
-from ..state.generations import Generation, begin_shards, shards_there
+from ..state.generations import Generation, begin_shards, existing_shards, place_below, shards_there
 from ..state.numbers import TOTALS, added, row_of
 from ..state.opening import TUNING, Durability, Tuning, as_documented
 from ..state.policy import CheckpointPolicy
@@ -103,8 +103,8 @@ class Engine:
         # batches that could not be split by column, and why
         self._unsplit: Counter[Why] = Counter()
         there = self._generation(place)
-        paths = {_below(self.state, there.folder(shard)): shard for shard in range(shards)}
-        existing = _existing(place, there)
+        paths = {place_below(self.state, there.folder(shard)): shard for shard in range(shards)}
+        existing = existing_shards(place, there)
         present = [path for path, shard in paths.items() if shard in existing]
         self.states: list[HybridStore] = []
         """The open state of each shard."""
@@ -588,22 +588,3 @@ class Engine:
 def _rows(table: ResultTable) -> list[dict[str, Any]]:
     with collector_held():
         return list(table.rows(dict))
-
-
-def _below(state: Path | str, folder: str) -> Path | str:
-    if not folder:
-        return state
-    return f"{state}/{folder}" if isinstance(state, str) else state / folder
-
-
-def _existing(place: Storage, there: Generation) -> set[int]:
-    """Return the shards that have a folder. One request."""
-    above, names = "", [there.folder(shard).rpartition("/")[2] for shard in range(there.shards)]
-    if there.generation:
-        above = there.folder(0).rpartition("/")[0]
-    elif there.shards == 1:
-        return {0}
-    if isinstance(place, LocalStorage) and not (place.root / above).is_dir():
-        return set()
-    folders = set(place.folders(above))
-    return {shard for shard, name in enumerate(names) if name in folders}
