@@ -344,7 +344,13 @@ class CheckpointReader:
         """Load one block. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
         if self.ahead is not None and (ready := self.ahead.take(store, entry.block)) is not None:
             return ready
+        self._gather(entry)
         return self.with_layers(store, entry, self.layer(store, entry, entry.places[0]))
+
+    def _gather(self, entry: BlockEntry) -> None:
+        """Read the base and the layers of a far block side by side: as many layers, one round of requests."""
+        if entry.layers and self.far:
+            self.prefetch([entry])
 
     def layer(self, store: int, entry: BlockEntry, place: Place) -> Columns:
         """Load the base or a layer of a block. Raises CorruptCheckpointError. O(its size)."""
@@ -364,6 +370,7 @@ class CheckpointReader:
         checksum does not fit. O(block).
         """
         places = entry.places
+        self._gather(entry)
         if len(places) == 1:
             return self._look_at(store, entry, places[0])
         return Layers([self._look_at(store, entry, place) for place in reversed(places)])

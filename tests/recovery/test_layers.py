@@ -131,6 +131,23 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(tables:
     assert all(type(line.reader._look_at(1, e, e.places[0])) is RecordTable for e in line.entries()) is tables
 
 
+def test_the_layers_of_a_far_block_are_read_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(tables=True)
+    line.checkpoint({f"key {i:03d}": b"x" * 40 for i in range(200)}, set())
+    for i in range(3):
+        line.checkpoint({f"key {i:03d}": b"y"}, set())
+    (entry,) = line.entries()
+    assert len(entry.layers) == 3
+    reader = line.reader
+    assert reader is not None
+    assert reader.far
+    apart: list[str] = []
+    monkeypatch.setattr("recovery.pack.StoredPack.read", lambda self, *_: apart.append(self._name) or b"")
+    assert reader.block(1, entry).values[:4] == [b"y", b"y", b"y", b"x" * 40]
+    assert reader.look(1, entry).rows_of("key 001").values == [b"y"]
+    assert apart == []
+
+
 def test_an_emptied_block_has_no_line() -> None:
     line = Line(tables=False)
     line.checkpoint({f"key {i:03d}": b"x" * 40 for i in range(100)}, set())
