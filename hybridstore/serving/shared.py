@@ -17,7 +17,7 @@ from changelog.errors import HybridStoreError
 
 from ..reading.follow import Followed
 
-_LOG: Final = logging.getLogger("hybridstore.serving")
+_LOG: Final = logging.getLogger("hybridstore")
 
 
 class TooOldError(HybridStoreError):
