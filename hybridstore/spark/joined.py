@@ -23,7 +23,9 @@ from ..topology.joins.spec import LEFT, RIGHT, Input, Join, by_name, checked_inp
 from ..topology.joins.stores import declared_stores, unused
 from ..topology.plan import Custom, Plan
 from ..topology.times import TimeForm
-from .program import TopologyProgram, TopologyRunner
+from .arrow_schema import arrow_schema
+from .operator import spark_schema
+from .program import TopologyProgram, TopologyRunner, output_array
 from .steps import passed_through
 
 if TYPE_CHECKING:
@@ -132,13 +134,29 @@ class JoinProgram(TopologyProgram):
         if places is not None:
             kinds = [kinds[place] for place in places]
         fields = [pa.field(name, kind) for name, kind in zip(result, kinds, strict=True)]
+        maps = [step for step in join.behind if step.kind == "map"]
+        if maps:
+            if maps[-1].schema is None:
+                raise ValueError(
+                    "apply: map behind a join: output_schema: found None, expected the columns that the function "
+                    "returns, such as map(function, 'user string, n bigint'), because Spark has to know them before "
+                    "the first row"
+                )
+            fields = list(
+                arrow_schema(spark_schema(maps[-1].schema), getattr(schema.field(TIME).type, "tz", None) or "UTC")
+            )
         if join.late is not None:
-            if join.late in result:
+            if join.late in {field.name for field in fields}:
                 raise ValueError(
                     f"late: column: {join.late!r} is the name of another column of the results (choose another)"
                 )
             fields.append(pa.field(join.late, _late_type(join, structs)))
         if self.event_time is not None:
+            if join.behind:
+                raise ValueError(
+                    f"apply: event_time: found {join.behind[0].kind} behind the join, expected none (use where and "
+                    "select of the results)"
+                )
             if self.event_time in [field.name for field in fields]:
                 raise ValueError(
                     f"apply: event_time: {self.event_time!r} is the name of another column of the results (choose "
@@ -194,6 +212,12 @@ class JoinRunner(TopologyRunner):
             assert isinstance(run.logic, Joining)
             form: TimeForm = "ms" if pa.types.is_integer(table.schema.field(TIME).type) else "aware"
             columns = run.logic.table(results, form)
+            wanted = [name for name in output.names if name != self._event_time]
+            if columns and (columns.names is None or {*columns.names} != {*wanted}):
+                names = columns.names or sorted({name for row in columns.columns for name in row})
+                raise ValueError(
+                    f"map behind a join: found rows with {', '.join(names)}, expected {', '.join(wanted)} in each"
+                )
             known: dict[str, list[Any]] = dict(zip(columns.names or (), columns.columns, strict=False))
             if self._event_time is not None:
                 assert watermark is not None
@@ -201,7 +225,7 @@ class JoinRunner(TopologyRunner):
                 first = watermark.late_ms * 1000 + 1 if watermark.late_ms else 0
                 certain = [max(ts * 1000, first) for ts in run.logic.certain(results)]
                 known[self._event_time] = [*certain, *[None] * (columns.size - len(certain))]
-            arrays = [pa.array(known.get(field.name, []), field.type) for field in output]
+            arrays = [output_array(field, known.get(field.name, [])) for field in output]
             return pa.Table.from_arrays(arrays, schema=output)
 
 

@@ -1,6 +1,7 @@
 """What differs from Spark's own operators, without Spark: the tables of docs/spark.md name these tests."""
 
 import re
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -104,6 +105,28 @@ def test_an_expired_timer_is_handed_over_by_position() -> None:
     runner = program.open(group())
     runner.begin(batch(), 0, 1, None)  # type: ignore[arg-type]
     assert runner.process(pa.table({"k": [7], "v": [1]}), OUTPUT).to_pylist() == [{"k": "7 999"}]
+
+
+@pytest.mark.parametrize(
+    ("mode", "watermarked", "seen"),
+    [("ProcessingTime", True, (1000, 400)), ("ProcessingTime", False, (1000, -1)), ("None", True, (-1, -1))],
+)
+def test_a_class_with_timers_of_the_clock_is_given_the_watermark_of_its_query(
+    mode: str, watermarked: bool, seen: tuple[int, int]
+) -> None:
+    times: list[tuple[int, int]] = []
+
+    class Times(Renamed):
+        def handleInputRows(self, k: Any, r: Any, t: Any) -> Any:
+            times.append((t.getCurrentProcessingTimeInMs(), t.getCurrentWatermarkInMs()))
+            return iter(())
+
+    program = ProcessorProgram(Times(), ("k",), None, mode, None, {})  # type: ignore[arg-type]
+    program.watermarked = watermarked
+    runner = program.open(group())
+    runner.begin(replace(batch(), watermark_ms=400), 0, 1, None)  # type: ignore[arg-type]
+    runner.process(pa.table({"k": [7], "v": [1]}), OUTPUT)
+    assert times == [seen]
 
 
 def test_frames_of_a_key_have_at_most_the_rows_of_the_setting() -> None:

@@ -229,7 +229,9 @@ def test_steps_late_rows_and_broadcast_tables_give_the_rows_of_the_plain_engine(
     table = hs.table(name="r", key="k", timestamp="rt", columns=["rv"], delete="closed")
     joins = {
         "steps": kept.join(renamed, within=(f"{BEFORE} s", f"{AFTER} s"), how="left", select=SELECTED).late(),
-        "broadcast": stream.join(table, how="left", broadcast=True, on="k"),
+        "broadcast": stream.join(table, how="left", broadcast=True, on="k")
+        .filter(lambda row: row["lv"] != "left1.0")
+        .map(lambda row: {"lv": row["lv"].upper(), "rv": row["rv"]}, "lv string, rv string"),
     }
     for first, last in ((0, 3), (3, len(batches))):
         write(tmp_path / "in", batches[first:last], first)
@@ -289,5 +291,11 @@ def test_what_spark_cannot_run_is_refused_when_it_is_applied(tmp_path: Path, spa
     inputs = {"l": lefts, "r": rights.selectExpr("k", "rt", "length(rv) lv")}
     with pytest.raises(TypeError, match="input 'r': column 'lv': found int32, expected string"):
         stream.join(other, within="8 s", select={"k": "l.k"}).late().apply(inputs, "j", checkpoint=str(tmp_path / "ck"))
+    with pytest.raises(ValueError, match="map behind a join: output_schema: found None"):
+        join.map(dict).apply({"l": lefts, "r": rights}, "j", checkpoint=str(tmp_path / "ck"))
+    with pytest.raises(ValueError, match="event_time: found filter behind the join"):
+        join.filter(bool).apply(
+            {"l": lefts, "r": rights}, "j", checkpoint=str(tmp_path / "ck"), time="watermark", event_time="at"
+        )
     with pytest.raises(ValueError, match="'rv' is the name of another column"):
         join.late("rv").apply({"l": lefts, "r": rights}, "j", checkpoint=str(tmp_path / "ck"))

@@ -174,7 +174,7 @@ class Joining(CustomLogic):
             return table._replace(names=[*table.names, column], columns=[*table.columns, [None] * table.size])
         rows = list(table.rows(dict))
         layout = self._known and not any(step.kind == "map" for step in self.join.behind)
-        names = list(rows[0]) if rows else self._layout()[0] if layout else list(self._plan.key)
+        names = list(rows[0]) if rows else self._layout()[0] if layout else list(self.join.left_side.key)
         late = [self._late_row(names, *row) for row in self._late]
         return tabled_rows([*({**row, column: None} for row in rows), *late])
 
