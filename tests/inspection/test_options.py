@@ -23,6 +23,7 @@ EXPECTED: dict[str, set[str]] = {
     "list": {"--stores", "--checkpoints", "--logs", "--iso", "-o"},
     "stat": {"--at", "--top", "--by-age", "--histogram", "--iso", "--no-progress", "-o"},
     "keys": KEYS | {"--at", "-o"},
+    "waiting": KEYS | {"--input", "--alone", "--at", "--iso", "-o"},
     "get": WINDOWS | {"--at", "--iso", "-o"},
     "scan": KEYS | WINDOWS | {"--keys-only", "--at", "--iso", "-o"},
     "history": {"--since", "--until", "--limit", "--iso", "-o"},
