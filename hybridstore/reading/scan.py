@@ -237,8 +237,10 @@ class StoreView:
         return Count(records, blocks_live and changes_live and apart)
 
     @property
-    def packed_bytes(self) -> int:
-        """Bytes of the checkpoint's blocks that are in use."""
+    def packed_bytes(self) -> int | None:
+        """Bytes of the checkpoint's blocks that are in use; None without a checkpoint."""
+        if self._checkpoint is None:
+            return None
         return sum(entry.bytes for entry in (self.entries if self._estimate is None else self._lines))
 
     @property

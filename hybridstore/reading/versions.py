@@ -18,6 +18,7 @@ from recovery.line import Segment, Shape, Walk
 
 from .line import line_of
 from .places import Place
+from .texts import iso
 from .view import open_view, steadily
 
 
@@ -41,6 +42,12 @@ class Commit(NamedTuple):
     digest: bytes
     times: dict[int, int]
     records: dict[int, int]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Commit {self.version}, {iso(self.wall_ms)}, {sum(self.records.values())} mutations, {self.size} bytes, "
+            f"segment {self.segment}, digest {self.digest.hex()[:8]}>"
+        )
 
 
 class Reach(NamedTuple):

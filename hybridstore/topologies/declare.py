@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..topology.run import ResultRows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Topology(Steps):
     """A declared computation. Made by `hybridstore.stream`; see the methods for the steps.
 

@@ -71,7 +71,7 @@ def check_column(argument: str, name: object) -> None:
         raise ValueError(f"stream: {argument}: found an empty name, expected the name of a column")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Steps(Plan):
     """A plan with the steps that continue it; see `Topology`."""
 

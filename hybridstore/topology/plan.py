@@ -67,7 +67,7 @@ def passed_on(row: dict[str, Any], stores: object) -> list[dict[str, Any]]:
     return [row]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """The computation of a topology.
 
@@ -231,6 +231,10 @@ class Plan:
             stores += [f"{store.name} ({store.kind})" for store in self.custom.stores.values()]
         lines.append(f"stores      {', '.join(stores) or 'none'}")
         return "\n".join(("└─ " if i else "") + line for i, line in enumerate(lines))
+
+    def __repr__(self) -> str:
+        lines = (" ".join(line.strip("└─ ").split()) for line in str(self).splitlines())
+        return f"<{type(self).__name__} {' | '.join(lines)}>"
 
     # --- what workers ask ------------------------------------------------------------------------------------
 

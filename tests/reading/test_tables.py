@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridstore as hs
+from hybridstore.cli import run
 from hybridstore.inspection.api import InspectedState, InspectedStore
 from hybridstore.reading.tables import stream_of
 from hybridstore.reading.texts import format_key, plain, to_json
@@ -135,3 +136,26 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: without_nulls(item) for name, item in value.items() if without_nulls(item) not in (None, {})}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def test_a_commit_is_shown_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hs.open(tmp_path) as state:
+        state.key_value("users").put_all({"ann": 1, "bob": 2})
+        state.commit()
+    (commit,) = hs.inspect(tmp_path).versions
+    shown = repr(commit._replace(wall_ms=0))
+    assert shown.startswith("<Commit 1, 1970-01-01T00:00:00.000Z, 3 mutations, ")  # with the declaration of the store
+    assert shown.endswith(f"segment 1, digest {commit.digest.hex()[:8]}>")
+
+
+def test_bytes_of_a_store_without_a_checkpoint_are_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hs.open(tmp_path) as state:
+        state.key_value("users")["ann"] = 1
+        state.commit()
+        assert run(["inspect", "stat", str(tmp_path), "-o", "jsonl"]) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[0])["bytes"] is None
+        state.checkpoint(wait=True)
+        assert run(["inspect", "stat", str(tmp_path), "-o", "jsonl"]) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[0])["bytes"] > 0

@@ -579,3 +579,11 @@ def test_types_that_cannot_be_aggregated_on_spark_are_named_when_it_is_declared(
     frame: Any = [1]
     with pytest.raises(TypeError, match="df: found list, expected a streaming DataFrame"):
         apply_program(frame, program, name="x", checkpoint="/x", shards=1)
+
+
+def test_a_topology_shows_its_steps_in_one_line() -> None:
+    windows = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    assert repr(windows.aggregate(n=hs.Count())) == (
+        "<Topology stream key user; time ts | windowed_by TumblingWindows(size='1 minute', grace=None) | "
+        "aggregate n=Count(); emit record | stores windows (window)>"
+    )

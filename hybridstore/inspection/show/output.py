@@ -81,9 +81,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def size_cell(size: int) -> Shown:
-    """Return a number of bytes as a cell: rounded (12.3 MB) in tables, exact elsewhere."""
-    return Shown(size_text(size), size)
+def size_cell(size: int | None) -> Shown:
+    """Return a number of bytes as a cell: rounded (12.3 MB) in tables, exact elsewhere; empty for None."""
+    return Shown("" if size is None else size_text(size), size)
 
 
 def _text(value: Any) -> str:
