@@ -34,7 +34,9 @@ class Absent(LookupError):
     """
 
     def __init__(self, version: int, last: int, newest: int) -> None:
-        super().__init__(f"version {version} has left no object: batch {version - 1} did not reach this shard")
+        super().__init__(
+            f"version {version} was never written, or its object is lost: batch {version - 1} did not reach this shard"
+        )
         self.version = version
         self.last = last
         self.newest = newest

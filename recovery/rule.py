@@ -62,7 +62,10 @@ class Lost(LookupError):
     """An object that another one names as its parent is not there. `step` is the parent, `child` the object."""
 
     def __init__(self, step: Step, child: LogName) -> None:
-        super().__init__(f"version {step.version} with digest {step.digest.hex()}, the parent of {child}")
+        super().__init__(
+            f"the log object of version {step.version} with digest {step.digest[:4].hex()} is missing, though {child} "
+            "continues it"
+        )
         self.step = step
         self.child = child
 

@@ -9,7 +9,8 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tested"
 
 
 def run_tests(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    # one seed: whether five streams find a bug is no matter of luck here
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=1", str(folder)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
 
 
@@ -25,4 +26,5 @@ def test_the_tests_of_the_example_pass_and_find_a_planted_bug(tmp_path: Path) ->
     program.write_text(program.read_text(encoding="utf-8").replace(right, wrong), encoding="utf-8")
     answer = run_tests(folder)
     assert answer.returncode == 1
-    assert "shuffled(within='30 seconds')" in answer.stdout
+    # a stream out of order shows the bug by its cuts, a stream in order by another order
+    assert "cut_anyhow(" in answer.stdout or "shuffled(" in answer.stdout

@@ -503,7 +503,7 @@ class TestBothEngines:
         df = spark.readStream.schema("k string, t timestamp").option("maxFilesPerTrigger", 1).json(str(folder))
         df = df.withWatermark("t", "0 seconds")
         place = {"name": "op", "checkpoint": str(tmp_path / "ck"), "shards": 4}
-        answers = hsp.transform_with_state(df.groupBy("k"), Alarm(), Alarm.output, "Append", mode, **place)
+        answers = hsp.transform_with_state(df.groupBy("k"), Alarm(mode), Alarm.output, "Append", mode, **place)
         name = f"alarms{mode}"
         writer = answers.writeStream.format("memory").queryName(name).option("checkpointLocation", str(tmp_path / "ck"))
         writer.trigger(availableNow=True).start().awaitTermination()

@@ -41,7 +41,8 @@ def test_nobody_asks_for_a_kind_by_its_name() -> None:
         place
         for package in ("changelog", "recovery", "hybridstore")
         for path in sorted((ROOT / package).rglob("*.py"))
-        if path.name != "kinds.py" and "benchmark" not in path.parts
+        # descriptions of windows have names of their own, two of which are those of kinds
+        if path.name != "kinds.py" and path != ROOT / "hybridstore/aggregation/windows.py"
         for place in kinds_named(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
     ]
     assert asked == []

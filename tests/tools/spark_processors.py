@@ -138,13 +138,17 @@ class Alarm(StatefulProcessor):
 
     output = "k string"
 
+    def __init__(self, mode: str = "EventTime") -> None:
+        self.mode = mode
+
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         newest = max(int(row["t"].timestamp() * 1000) for row in rows)
         now = timerValues.getCurrentProcessingTimeInMs()
-        self.handle.registerTimer(newest + 1000 if timerValues.getCurrentWatermarkInMs() >= 0 else now + 1)
+        # in both modes a class is given the watermark of its query, as on Spark's operator
+        self.handle.registerTimer(newest + 1000 if self.mode == "EventTime" else now + 1)
         yield from ()
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:

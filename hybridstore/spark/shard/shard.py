@@ -172,10 +172,7 @@ class Shard:
             if loaded is None:
                 loaded = self._climb(log, version, runs, run_id)
         except Lost as lost:
-            raise MissingVersionError(
-                f"{log.storage.url}: the log object of version {lost.step.version} with digest "
-                f"{lost.step.digest[:4].hex()} is missing, though {lost.child} continues it (restore it from a copy)"
-            ) from None
+            raise MissingVersionError(f"{log.storage.url}: {lost} (restore it from a copy)") from None
         except Absent as absent:
             raise log.absent(version, absent) from None
         except FileNotFoundError as error:
