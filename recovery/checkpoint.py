@@ -347,6 +347,11 @@ class CheckpointReader:
         self._gather(entry)
         return self.with_layers(store, entry, self.layer(store, entry, entry.places[0]))
 
+    def parts(self, store: int, entry: BlockEntry) -> list[Columns]:
+        """Load the base and the layers of a block, the oldest first. Raises CorruptCheckpointError. O(their size)."""
+        self._gather(entry)
+        return [self.layer(store, entry, place) for place in entry.places]
+
     def _gather(self, entry: BlockEntry) -> None:
         """Read the base and the layers of a far block side by side: as many layers, one round of requests."""
         if entry.layers and self.far:

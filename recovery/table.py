@@ -115,6 +115,11 @@ class Whole:
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
 
+    @property
+    def keys(self) -> list[int]:
+        """How many keys the block has, as the only item."""
+        return [len(self._columns.keys)]
+
     def rows_of(self, key: Any) -> Columns:
         """Return the records of a key. O(log keys), with counts O(keys)."""
         return only(self._columns, key, key)
@@ -145,6 +150,11 @@ class RecordTable:
     def __len__(self) -> int:
         """How many keys the block has."""
         return len(self._order)
+
+    @property
+    def keys(self) -> list[int]:
+        """How many keys the block has, as the only item."""
+        return [len(self)]
 
     def rows_of(self, key: Any) -> Columns:
         """Return the records of a key, none if the block has none. Raises CorruptCheckpointError. O(log keys)."""
@@ -201,6 +211,11 @@ class Layers:
     def __len__(self) -> int:
         """How many parts there are."""
         return len(self._parts)
+
+    @property
+    def keys(self) -> list[int]:
+        """How many keys the base and each layer have, the oldest first."""
+        return [keys for part in reversed(self._parts) for keys in part.keys]
 
     def rows_of(self, key: Any) -> Columns:
         """Return the records of a key, none if it was deleted. Raises CorruptCheckpointError. O(layers log keys)."""

@@ -13,6 +13,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -40,6 +41,7 @@ from .block import (
     merge,
     pack_block,
     split,
+    with_layer,
 )
 from .checkpoint import CheckpointMeta, CheckpointReader, StoreRecord, encode_meta, index_hash
 from .compaction import Item, live_bytes, packs_to_rewrite
@@ -51,7 +53,7 @@ from .table import MOST_KEYS, pack_with_table
 
 # So many layers of a block of about one size become one.
 LAYERS: Final = 8
-# A block is rewritten when its layers have one of so many of the bytes of its base.
+# A block is rewritten when its layers have one of so many of the bytes of its base, or of its keys.
 LAYERED_SHARE: Final = 2
 # Packs records as a block: (its bytes, the hash of its content).
 PackBlock: TypeAlias = Callable[[Columns], tuple[bytes, bytes]]
@@ -168,37 +170,43 @@ class _Planner:
                     self._keep([[line]])
                     continue
                 counted = self._counted(line, changed)
-                if counted is not None and self._add_layer(line, changed, counted, 0):
+                if counted is not None and self._add_layer(line, changed, *counted, 0):
                     continue
-                before = self._previous.block(self._capture.number, line)
-                merged = merge(before, changed.columns, changed.removed)
+                parts = self._previous.parts(self._capture.number, line)
+                merged = merge(reduce(with_layer, parts), changed.columns, changed.removed)
                 if changed.over is None and counted is None and merged.keys:
                     whole = entry_of(line.block, bucket, merged, line.places[0])
-                    if self._add_layer(line, changed, whole, len(merged.ints)):
+                    if self._add_layer(line, changed, whole, [len(part.keys) for part in parts], len(merged.ints)):
                         continue
                 self._rewrite(bucket, self._laid_over(merged, changed.over))
 
-    def _counted(self, line: BlockEntry, change: BucketChange) -> BlockEntry | None:
-        """Return the line of a block with a change by looking for the changed keys alone; None if the block has to be
-        decoded for that: because it has times, whose bounds may change, or no table, or loses its first or last key.
-        O(changed log keys).
+    def _counted(self, line: BlockEntry, change: BucketChange) -> tuple[BlockEntry, list[int]] | None:
+        """Return the line of a block with a change, and how many keys its base and each layer have, by looking for the
+        changed keys alone; None if the block has to be decoded for that: because it has times, whose bounds may change,
+        or no table, or loses its first or last key, or because reading it twice is more requests. O(changed log keys).
         """
         columns, removed = change.columns, change.removed
         if change.over is not None or columns.ints or line.low >= 0 or not removed.isdisjoint((line.first, line.last)):
             return None
         assert self._previous is not None
+        if self._pack_block is pack_block or self._previous.far:
+            return None
         look = self._previous.look(self._capture.number, line)
         if not look.kept:
             return None
         before = sum(bool(look.rows_of(key).keys) for key in {*columns.keys, *removed})
         keys = line.keys - before + len(columns.keys)
         first, last = (columns.keys[0], columns.keys[-1]) if columns.keys else (line.first, line.last)
-        return line._replace(keys=keys, records=keys, first=min(line.first, first), last=max(line.last, last))
+        whole = line._replace(keys=keys, records=keys, first=min(line.first, first), last=max(line.last, last))
+        return whole, look.keys
 
-    def _add_layer(self, line: BlockEntry, change: BucketChange, whole: BlockEntry, width: int) -> bool:
+    def _add_layer(
+        self, line: BlockEntry, change: BucketChange, whole: BlockEntry, keys: Sequence[int], width: int
+    ) -> bool:
         """Write what changed of a block as a layer over it, `whole` being the block's line but for its layers and its
         id; False if the block is to be rewritten: when it is too long now, or its layers become large. As many layers
-        of about one size are written as one. `width` is how many columns of times there are. O(changed).
+        of about one size are written as one. `keys` is how many keys the base and each layer have, `width` how many
+        columns of times there are. O(changed).
         """
         if whole.records > self._limit + self._limit // 2:
             return False
@@ -206,13 +214,16 @@ class _Planner:
         plan, number = self._plan, self._capture.number
         layer = layer_of(change.columns, change.removed, width)
         data, hashed = self._pack_block(layer)
-        kept = list(line.layers)
+        kept, (base_keys, *kept_keys) = list(line.layers), keys
         while (start := _first_alike(kept, len(data))) <= len(kept) - (LAYERS - 1):
             for place in reversed(kept[start:]):
                 layer = merge(self._previous.layer(number, line, place), layer, set())
-            del kept[start:]
+            del kept[start:], kept_keys[start:]
             data, hashed = self._pack_block(layer)
         if (sum(place.size for place in kept) + len(data)) * LAYERED_SHARE > line.size:
+            return False
+        # layers of few bytes (deletes, short values) may cover most of the base, whose bytes would stay for ever
+        if (sum(kept_keys) + len(layer.keys)) * LAYERED_SHARE > base_keys:
             return False
         pack, offset = self._writer.add(number, plan.next_block, data, hashed)
         layers = (*kept, Place(pack, offset, len(data), hashed))

@@ -148,6 +148,38 @@ def test_the_layers_of_a_far_block_are_read_in_one_round(monkeypatch: pytest.Mon
     assert apart == []
 
 
+@pytest.mark.parametrize("tables", [False, True])
+@pytest.mark.parametrize("short", [False, True])
+def test_what_a_base_has_of_deleted_and_shortened_records_does_not_stay(tables: bool, short: bool) -> None:
+    r = random.Random(7)
+    line = Line(tables=tables)
+    line.checkpoint({f"key {i:04d}": r.randbytes(1000) for i in range(1000)}, set())
+    keys = r.sample(sorted(line.rows), 980)
+    for at in range(0, 980 * (1 + short), 49):
+        some = keys[at % 980 :][:49]
+        line.checkpoint(dict.fromkeys(some, b"x") if short else {}, set() if short else set(some))
+    assert line.reader is not None
+    size = sum(len(key) + len(value) for key, value in line.rows.items())
+    assert sum(entry.bytes for entry in line.entries()) < 4 * size
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_a_checkpoint_reads_a_far_block_once(monkeypatch: pytest.MonkeyPatch, tables: bool) -> None:
+    line = Line(tables=tables)
+    line.checkpoint({f"key {i:03d}": b"x" * 40 for i in range(200)}, set())
+    (entry,) = line.entries()
+    reads, get_ranges = [], line.storage.get_ranges
+
+    def counted(name: str, ranges: Any) -> Any:
+        reads.extend(ranges)
+        return get_ranges(name, ranges)
+
+    monkeypatch.setattr(line.storage, "get_ranges", counted)
+    line.checkpoint({"key 100": b"y"}, set())
+    assert len(line.entries()[0].layers) == 1
+    assert reads.count((entry.offset, entry.size)) == 1
+
+
 def test_an_emptied_block_has_no_line() -> None:
     line = Line(tables=False)
     line.checkpoint({f"key {i:03d}": b"x" * 40 for i in range(100)}, set())
