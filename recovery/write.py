@@ -208,13 +208,15 @@ class _Planner:
         of about one size are written as one. `keys` is how many keys the base and each layer have, `width` how many
         columns of times there are. O(changed).
         """
-        if whole.records > self._limit + self._limit // 2:
+        kept, (base_keys, *kept_keys) = list(line.layers), keys
+        changed = len(change.columns.keys) + len(change.removed)
+        # keys of records that were written and deleted since the checkpoint before are deleted keys, too: any number
+        if whole.records > self._limit + self._limit // 2 or changed * LAYERED_SHARE > min(base_keys, MOST_KEYS):
             return False
         assert self._previous is not None
         plan, number = self._plan, self._capture.number
         layer = layer_of(change.columns, change.removed, width)
         data, hashed = self._pack_block(layer)
-        kept, (base_keys, *kept_keys) = list(line.layers), keys
         while (start := _first_alike(kept, len(data))) <= len(kept) - (LAYERS - 1):
             for place in reversed(kept[start:]):
                 layer = merge(self._previous.layer(number, line, place), layer, set())

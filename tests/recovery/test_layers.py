@@ -18,7 +18,7 @@ from hybridstore.state.opening import Tuning
 from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, layer_of, merge, with_layer
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CorruptCheckpointError
-from recovery.table import Layers, RecordTable
+from recovery.table import MOST_KEYS, Layers, RecordTable
 from recovery.verify import verify
 from recovery.write import LAYERED_SHARE, LAYERS, CheckpointReport, write_checkpoint
 from tests.tools.checkpoints import flip, own_packs, reader_of
@@ -161,6 +161,15 @@ def test_what_a_base_has_of_deleted_and_shortened_records_does_not_stay(tables: 
     assert line.reader is not None
     size = sum(len(key) + len(value) for key, value in line.rows.items())
     assert sum(entry.bytes for entry in line.entries()) < 4 * size
+
+
+def test_more_keys_than_a_table_has_are_written_and_deleted_between_two_checkpoints() -> None:
+    line = Line(tables=True)
+    line.checkpoint({f"key {i:05d}": b"x" for i in range(200)}, set())
+    line.checkpoint({"key 00007": b"y"}, {f"key {i:05d}" for i in range(200, 201 + MOST_KEYS)})
+    assert line.reader is not None
+    (entry,) = line.entries()
+    assert dict(zip(line.reader.block(1, entry).keys, line.reader.block(1, entry).values, strict=True)) == line.rows
 
 
 @pytest.mark.parametrize("tables", [False, True])
