@@ -286,6 +286,8 @@ def from_rows(
                 if key is None:
                     null_keys += 1
                     times.pop()
+                    if unkeyed is not None:
+                        unkeyed.append((dict(row), moment))
                     continue
             try:
                 value = project(row)

@@ -41,13 +41,16 @@ def times_of(column: pa.ChunkedArray) -> Ints | None:
     return None if int(milliseconds.min()) < 0 or int(milliseconds.max()) >= 2**62 else milliseconds
 
 
+def plain_key(kind: pa.DataType) -> bool:
+    """Whether a type of a key column is text or whole numbers, which are compared by column."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
+
+
 def keys_of(columns: list[pa.ChunkedArray], rows: int) -> Keys | None:
     """Return the keys of a batch of so many rows, or None if some are missing or are neither text nor whole numbers."""
     combined: Keys | None = None if columns else Keys([], [ALL], np.zeros(rows, np.int64))
     for column in columns:
-        kind = column.type
-        plain = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
-        if column.null_count or not plain:
+        if column.null_count or not plain_key(column.type):
             return None
         encoded = whole(column).dictionary_encode()
         distinct = encoded.dictionary

@@ -18,7 +18,7 @@ import pyarrow as pa
 from ...clock import INT64_MAX
 from ...shards import shard_of
 from ..batch import arrow_rows, key_columns
-from ..columns.arrow import keys_of, times_of
+from ..columns.arrow import keys_of, plain_key, times_of
 from ..columns.buffers import array_of, taken_at
 from ..columns.why import Why
 from ..plan import Plan
@@ -79,7 +79,8 @@ def fits(plan: Plan, sides: Sides) -> Why | None:
             return Why.MISSING
         if table.column(source.timestamp).null_count:
             return Why.TIMES
-        if any(table.column(name).null_count for name in source.key):
+        # a float may be nan, which is no key, and rows without a key are taken one by one
+        if any(table.column(name).null_count or not plain_key(table.schema.field(name).type) for name in source.key):
             return Why.KEYS
     return None
 
@@ -187,6 +188,8 @@ def _order(sides: Sides, keyed: _Keyed) -> Ints | None:
         if width:
             here = [int(place) for place in order[tied] if offset <= place < offset + width]
             for at, row in zip(here, arrow_rows(taken_at(table, [at - offset for at in here])), strict=True):
+                if any(value != value for value in row.values()):
+                    return None  # nan has no order
                 rows[at] = sorted(row.items())
         offset += width
     groups = np.split(tied, np.flatnonzero(ascending[tied][1:] != ascending[tied][:-1]) + 1)
@@ -301,6 +304,7 @@ def _ranges(
     at = lefts.at[of_left]
     start = lefts.codes[at] * width
     since = lefts.times[at] - base
+    reach = min(reach[0], width), min(reach[1], width)  # numbers of 64 bits: no partner is farther than all rows
     places = rights.places[of_right]
     low = np.searchsorted(places, start + np.clip(since - reach[0], 0, width - 1), "left")
     high = np.searchsorted(places, start + np.clip(since + reach[1], -1, width - 1), "right")

@@ -1,0 +1,119 @@
+"""Joins of odd rows: keys with nan or a part that is null, batches of different columns, a reach beyond 64 bits."""
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.clock import Watermark
+from hybridstore.topology.engine import Engine
+from hybridstore.topology.joins.rows import Sides
+from hybridstore.topology.joins.spec import HOWS
+from tests.conftest import SEED
+from tests.tools.hooks import crash
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("numpy")
+Row = dict[str, Any]
+
+
+def join_of(how: str, key: Any = "k", within: Any = 5, grace: int = 0) -> hs.Topology:
+    stream = hs.stream(name="left", key=key, timestamp="lt", columns=["a"])
+    right = hs.stream(name="right", key=key, timestamp="rt", columns=["b"])
+    return stream.join(right, within=within, how=how, grace=grace)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["rows", "tables"])
+@pytest.mark.parametrize("how", HOWS)
+def test_a_row_with_nan_as_key_comes_out_alone_as_one_with_null(how: str, form: str) -> None:
+    lefts = [{"k": math.nan, "lt": 1, "a": 1}, {"k": None, "lt": 1, "a": 2}, {"k": 1.0, "lt": 1, "a": 3}]
+    rights = [{"k": math.nan, "rt": 1, "b": 1}, {"k": None, "rt": 1, "b": 2}, {"k": 1.0, "rt": 1, "b": 3}]
+    inputs: Any = {"left": lefts, "right": rights}
+    if form == "tables":
+        inputs = {name: pa.Table.from_pylist(rows) for name, rows in inputs.items()}
+    results = list(join_of(how).run(inputs, flush=True))
+    lonely = [row.get("a") or -row["b"] for row in results if not (row.get("a") == 3 or row.get("b") == 3)]
+    expected = {"left": [1, 2], "anti": [1, 2], "right": [-2, -1], "full": [-2, -1, 1, 2]}
+    assert sorted(lonely) == expected.get(how, [])
+
+
+@pytest.mark.parametrize("clocked", [False, True])
+def test_a_row_without_a_key_keeps_the_other_columns_of_its_key(clocked: bool, tmp_path: Path) -> None:
+    join = join_of("full", ["k", "m"])
+    engine = Engine(join, tmp_path / "state", durability="os")
+    rows = [(0, {"k": 5, "m": None, "lt": 10, "a": 1}), (1, {"k": None, "m": 6, "rt": 10, "b": 2})]
+    clock = Watermark(late_ms=0, now_ms=0) if clocked else None
+    results = list(engine.table_of(0, engine.commit_parts(rows, 0)[0], clock).rows(dict))
+    assert len(results) == (0 if clocked else 2)
+    engine.states[0].commit()
+    crash(engine.states[0])
+    engine = Engine(join, tmp_path / "state", durability="os")
+    results += engine.flush_shard(0).rows(dict)
+    engine.close()
+    assert [(row["k"], row["m"], row["a"], row["b"]) for row in results] == [(5, None, 1, None), (None, 6, None, 2)]
+
+
+def test_batches_of_different_columns_are_committed_together() -> None:
+    lefts = [
+        pa.RecordBatch.from_pylist([{"k": 1, "lt": 1, "a": 1}]),
+        pa.RecordBatch.from_pylist([{"k": 1, "lt": 2, "a": None}]),
+        pa.RecordBatch.from_pylist([{"k": 1, "lt": 3, "a": 1.5}]),
+        pa.RecordBatch.from_pylist([{"k": 1, "lt": 4}]),
+    ]
+    rights = [pa.RecordBatch.from_pylist([{"k": 1, "rt": 5, "b": 7}])]
+    results = list(join_of("left").run({"left": lefts, "right": rights}, flush=True))
+    assert [row["a"] for row in results] == [1, None, 1.5, None]
+    assert [type(row["a"]) for row in results[::2]] == [int, float]
+    assert {row.commit for row in results} == {1}
+
+
+@pytest.mark.parametrize("within", [(0, 2**63 - 20), (2**63 - 20, 0), (2**62 - 10, 2**62 - 10)])
+def test_a_reach_as_far_as_64_bits_joins_all_rows(within: tuple[int, int]) -> None:
+    lefts = [{"k": 1, "lt": ts, "a": ts} for ts in (10, 100, 5000)]
+    rights = [{"k": 1, "rt": ts, "b": ts} for ts in (10, 100, 5000)]
+    tables = {"left": pa.Table.from_pylist(lefts), "right": pa.Table.from_pylist(rights)}
+    join = join_of("inner", within=within)
+    rows = list(join.run({"left": lefts, "right": rights}))
+    assert len(rows) == sum(a["lt"] - within[0] <= b["rt"] <= a["lt"] + within[1] for a in lefts for b in rights)
+    assert list(join.run(tables)) == rows
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0, math.nan, -1.0, 2.0], [1.0, -0.0, 0.0, None], [[1, 2], [], None], [b"", b"x"]]
+)
+@pytest.mark.parametrize("how", HOWS)
+def test_tables_of_odd_values_give_the_log_and_the_counts_of_rows(how: str, values: list[Any], tmp_path: Path) -> None:
+    for number, kind in enumerate((pa.int8(), pa.float64(), pa.large_string(), pa.dictionary(pa.int8(), pa.string()))):
+        rng = random.Random(f"{SEED} {how} {number} {values}")
+        keys = [0, 1, 2] if number == 0 else [0.0, -0.0, 1.5, math.nan] if number == 1 else ["", "a", "é"]
+        shards = rng.choice((1, 2))
+        engines = [
+            Engine(join_of(how, grace=9), tmp_path / f"{number}-{form}", shards=shards, durability="os")
+            for form in ("rows", "tables")
+        ]
+        for _ in range(4):
+            sides = []
+            count = rng.choice((1, 20))
+            for ts, value in (("lt", "a"), ("rt", "b")):
+                rows = [
+                    {"k": rng.choice(keys), ts: rng.randrange(12), value: rng.choice(values)}
+                    for _ in range(rng.choice((0, 20)) or (count if value == "b" else 0))
+                ]
+                kinds = pa.Table.from_pylist([{value: part} for part in values]).schema.field(value)
+                schema = pa.schema([("k", kind), (ts, pa.int64()), kinds])
+                sides.append(pa.Table.from_pylist(rows, schema=schema) if rows else None)
+            given = Sides(*sides)
+            parts = [engines[0].commit_parts(given.tagged(), 0), engines[1].commit_parts(given, 0)]
+            for shard in range(shards):
+                whole = [engine.table_of(shard, part[shard]) for engine, part in zip(engines, parts, strict=True)]
+                assert repr(list(whole[0].rows(dict))) == repr(list(whole[1].rows(dict)))
+                for engine in engines:
+                    engine.states[shard].commit()
+                assert engines[0].states[shard].group.digest == engines[1].states[shard].group.digest
+        assert engines[0].left_out == engines[1].left_out
+        assert engines[0].dropped == engines[1].dropped
+        for engine in engines:
+            engine.close()
