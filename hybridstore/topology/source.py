@@ -15,7 +15,7 @@ from typing import Any, Final
 from recovery.errors import RestoreError
 
 from ..clock import time_ms
-from .batch import as_row, is_arrow
+from .batch import arrow_rows, as_row, is_arrow
 from .times import arrow_times
 
 _ADVICE: Final = (
@@ -249,9 +249,11 @@ def _up_to(positions: Any, at: Any) -> int:
 
 
 def joined_batches(batches: list[Any]) -> Any:
-    """Return Arrow batches as one; None for none. O(batches)."""
+    """Return Arrow batches as one, or as rows if they have different columns; None for none. O(batches)."""
     if len(batches) < 2:
         return batches[0] if batches else None
+    if any(not batch.schema.equals(batches[0].schema) for batch in batches):
+        return [row for batch in batches for row in arrow_rows(batch)]
     import pyarrow as pa
 
     return pa.concat_tables([part if isinstance(part, pa.Table) else pa.Table.from_batches([part]) for part in batches])

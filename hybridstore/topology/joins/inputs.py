@@ -205,7 +205,9 @@ class _Head:
 def _commit(parts: Sequence[list[Any]]) -> Any:
     """Return the rows of both inputs, given as lists and Arrow tables; None for none."""
     if all(is_arrow(part) for of_side in parts for part in of_side):
-        return Sides(*map(joined_batches, parts)) if any(parts) else None
+        sides = Sides(*map(joined_batches, parts))
+        if not any(isinstance(side, list) for side in sides):
+            return sides if any(parts) else None
     rows: list[tuple[int, Any]] = []
     for side, of_side in enumerate(parts):
         for part in of_side:
