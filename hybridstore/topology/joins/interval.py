@@ -238,23 +238,23 @@ class IntervalJoin:
         alone = [place for place, ts in enumerate(near.times) if not partners.between(ts - before, ts + after)]
         return _Near([near.times[place] for place in alone], [near.values[place] for place in alone])
 
-    def wait_without_key(self, side: int, value: Any, ts: int) -> None:
+    def wait_without_key(self, side: int, key: Any, value: Any, ts: int) -> None:
         """Let a row without a key wait until no partner could arrive any more, as it does in Spark."""
         store, due = self._keyless[side], self._keyless_due[side]
         assert store is not None
         assert due is not None
-        store.put(side, value, ts)
-        due.add([side], [ts], [value])
+        store.put(side, [key, value], ts)
+        due.add([side], [ts], [[key, value]])
 
     def _without_key(self, now: int) -> Pairs:
         """Return the rows without a key whose time has passed, by side and time."""
         pairs = Pairs()
         for side, due in enumerate(self._keyless_due):
-            for ts, _, value in [] if due is None else due.take(now - self._join.due_ms(side) - 1):
+            for ts, _, (key, value) in [] if due is None else due.take(now - self._join.due_ms(side) - 1):
                 if side == LEFT:
-                    pairs.add(None, ts, value, None, None)
+                    pairs.add(key, ts, value, None, None)
                 else:
-                    pairs.add(None, None, None, ts, value)
+                    pairs.add(key, None, None, ts, value)
         return pairs
 
     def _unmatched(self, now: int) -> Pairs:

@@ -112,14 +112,14 @@ class Joining(CustomLogic):
 
     def _take_alone(self, side: int, row: dict[str, Any], ts: int, alone: Pairs, clock: Watermark | None) -> None:
         """Take a row without a key: it comes out at once, or by a watermark when its time has passed, as in Spark."""
-        value = self.shapes[side].encoded(row)
+        value, key = self.shapes[side].encoded(row), self.shapes[side].no_key(row)
         if clock is not None and isinstance(self.logic, IntervalJoin) and self.join.alone(side):
-            self.logic.wait_without_key(side, value, ts)
+            self.logic.wait_without_key(side, key, value, ts)
             return
         if side == LEFT and (self.join.kept_whole(LEFT) or self.join.how == "anti"):
-            alone.add(None, ts, value, None, None)
+            alone.add(key, ts, value, None, None)
         elif side == RIGHT and self.join.kept_whole(RIGHT) and self.join.interval:
-            alone.add(None, None, None, ts, value)
+            alone.add(key, None, None, ts, value)
 
     def _late_through(self, side: int, clock: Watermark | None) -> int:
         if isinstance(self.logic, IntervalJoin):

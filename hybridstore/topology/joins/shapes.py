@@ -83,6 +83,11 @@ class Shape:
             values.append(_plain(moment))
         return values
 
+    def no_key(self, row: Mapping[str, Any]) -> Any:
+        """Return what a row has in place of a key: a column is None or nan, others may have values. O(columns)."""
+        parts = tuple([_plain(row[name]) for name in self._source.key])
+        return parts[0] if len(parts) == 1 else parts
+
     def _as_dict(self, row: Mapping[str, Any]) -> dict[str, Any]:
         moment = row[self._source.timestamp]
         value = {name: part for name, part in row.items() if name not in self._source.key}
