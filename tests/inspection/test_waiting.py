@@ -88,3 +88,21 @@ def test_rows_wait_for_a_table_only_with_a_grace(tmp_path: Path, capsys: pytest.
     counts = hs.stream(key="item", timestamp="sold").windowed_by(hs.TumblingWindows(5)).aggregate(n=hs.Count())
     list(counts.run(rows["sales"], tmp_path / "counts"))
     waiting(tmp_path / "counts", capsys, code=1)
+
+
+def test_a_row_whose_partner_has_expired_is_not_shown_as_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Engine(interval("inner", 10, 100, 0), tmp_path / "state", durability="os") as engine:
+        commits: list[dict[str, list[dict[str, Any]]]] = [
+            {"left": [{"k": 1, "lt": 10, "a": 1}], "right": [{"k": 1, "rt": 0, "b": 1}]},
+            {"left": [{"k": 2, "lt": 60, "a": 1}]},
+            {"left": [{"k": 3, "lt": 61, "a": 1}]},
+        ]
+        pairs = 0
+        for commit in commits:
+            pairs += len(engine.process_many(commit))
+            engine.commit()
+    assert pairs == 1
+    assert [(row["key"], row["partners"]) for row in waiting(tmp_path / "state", capsys)] == [(1, None), (2, 0), (3, 0)]
+    assert [row["key"] for row in waiting(tmp_path / "state", capsys, "--alone")] == [2, 3]

@@ -43,7 +43,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(look: Look, given: Namespace) -> int:
     """Show the rows of a join that wait: since which time, for rows of which input with times from when to when, until
-    the time of the join has passed which time, and how many partners each has so far.
+    the time of the join has passed which time, and how many partners each has so far. The number is null where a
+    partner may have expired, and such a row is not `--alone`.
 
     A row of a join of two streams waits as long as a partner may arrive. In a left, right, full or anti join a row
     without a partner comes out behind `until`. A row of an as-of join with a grace waits for the versions of its time.
@@ -97,7 +98,9 @@ def _rows(look: Look, view: View, wait: Wait, chosen: Selection, *, alone: bool)
         if wait.before_ms is not None:
             near = Selection(record.key, record.key, window_from=low, window_to=ts + wait.after_ms)
             partners = 0 if other is None else sum(1 for _ in other.records(near))
-            if alone and partners:
+            if not partners and other is not None and max(0, ts - wait.before_ms) <= other.expired_through:
+                partners = None  # a partner may have expired: only where such rows come out alone is it kept so long
+            if alone and partners != 0:
                 continue
         yield {
             **look.label(view.place),
