@@ -173,15 +173,15 @@ def to_table(frames: Iterable[Any], schema: Any, output: pa.Schema, settings: Fr
     parts = [frame for frame in frames if len(frame)]
     if not parts:
         return output.empty_table()
-    of_parts = [_places(part, schema.names, settings.by_name) for part in parts]
+    of_parts = [
+        (_places(part, schema.names, settings.by_name), [column for _, column in part.items()]) for part in parts
+    ]
     arrays = []
     for place, field in enumerate(schema.fields):
-        columns = [part._get_column_array(places[place]) for part, places in zip(parts, of_parts, strict=True)]
-        types = {column.dtype for column in columns}
+        series = [columns[places[place]] for places, columns in of_parts]
+        types = {column.dtype for column in series}
         if len(types) == 1 and isinstance(next(iter(types)), np.dtype):
-            series = [pd.Series(np.concatenate([np.asarray(column) for column in columns]))]
-        else:
-            series = [part.iloc[:, places[place]] for part, places in zip(parts, of_parts, strict=True)]
+            series = [pd.Series(np.concatenate([column.to_numpy() for column in series]))]
         kind = output.field(place).type
         chunks = [_array(each, field, kind, settings) for each in series]
         arrays.append(pa.chunked_array(chunks, kind))
