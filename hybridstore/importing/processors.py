@@ -49,6 +49,34 @@ def _texts(handle: Handle, key: Sequence[str], table: pa.Table) -> list[str]:
     return list(map(handle.keys.stored, zip(*columns, strict=True))) if columns else ["[]"] * table.num_rows
 
 
+def _listed(column: pa.ChunkedArray) -> list[Any]:
+    """Return a column as Python values, with maps as dicts, as processors give them. O(values)."""
+    values: list[Any] = column.to_pylist()
+    # Arrow lists a map as pairs
+    return [_with_maps(value, column.type) for value in values] if _has_map(column.type) else values
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_map(kind) or any(_has_map(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _with_maps(value: Any, kind: pa.DataType) -> Any:
+    import pyarrow as pa
+
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        pairs = ((_with_maps(key, kind.key_type), _with_maps(part, kind.item_type)) for key, part in value)
+        return {_tuple(key) if isinstance(key, dict) else key: part for key, part in pairs}
+    if pa.types.is_struct(kind):
+        return {field.name: _with_maps(value[field.name], field.type) for field in kind}
+    if pa.types.is_list(kind):
+        return [_with_maps(part, kind.value_type) for part in value]
+    return value
+
+
 def _tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value.values())
 
@@ -87,9 +115,9 @@ def _fill(variable: Variable, texts: list[str], rows: pa.Table, number: int) -> 
     variable computes this time.
     """
     ttl_ms, before = variable._ttl_ms or 0, variable.now
-    values = rows.column(f"s{number}").to_pylist()
+    values = _listed(rows.column(f"s{number}"))
     expiries = rows.column(EXPIRY).to_pylist()
-    keys = rows.column(f"m{number}").to_pylist() if isinstance(variable, MapVariable) else [None] * len(values)
+    keys = _listed(rows.column(f"m{number}")) if isinstance(variable, MapVariable) else [None] * len(values)
     for text, value, expiry, key in zip(texts, values, expiries, keys, strict=True):
         variable.key = text
         if isinstance(variable, ListVariable):
@@ -118,7 +146,7 @@ class Groups:
         handle = Handle(group, keys=GroupingKeys(program.key_columns))
         variable = handle.getValueState(STATE, program.state)
         handle.begin(batch.timestamp_ms)
-        values, expiries = table.column("s0").to_pylist(), table.column(EXPIRY).to_pylist()
+        values, expiries = _listed(table.column("s0")), table.column(EXPIRY).to_pylist()
         for text, value, expiry in zip(_texts(handle, program.key, table), values, expiries, strict=True):
             handle.select_stored(text)
             if value is not None:
