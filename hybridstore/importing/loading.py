@@ -8,6 +8,7 @@ checkpoint and the settings are those of a batch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -104,6 +105,28 @@ def _keys(plan: Plan, table: pa.Table) -> list[Any]:
     return joined_keys(list(map(arrow_list, key_columns(plan, table))), table.num_rows)
 
 
+def _check_once(keys: list[Any], starts: list[Any]) -> None:
+    """Raise ImportRefusedError if two rows have one key and one window: the second would replace the first. O(rows)."""
+    if len(set(zip(keys, starts, strict=True))) < len(keys):
+        (key, _), rows = Counter(zip(keys, starts, strict=True)).most_common(1)[0]
+        raise ImportRefusedError(
+            f"key {key}: found {rows} rows of one key and window, expected one (add the rows up first, and let "
+            "columns= keep the old keys apart)"
+        )
+
+
+def _check_windows(windows: Any, starts: list[Any], table: pa.Table) -> None:
+    """Raise ImportRefusedError for a window that is none of the topology's. `table` may have the ends. O(rows)."""
+    ends = arrow_list(table.column(END)) if END in table.column_names else [None] * len(starts)
+    for start, end in dict.fromkeys(zip(starts, ends, strict=True)):
+        if start is None or start not in windows.windows_for(start) or end not in (None, windows.end_of(start)):
+            given = f"{start}" if end is None else f"{start} to {end}"
+            raise ImportRefusedError(
+                f"window {given} (ms): found in the state, expected windows of {windows!r} (declare the windows of the "
+                "state: size, advance, align_to)"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Aggregates:
     """Aggregates of windows, of sessions, or without windows: buffers of Spark's begin the aggregates of a plan.
@@ -135,13 +158,16 @@ class Aggregates:
             rows = zip(*(read[part] for part in self.parts), strict=True)
             values = [form.value(-1, list(row)) for row in rows]
         keys = _keys(self.plan, table)
+        starts = arrow_list(table.column(START)) if START in table.column_names else [None] * len(keys)
+        _check_once(keys, starts)
         if isinstance(self.plan.windows, Forever):
             windowed.store.put_columns(keys, values, [0] * len(keys))
         elif isinstance(self.plan.windows, SessionWindows):
-            starts, ends = arrow_list(table.column(START)), arrow_list(table.column(END))
+            ends = arrow_list(table.column(END))
             windowed.store.put_many(list(zip(keys, starts, ends, values, strict=True)))
         else:
-            windowed.store.put_columns(keys, values, arrow_list(table.column(START)))
+            _check_windows(self.plan.windows, starts, table)
+            windowed.store.put_columns(keys, values, starts)
         if self.clocked:
             windowed.stream_time = max(windowed.stream_time, batch.watermark_ms)
         windowed.written()

@@ -161,7 +161,8 @@ def _aggregates(asked: Asked) -> Move:
             raise ImportRefusedError(f"{where}: found {has} in Spark's key, expected windows as in {plan.windows!r}")
         for column in windows:
             fields.pop(column)
-            times = [f.unix_millis(f.col(f"{column}.start")).alias(START)]
+            bounds = ((f"{column}.start", START), (f"{column}.end", END))
+            times = [f.unix_millis(f.col(bound)).alias(name) for bound, name in bounds]
     named = dict(zip(plan.aggregates.names, plan.aggregates.parts, strict=True))
     order = list(named) if asked.order is None else list(asked.order)
     if sorted(order) != sorted(named):
