@@ -16,6 +16,7 @@ from ..spark.operator import Applied, applied, spark_schema, to_shards, with_sha
 from ..spark.operator_file import FIRST_BATCH, read_chain
 from ..spark.session import prepare
 from ..spark.sharding import SHARD_COLUMN
+from ..spark.ticks import with_every_shard
 from .first_batch import OnStep, first_batch, in_tasks, watched
 from .loading import DONE, START, Loading
 from .moves import Asked, Move, move_of
@@ -95,14 +96,15 @@ def load_state(known: Applied, move: Move, where: str, standing: Standing, progr
     done = spark_schema(DONE)
     loading = Loading(operator.program, move.loader)
     name = ask(session, partial(new_query_id, operator.location))
-    rows = arrow_schema(move.rows.schema, zone)
-    function = first_batch(operator, loading, where, arrow_schema(done, zone), name, standing.times, rows)
+    function = first_batch(operator, loading, where, arrow_schema(done, zone), name, standing.times)
     sharded = with_shards(move.rows, move.rows.columns, operator.program, operator.shards)
     try:
         with watched(operator, sharded, progress):
             # stores are filled fastest in the order of time
             by_time = [START] if START in sharded.columns else []
-            lying = to_shards(sharded, operator).sortWithinPartitions(SHARD_COLUMN, *by_time)
+            lying = to_shards(with_every_shard(sharded, operator.shards), operator).sortWithinPartitions(
+                SHARD_COLUMN, *by_time
+            )
             counted = in_tasks(lying, function, done).collect()
     except PySparkException as error:
         refused = _REFUSED.search(str(error))

@@ -25,7 +25,7 @@ from ..spark.operator_file import FIRST_BATCH, operator_storage
 from ..spark.query_log import BatchTime
 from ..spark.shard.cache import CACHE
 from ..spark.shipped import Operator, carried
-from ..spark.worker import ShardWork, begun_batch, by_shard, with_all
+from ..spark.worker import ShardWork, begun_batch, by_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,7 @@ class FirstBatch:
         operator = replace(self.operator, program=self.program, output=self.output)
         arrived = by_shard([part for part in batches if part.num_rows], operator.shards)
         results: list[pa.Table] = []
-        for shard, table in with_all(operator, batch.partition, arrived):
+        for shard, table in arrived:
             work = ShardWork(operator, batch)
             results.append(work.shard(shard, table, 0.0))
             # each shard once: its memory is needed for the next one, and the query reads the checkpoint
@@ -79,10 +79,10 @@ class FirstBatch:
 
 
 def first_batch(
-    operator: Operator, program: Program, source: str, output: pa.Schema, query_id: str, times: BatchTime, rows: Any
+    operator: Operator, program: Program, source: str, output: pa.Schema, query_id: str, times: BatchTime
 ) -> FirstBatch:
-    """Return the function for a run of its own. `rows` is the schema of the rows, for shards without any."""
-    return FirstBatch(replace(operator, input=rows), program, source, output, query_id, uuid.uuid4().hex, times)
+    """Return the function for a run of its own; its rows come with a tick for each shard (`with_every_shard`)."""
+    return FirstBatch(operator, program, source, output, query_id, uuid.uuid4().hex, times)
 
 
 def in_tasks(sharded: DataFrame, function: FirstBatch, output: Any) -> DataFrame:

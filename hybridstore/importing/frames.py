@@ -19,6 +19,7 @@ from ..spark.program import TopologyProgram
 from ..spark.query_log import BatchTime
 from ..spark.session import prepare
 from ..spark.steps import stepped
+from ..spark.ticks import with_every_shard
 from ..topology.plan import START as WINDOW_START
 from .buffers import Part
 from .door import applied_to, check_location, load_state, new_query_id, quiet
@@ -79,9 +80,9 @@ def backfill(
     ask(session, partial(check_location, operator.location, operator.name))
     times = BatchTime(0, now_ms())
     name = ask(session, partial(new_query_id, operator.location))
-    function = first_batch(operator, program, where, operator.output, name, times, operator.input)
+    function = first_batch(operator, program, where, operator.output, name, times)
     sharded = with_shards(rows, known.columns, program, operator.shards)
-    filled = in_tasks(to_shards(sharded, operator), function, known.output)
+    filled = in_tasks(to_shards(with_every_shard(sharded, operator.shards), operator), function, known.output)
     with watched(operator, filled, progress or quiet):
         if write is None:
             filled.write.format("noop").mode("overwrite").save()

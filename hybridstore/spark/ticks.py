@@ -122,7 +122,6 @@ def with_ticks(
     `shard - shards`. The source has the operator's name where Spark asks every source of a query for a name (`_NAMED`),
     and none elsewhere, where Spark refuses names.
     """
-    from pyspark.sql import functions as f
 
     session = sharded.sparkSession
     if session not in _registered:
@@ -137,6 +136,22 @@ def with_ticks(
         )
     reader = reader.option("checkpoint", location.checkpoint).option("shards", shards).option("secret", secret)
     ticks = reader.option("watermark", "true" if watermark else "false").option("every_ms", every_ms).load()
+    return _with_nulls(sharded, ticks)
+
+
+def with_every_shard(sharded: DataFrame, shards: int) -> DataFrame:
+    """Return the rows of a batch DataFrame together with a tick for each shard, so that every shard is processed once,
+    where its rows are: also below a `coalesce` of the results, where a task cannot know its shards.
+    """
+    from pyspark.sql import functions as f
+
+    ticks = sharded.sparkSession.range(shards).select((f.col("id") - shards).alias(SHARD_COLUMN))
+    return _with_nulls(sharded, ticks)
+
+
+def _with_nulls(sharded: DataFrame, ticks: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
     return sharded.union(
         ticks.select(
             *(

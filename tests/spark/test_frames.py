@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,27 @@ def test_a_backfill_and_the_stream_behind_it_are_one_stream_over_everything(
         assert len(given) >= 2
         with pytest.raises(hs.ImportRefusedError, match="expected a new checkpointLocation"):
             hs.backfill(history, applied(behind, ours, by_watermark))
+
+
+def test_a_backfill_may_be_written_by_fewer_tasks_than_there_are_shards(spark: SparkSession, tmp_path: Path) -> None:
+    source = Source(tmp_path / "in", spark)
+    keys = [f"k{number}" for number in range(9)]
+    source.add(*(row(key) for key in keys))
+    totals = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count(), emit="commit")
+    # shards without rows among them, in every task
+    for number, (before, tasks) in enumerate([(keys, 1), (keys[:3], 2), (keys[3:5], 3)]):
+        ours = job(tmp_path, f"ours {number}")
+        results = totals.apply(source.stream(), "op", checkpoint=str(ours.checkpoint), shards=6)
+        history = spark.createDataFrame([(key, 1, datetime(2026, 1, 1)) for key in before], SCHEMA)
+        first: list[tuple[Any, ...]] = []
+
+        def write(df: DataFrame, into: list[tuple[Any, ...]] = first, tasks: int = tasks) -> None:
+            keep(into, df.coalesce(tasks))
+
+        hs.backfill(history, results, write)
+        assert first == [(key, 1) for key in before]
+        ours.run(results)
+        assert rows_of(ours) == [[(key, 1 + (key in before)) for key in keys]]
 
 
 def test_results_begin_a_topology_in_every_shard(spark: SparkSession, tmp_path: Path) -> None:
