@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from math import isfinite, nan
 from typing import Any, Final
 
 from ..aggregation import Aggregator, Projection, exact
@@ -85,6 +86,10 @@ def _moments(part: Part, columns: list[list[Any]]) -> list[Any]:
     rows = []
     for n, mean, m2 in zip(*columns, strict=True):
         count = int(n or 0)
+        if not (isfinite(mean or 0.0) and isfinite(m2 or 0.0)):
+            # of NaN or an infinity among the values, as our sums would hold it
+            rows.append((count, exact.add(0, nan), exact.add(0, nan)))
+            continue
         total = Fraction(mean or 0.0) * count
         squares = Fraction(m2 or 0.0) + Fraction(mean or 0.0) * total
         rows.append((count, _rounded(total), _rounded(squares)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from decimal import Decimal
 from typing import Any
@@ -89,6 +90,15 @@ def test_decimals_with_and_without_their_point() -> None:
     ]
     kinds = {"m": "decimal(6,2)", "w": "decimal(28,2)"}
     assert read(aggregators, columns, kinds) == [(Decimal("12.34"), Decimal("6.170000"), Decimal("7.50"))]
+
+
+def test_moments_of_values_that_are_not_finite() -> None:
+    aggregators = {"var": hs.Variance("v"), "n": hs.Count()}
+    moments = [("double", pa.array([3.0, 2.0])), ("double", pa.array([math.nan, math.inf]))]
+    columns = [*moments, ("double", pa.array([math.nan, math.nan])), ("bigint", pa.array([3, 2]))]
+    (first, _), (second, _) = read(aggregators, columns)
+    assert math.isnan(first)
+    assert math.isnan(second)
 
 
 def test_moments_and_values_in_order() -> None:
