@@ -10,9 +10,11 @@ Each state or shard is a `Version`. All shards of a query are at the same versio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from recovery.errors import CheckpointError
+from changelog.errors import HybridStoreError
+from recovery.errors import CheckpointError, RestoreError
 from recovery.layout import SPARK_FOLDER
 
 from ..shards import shard_of
@@ -114,11 +116,18 @@ class Followed:
         self._begin()
 
     def _begin(self) -> None:
-        self.close()
         fields = None if self._operator is None else read_json(self._operator, operator_file(self._operator))
+        target, states = self._wanted(), list[Version]()
+        try:
+            for place in self._places:
+                states.append(Version(place, target))
+        except BaseException:
+            for state in states:
+                state.close()
+            raise
+        self.close()
         self._shards = fields.get("shards", 0) if isinstance(fields, dict) else 0
-        self._target = self._wanted()
-        self._states = [Version(place, self._target) for place in self._places]
+        self._target, self._states = target, states
 
     def _wanted(self) -> int | None:
         """Return the version of the newest finished batch, from Spark's commits/, else the newest version that all
@@ -142,7 +151,7 @@ class Followed:
         """Apply the commits since the last call; True when the version changed.
 
         Without new commits this is one small read: of Spark's commits/, or of a segment's size. Raises as opening does;
-        the view is then at an older version, or at none, and another `refresh` continues.
+        the view is then at the version before, and another `refresh` continues.
 
         >>> with hs.open("state") as state:
         ...     users = state.key_value("users")
@@ -155,10 +164,17 @@ class Followed:
         1 True 2
         """
         before, target = self.version, self._wanted()
-        if target is not None and target == self._target:
+        if target is not None and target == self._target and all(state.number == target for state in self._states):
             return False
-        for state in self._states:
-            state.refresh(target)
+        try:
+            for state in self._states:
+                state.refresh(target)
+        except BaseException:
+            # all shards are of one version: those that moved return
+            for state in self._states if self._target is not None else ():
+                with suppress(HybridStoreError, OSError):  # `_versions` refuses what did not return
+                    state.refresh(self._target)
+            raise
         self._target = target
         return self.version != before
 
@@ -203,6 +219,8 @@ class Followed:
 
     def _versions(self, name: str, key: Any = None) -> list[Version]:
         states = self._states
+        if self._target is not None and any(state.number != self._target for state in states):
+            raise RestoreError(f"{self!r}: found shards at other versions after a failed refresh (refresh again)")
         if key is not None and self._shards > 1:
             shard = shard_of(key, self._shards)
             states = [state for state in states if state.place.shard == shard]

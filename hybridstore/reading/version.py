@@ -120,14 +120,24 @@ class Version:
         self.tail = self.tail.plus(Logged.of(1, version.size, commit.records, self.group.kinds))
 
     def _anew(self, at: int | None) -> None:
+        reader, group, step, tail = self.reader, self.group, self.step, self.tail
+        number = max(self.number, step.version)  # above the number after a refresh that failed half-way
         for attempt in range(ATTEMPTS):
-            self.close()
+            self.reader = None
             self.group, self.step, self.number, self.tail = _empty()
             try:
-                return self._source.open(self, at)
-            except (HybridStoreError, FileNotFoundError):
-                if attempt == ATTEMPTS - 1:
+                self._source.open(self, at)
+                if number > self.number == 0:  # a place that is away looks like a state without versions
+                    raise RestoreError(f"{self.place.where}: found no version, expected version {number} or another")
+            except BaseException as error:
+                self.close()
+                self.reader, self.group, self.step, self.number, self.tail = reader, group, step, number, tail
+                if attempt == ATTEMPTS - 1 or not isinstance(error, HybridStoreError | FileNotFoundError):
                     raise
+            else:
+                if reader is not None:
+                    reader.close()
+                return
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +145,7 @@ class Version:
         """Move on to version `at` (None: the newest); True when the version changed.
 
         Versions that do not continue this one (a rewind, or they were pruned) are attached instead. Raises as opening;
-        the version is then an older one, or none, and another `refresh` continues.
+        the version is then the one before, or one between, and another `refresh` continues.
         """
         before = self.step, self.number
         try:

@@ -11,9 +11,15 @@ import pytest
 import hybridstore as hs
 from hybridstore.inspection.api import InspectedShards
 from hybridstore.reading import version as version_module
+from hybridstore.reading.follow import Followed
+from hybridstore.reading.places import resolve
+from hybridstore.reading.version import Version
+from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
+from recovery.runs import newest_claim
 from tests.tools.hooks import crash
-from tests.tools.shard_tools import OFTEN, provider, put, restarted, write
+from tests.tools.shard_tools import ATTEMPTS, OFTEN, operator, provider, put, restarted, write
 
 KEYS = [f"k{i}" for i in range(12)]
 
@@ -186,3 +192,37 @@ def test_a_view_is_of_one_operator_and_of_no_file(tmp_path: Path) -> None:
         segment = next((tmp_path / "plain" / "changelog").iterdir())
         with pytest.raises(ValueError, match="found a file, which does not change"):
             hs.inspect(segment).follow()
+
+
+def test_shards_stay_at_one_version_when_the_refresh_of_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = provider(tmp_path)
+    second = StateStoreProvider(
+        StateStoreId(str(tmp_path), "op", 1),
+        cache=ShardCache(),
+        claim=newest_claim(operator(tmp_path)),
+        attempts=ATTEMPTS,
+    )
+    shards = [first, second]
+    for shard in shards:
+        write(shard, 0, **{"abcd"[number]: 0 for number in range(4)})
+    view = Followed(resolve(tmp_path))
+    assert len(view._states) == 2
+    for shard in shards:
+        write(shard, 1, **{"abcd"[number]: 1 for number in range(4)})
+    refresh, away = Version.refresh, True
+
+    def failing(version: Version, at: int | None = None) -> bool:
+        if away and version is view._states[1] and at == 2:
+            raise OSError("the disk is away")
+        return refresh(version, at)
+
+    monkeypatch.setattr(Version, "refresh", failing)
+    with pytest.raises(OSError, match="away"):
+        view.refresh()
+    assert [view.version, {row.value for row in view["default"]}] == [1, {0}]
+    away = False
+    assert view.refresh()
+    assert [view.version, {row.value for row in view["default"]}] == [2, {1}]
+    view.close()
