@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from changelog.codec import pack
 from changelog.errors import HybridStoreError
 
 from ..inspection.commands.get import group_key
@@ -25,7 +25,7 @@ from ..reading.scan import Selection
 from ..reading.tables import columns_of, named, table_of
 from ..reading.texts import parse_key, plain, to_json
 from ..stores.kinds import Row
-from .shared import Shared, TooOldError
+from .shared import ClosedError, Shared, TooOldError
 
 JSON: Final = "application/json"
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -50,6 +50,10 @@ class RefusedError(Exception):
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
+
+
+class _LateError(Exception):
+    """Reading takes too long."""
 
 
 class Answer(NamedTuple):
@@ -89,13 +93,16 @@ class Answers:
             return self._answer(method, target, body, accept)
         except RefusedError as refused:
             return refusal(refused.status, str(refused))
-        except TooOldError as error:
+        except (TooOldError, ClosedError) as error:
             return refusal(503, str(error))
         except HybridStoreError as error:  # damage: other records may be readable
             return refusal(500, str(error))
 
     def _answer(self, method: str, target: str, body: bytes, accept: str) -> Answer:
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+        except ValueError as error:
+            raise RefusedError(400, f"found {target[:200]!r}, expected a path ({error})") from error
         steps = [unquote(step) for step in parts.path.split("/")[1:]]
         query = _query(parts.query)
         match steps:
@@ -120,11 +127,11 @@ class Answers:
     def _rows(self, name: str, query: Mapping[str, str], accept: str) -> Answer:
         asked = _asked(query, accept, _SELECTING)
         limit, selection = _limit(query), _selection(query)
-        key = _key("key", query["key"]) if "key" in query else None
+        keys = [_key("key", query["key"])] if "key" in query else []
 
         def rows(view: Followed) -> Iterator[Row]:
-            if key is not None:
-                return _of_key(view, name, key, selection)
+            if keys:
+                return _of_key(view, name, keys[0], selection)
             return _chosen(lambda: view[name].rows(selection))
 
         return self._answer_rows(name, rows, limit, asked)
@@ -134,7 +141,11 @@ class Answers:
         limit, selection, keys = _limit(query), _selection(query), _keys(body)
 
         def rows(view: Followed) -> Iterator[Row]:
-            return (row for key in keys for row in _of_key(view, name, key, selection))
+            ended = time.monotonic() + MOST_SECONDS
+            for key in keys:
+                yield from _of_key(view, name, key, selection)
+                if time.monotonic() > ended:  # keys without records take time, too
+                    raise _LateError
 
         return self._answer_rows(name, rows, limit, asked)
 
@@ -143,17 +154,17 @@ class Answers:
         with self._shared.reading(asked.min_version, asked.wait_ms) as view:
             _known(view, name)
             read, reason = view.reading(lambda: _within(rows(view), limit))
+            _known(view, name)  # a newer version was opened if the owner had removed a block
             columns = view[name].columns
             head: dict[str, Any] = {"version": view.version, "behind_ms": self._shared.behind_ms()}
         if asked.arrow:
-            facts = {**head, "complete": reason is None, **({} if reason is None else {"why": reason})}
-            return Answer(200, ARROW, _stream(columns, read, facts))
+            return Answer(200, ARROW, _bounded_stream(columns, read, head, reason))
         texts, size = [], 0
         for row in read:
             text = to_json(plain(named(row, columns)))
-            size += len(text)
+            size += len(text) if text.isascii() else len(text.encode())
             if size > MOST_BYTES:
-                reason = f"the answer is longer than {MOST_BYTES} bytes"
+                reason = _too_long()
                 break
             texts.append(text)
         head["complete"] = reason is None
@@ -189,20 +200,27 @@ def _known(view: Followed, name: str) -> None:
 def _of_key(view: Followed, name: str, key: Any, selection: Selection) -> Iterator[Row]:
     """Yield the records of a key within the times of a selection."""
     rows = _chosen(lambda: view.get(name, key))
-    grouped = group_key(key)
-    first = next(rows, None)
+    grouped, wrong, first = group_key(key), None, None
+    try:
+        first = next(rows, None)
+    except RefusedError as refused:
+        wrong = refused
     if first is None and grouped is not None:  # as `inspect get`: keys of groups are stored as JSON text
         rows = _chosen(lambda: view.get(name, grouped), silent=True)
         first = next(rows, None)
+    if first is None and wrong is not None:
+        raise wrong
     if first is not None:
         yield from (row for row in (first, *rows) if selection.within(row.times))
 
 
 def _chosen(read: Callable[[], Iterable[Row]], *, silent: bool = False) -> Iterator[Row]:
-    """Yield rows. A key of another type than the store's keys is a bad request; `silent`: no row."""
+    """Yield rows. A key of another type than the store's keys, or that cannot be a key, is a bad request; `silent`: no
+    row.
+    """
     try:
         yield from read()
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         if not silent:
             sentence = f"{error} (keys are typed: text, int:5, float:1.5, hex:00ff, json:[..])"
             raise RefusedError(400, sentence) from error
@@ -212,13 +230,37 @@ def _within(rows: Iterator[Row], limit: int) -> tuple[list[Row], str | None]:
     """Return the rows that the bounds of an answer allow, and the bound that was reached."""
     ended = time.monotonic() + MOST_SECONDS
     read: list[Row] = []
-    while piece := list(islice(rows, min(1024, limit - len(read)))):
-        read += piece
-        if time.monotonic() > ended:
-            return read, f"the answer took longer than {MOST_SECONDS:g} s"
-    if next(rows, None) is not None:
-        return read, f"the answer has more than {limit} rows"
+    late = f"the answer took longer than {MOST_SECONDS:g} s"
+    try:
+        for row in rows:
+            if len(read) == limit:
+                return read, f"the answer has more than {limit} rows"
+            read.append(row)
+            if len(read) % 256 == 1 and time.monotonic() > ended:
+                return read, late
+    except _LateError:
+        return read, late
     return read, None
+
+
+def _too_long() -> str:
+    return f"the answer is longer than {MOST_BYTES} bytes"
+
+
+def _bounded_stream(columns: tuple[str, ...], rows: list[Row], head: Mapping[str, Any], reason: str | None) -> bytes:
+    """Return the first of the rows that `MOST_BYTES` allow, as Arrow's stream."""
+    size = 0
+    for number, row in enumerate(rows):
+        size += len(pack((row.key, row.value)))
+        if size > MOST_BYTES:
+            rows, reason = rows[:number], _too_long()
+            break
+    while True:
+        why = {} if reason is None else {"why": reason}
+        stream = _stream(columns, rows, {**head, "complete": reason is None, **why})
+        if len(stream) <= MOST_BYTES or not rows:
+            return stream
+        rows, reason = rows[: len(rows) // 2], _too_long()  # columns are wider than the records
 
 
 def _stream(columns: tuple[str, ...], rows: list[Row], facts: Mapping[str, Any]) -> bytes:
@@ -285,7 +327,7 @@ def _selection(query: Mapping[str, str]) -> Selection:
     if "key" in query and not query.keys().isdisjoint({"key_from", "key_to", "prefix"}):
         raise RefusedError(400, "key: found other bounds of keys beside it, expected key alone, or key_from and key_to")
     first, last, prefix = (
-        _key(name, query[name]) if name in query else None for name in ("key_from", "key_to", "prefix")
+        _bound(name, query[name]) if name in query else None for name in ("key_from", "key_to", "prefix")
     )
     since, until = (_time(query, name) for name in ("from", "to"))
     return Selection(first, last, prefix, since, until)
@@ -298,8 +340,15 @@ def _time(query: Mapping[str, str], name: str) -> int | None:
 def _key(name: str, text: str) -> Any:
     try:
         return parse_key(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RefusedError(400, f"{name}: {error}") from error
+
+
+def _bound(name: str, text: str) -> Any:
+    bound = _key(name, text)
+    if bound is None:
+        raise RefusedError(400, f"{name}: found null, which has no place in the order of keys, expected a key")
+    return bound
 
 
 def _keys(body: bytes) -> list[Any]:

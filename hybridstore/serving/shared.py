@@ -24,6 +24,10 @@ class TooOldError(HybridStoreError):
     """The version asked for was not committed in time."""
 
 
+class ClosedError(HybridStoreError):
+    """The state is not served any more."""
+
+
 class Shared:
     """A followed state behind a lock, and the thread that refreshes it.
 
@@ -47,16 +51,18 @@ class Shared:
     @contextmanager
     def reading(self, min_version: int = 0, wait_ms: int = 0) -> Iterator[Followed]:
         """Give the view, at `min_version` or newer, to this thread alone. Raises TooOldError when that version does not
-        arrive within `wait_ms`.
+        arrive within `wait_ms`, and ClosedError after `close`.
         """
         with self._turn:
             if min_version > self._view.version:
-                self._turn.wait_for(lambda: self._view.version >= min_version, wait_ms / 1000)
-                if self._view.version < min_version:
-                    raise TooOldError(
-                        f"min_version: found version {self._view.version} after {wait_ms} ms, expected {min_version} "
-                        f"(ask again{f'; the last refresh failed: {self._failure}' if self._failure else ''})"
-                    )
+                self._turn.wait_for(lambda: self._ended.is_set() or self._view.version >= min_version, wait_ms / 1000)
+            if self._ended.is_set():
+                raise ClosedError("the server was closed")
+            if min_version > self._view.version:
+                raise TooOldError(
+                    f"min_version: found version {self._view.version} after {wait_ms} ms, expected {min_version} "
+                    f"(ask again{f'; the last refresh failed: {self._failure}' if self._failure else ''})"
+                )
             yield self._view
 
     def behind_ms(self) -> int:
@@ -96,4 +102,5 @@ class Shared:
         self._ended.set()
         self._thread.join()
         with self._turn:
+            self._turn.notify_all()
             self._view.close()

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6
+from socket import AF_INET, AF_INET6, SHUT_RD
 from threading import BoundedSemaphore, Thread
 from typing import Any, Final
 
@@ -23,11 +24,13 @@ class BoundedServer(ThreadingHTTPServer):
     """A thread for each connection, and a bounded number of both. Connections beyond `most` at once are closed."""
 
     daemon_threads = True
+    _closed = False
 
     def __init__(
         self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], most: int = MOST_CONNECTIONS
     ) -> None:
         self._room = BoundedSemaphore(most)
+        self._connections: set[Any] = set()
         # an address of IPv6 has colons
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         super().__init__(address, handler)
@@ -45,10 +48,23 @@ class BoundedServer(ThreadingHTTPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, in the thread."""
+        self._connections.add(request)
         try:
-            super().process_request_thread(request, client_address)
+            if self._closed:  # accepted while the server was closed
+                self.shutdown_request(request)
+            else:
+                super().process_request_thread(request, client_address)
         finally:
+            self._connections.discard(request)
             self._room.release()
+
+    def server_close(self) -> None:
+        """Close the server; an answer is sent to its end, idle connections end."""
+        super().server_close()
+        self._closed = True
+        for request in self._connections.copy():
+            with suppress(OSError):  # the client was faster
+                request.shutdown(SHUT_RD)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing about a client that went away or was idle for too long."""

@@ -19,6 +19,7 @@ from hybridstore.reading.texts import format_key
 from hybridstore.serving import answers as answers_module
 from hybridstore.serving.answers import ARROW, Answer, Answers
 from hybridstore.serving.shared import Shared
+from hybridstore.topology.null_keys import stored_key
 
 # The tests refresh by hand: the thread never does in their time.
 NEVER_MS = 10**9
@@ -232,3 +233,82 @@ def test_answers_equal_the_owner_through_checkpoints_and_prunes(tmp_path: Path, 
             rows = served.json("stores/clicks/rows", key=format_key(first), **{"from": since})["rows"]
             assert [(row["ts"], row["value"]) for row in rows] == list(clicks.fetch(first, since))
         served.shared.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "sentence"),
+    [
+        ("GET", f"/stores/users/rows?key=int:{'9' * 30}", b"", "found an int beyond 64 bits"),
+        ("GET", f"/stores/users/rows?key_from=int:{'9' * 30}", b"", "found an int beyond 64 bits"),
+        ("GET", "/stores/floats/rows?key=float:nan", b"", "found a float without order"),
+        ("GET", "/stores/floats/rows?key_from=float:nan", b"", "found a float without order"),
+        ("GET", "/stores/users/rows?key=json:null", b"", "found NoneType, expected str"),
+        ("GET", "/stores/users/rows?key_from=json:null", b"", "key_from: found null"),
+        ("GET", "/stores/users/rows?prefix=json:null", b"", "prefix: found null"),
+        ("GET", f"/stores/users/rows?key=json:{'[' * 50_000}", b"", "key: "),
+        ("GET", "//[", b"", "expected a path"),
+        ("POST", "/stores/users/rows", b'{"keys": [1000000000000000000000000000000]}', "found an int beyond 64 bits"),
+    ],
+)
+def test_what_cannot_be_a_key_or_a_path_gets_a_sentence(
+    served: Served, method: str, target: str, body: bytes, sentence: str
+) -> None:
+    answer = served.answers.answer(method, target, body)
+    assert (answer.status, sentence in json.loads(answer.body)["error"]) == (400, True), answer.body
+
+
+def test_keys_of_groups_are_answered_whatever_their_type(tmp_path: Path) -> None:
+    groups: list[Any] = [None, "ann", 5, ("a", None), ("a", 5)]
+    with hs.open(tmp_path / "state") as state:
+        state.key_value("groups").put_all({stored_key(group): str(group) for group in groups})
+        state.commit()
+    served = Served(tmp_path / "state")
+    for key, group in zip(["json:null", "ann", "int:5", 'json:["a", null]', 'json:["a", 5]'], groups, strict=True):
+        assert [row["value"] for row in served.json("stores/groups/rows", key=key)["rows"]] == [str(group)]
+    assert served.get("stores/groups/rows", key="int:6").status == 400
+    served.shared.close()
+
+
+def test_arrow_and_wide_characters_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hs.open(tmp_path / "state") as state:
+        state.key_value("texts").put_all({key: "\u00e9" * 1000 for key in range(20)})
+        state.key_value("wide").put_all({key: {f"field {key}": key} for key in range(100)})
+        state.commit()
+    served = Served(tmp_path / "state")
+    monkeypatch.setattr(answers_module, "MOST_BYTES", 20_000)
+    for store in ("texts", "wide"):
+        for form in ("json", "arrow"):
+            answer = served.get(f"stores/{store}/rows", format=form)
+            assert len(answer.body) < 21_000
+            if (store, form) != ("wide", "json"):
+                assert b"the answer is longer than 20000 bytes" in answer.body
+    body = json.dumps({"keys": [1] * 1000}).encode()
+    answer = served.answers.answer("POST", "/stores/texts/rows?format=arrow", body)
+    assert 10_000 < len(answer.body) < 21_000
+    served.shared.close()
+
+
+def test_keys_without_records_are_bounded_in_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers_module, "MOST_SECONDS", -1.0)
+    body = json.dumps({"keys": ["nobody"] * 100}).encode()
+    answer = json.loads(served.answers.answer("POST", "/stores/users/rows", body).body)
+    assert (answer["complete"], answer["why"][:22]) == (False, "the answer took longer")
+
+
+def test_a_state_that_is_away_is_served_as_it_was(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "state").rename(tmp_path / "away")
+    for _ in range(2):
+        served.shared.refresh()
+        assert "found no version" in served.json("")["failure"]
+        answer = served.json("stores/users/rows", key="user-07")
+        assert (answer["version"], len(answer["rows"])) == (1, 1)
+    (tmp_path / "away").rename(tmp_path / "state")
+    served.shared.refresh()
+    assert "failure" not in served.json("")
+
+
+def test_a_closed_state_is_not_read(state: hs.HybridStore, tmp_path: Path) -> None:
+    served = Served(tmp_path / "state")
+    served.shared.close()
+    answer = served.get("")
+    assert (answer.status, json.loads(answer.body)) == (503, {"error": "the server was closed"})

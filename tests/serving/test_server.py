@@ -168,3 +168,15 @@ def test_the_command_says_what_is_wrong(
         check=False,
     )
     assert (ended.returncode, sentence in ended.stderr) == (code, True), ended.stderr
+
+
+def test_an_idle_connection_is_not_answered_after_the_end(state: hs.HybridStore, tmp_path: Path) -> None:
+    server = hs.serve(tmp_path / "state")
+    connection = http.client.HTTPConnection(*server.address, timeout=60)
+    connection.request("GET", "/")
+    assert json.loads(connection.getresponse().read())["version"] == 1
+    idle = connection.sock
+    server.close()
+    assert idle is not None
+    assert idle.recv(1) == b""
+    connection.close()
