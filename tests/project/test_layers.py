@@ -214,6 +214,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "hybridstore.rewinding": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.cli"),
     # a followed state over HTTP
     "hybridstore.serving": (
+        "changelog.codec",
         "changelog.errors",
         "changelog.storage",
         "hybridstore.inspection.commands.get",
