@@ -159,3 +159,9 @@ def last_results(results: Iterable[Result]) -> Counter[str]:
             last[known_by] = text
     every.update(text for text in last.values() if text)
     return Counter(dict(sorted(every.items())))
+
+
+def at_least_once(what: str, number: int) -> None:
+    """Raise ValueError for a way that would run nothing, and so find nothing."""
+    if type(number) is not int or number < 1:
+        raise ValueError(f"{what}: found {number!r}, expected a whole number of 1 or more")

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ..state.directory import HybridStore
-from .comparing import Case, Result, Row
+from .comparing import Case, Result, Row, at_least_once
 
 
 class Crash(BaseException):
@@ -156,4 +156,5 @@ def crash_everywhere(most: int = 100) -> CrashEverywhere:
         ...
     hybridstore.testing.comparing.DifferentResultsError: crash_everywhere(), seed 0: ended before each of ...
     """
+    at_least_once("crash_everywhere: most", most)
     return CrashEverywhere(most)

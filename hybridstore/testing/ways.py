@@ -15,7 +15,7 @@ from ..clock import Duration, duration_ms
 from ..rescaling.door import rescale
 from ..rescaling.report import RescaleError
 from ..topologies.declare import Topology
-from .comparing import Case, Result, Row, Rows
+from .comparing import Case, Result, Row, Rows, at_least_once
 
 T = TypeVar("T")
 Outcomes = Iterator[tuple[str, list[Result], list[Result]]]
@@ -85,6 +85,7 @@ def shuffled(within: Duration, *, times: int = 10) -> Shuffled:
         ...
     hybridstore.testing.comparing.DifferentResultsError: shuffled(within=20), seed 0: order ...
     """
+    at_least_once("shuffled: times", times)
     return Shuffled(within, times)
 
 
@@ -154,6 +155,7 @@ def cut_anyhow(*, times: int = 9) -> CutAnyhow:
         ...
     hybridstore.testing.comparing.DifferentResultsError: cut_anyhow(), seed 0: commits of ...
     """
+    at_least_once("cut_anyhow: times", times)
     return CutAnyhow(times)
 
 
@@ -244,6 +246,7 @@ def rescaled(*shards: int, times: int = 5, routes: Mapping[str, Any] | None = No
     """
     if not shards or not all(type(number) is int and number > 0 for number in shards):
         raise ValueError(f"rescaled: shards: found {shards!r}, expected whole numbers of 1 or more")
+    at_least_once("rescaled: times", times)
     return Rescaled(shards, times, routes or {})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,18 @@ def test_importing_the_tools_imports_none_of_what_they_may_need() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda: ht.crash_everywhere(0),
+        lambda: ht.cut_anyhow(times=0),
+        lambda: ht.rescaled(2, 3, times=0),
+        lambda: ht.shuffled("1 minute", times=0),
+        lambda: ht.cut_anyhow(times=True),
+    ],
+)
+def test_a_way_that_would_run_nothing_is_refused(way: Callable[[], ht.Way]) -> None:
+    with pytest.raises(ValueError, match="expected a whole number of 1 or more"):
+        way()
