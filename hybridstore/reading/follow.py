@@ -109,8 +109,9 @@ class Followed:
     1 ['users']
     """
 
-    def __init__(self, places: list[Place]) -> None:
+    def __init__(self, places: list[Place], again: Callable[[], list[Place]] | None = None) -> None:
         self._places = places
+        self._again = again
         self._operator = places[0].operator_storage
         self._states: list[Version] = []
         self._begin()
@@ -128,6 +129,21 @@ class Followed:
         self.close()
         self._shards = fields.get("shards", 0) if isinstance(fields, dict) else 0
         self._target, self._states = target, states
+
+    def _begin_elsewhere(self) -> bool:
+        """Look for the shards again; True when they are others, after a rescale, and were opened."""
+        if self._operator is None or self._again is None:
+            return False
+        before, places = self._places, self._again()
+        if not places or [place.where for place in places] == [place.where for place in before]:
+            return False
+        self._places = places
+        try:
+            self._begin()
+        except BaseException:
+            self._places = before
+            raise
+        return True
 
     def _wanted(self) -> int | None:
         """Return the version of the newest finished batch, from Spark's commits/, else the newest version that all
@@ -169,13 +185,15 @@ class Followed:
         try:
             for state in self._states:
                 state.refresh(target)
-        except BaseException:
+        except (HybridStoreError, OSError):
             # all shards are of one version: those that moved return
             for state in self._states if self._target is not None else ():
                 with suppress(HybridStoreError, OSError):  # `_versions` refuses what did not return
                     state.refresh(self._target)
-            raise
-        self._target = target
+            if not self._begin_elsewhere():
+                raise
+        else:
+            self._target = target
         return self.version != before
 
     def get(self, store: str, key: Any) -> list[Row]:
@@ -262,8 +280,10 @@ class Followed:
         return f"<Followed {(self._operator or self._states[0].place.storage).url!r}, version {self.version}>"
 
 
-def follow(places: list[Place], operator: str | None) -> Followed:
-    """Return the view of a state, or of all shards of an operator (None: the only one). Raises ValueError."""
+def follow(places: list[Place], operator: str | None, again: Callable[[], list[Place]] | None = None) -> Followed:
+    """Return the view of a state, or of all shards of an operator (None: the only one). `again` returns the places
+    anew, for shards that a rescale has replaced. Raises ValueError.
+    """
     operators = sorted({place.operator for place in places})
     if operator is None and len(operators) > 1:
         raise ValueError(f"follow: operator: found None, expected one of {', '.join(operators)}")
@@ -272,4 +292,9 @@ def follow(places: list[Place], operator: str | None) -> Followed:
         raise ValueError(f"follow: operator: found {operator!r}, expected one of {', '.join(operators)}")
     if any(place.form != "directory" for place in chosen):
         raise ValueError(f"follow: {chosen[0].where}: found a file, which does not change (give the state it is of)")
-    return Followed(chosen)
+    of_operator = chosen[0].operator
+
+    def shards() -> list[Place]:
+        return [place for place in (again() if again else chosen) if place.operator == of_operator]
+
+    return Followed(chosen, shards)

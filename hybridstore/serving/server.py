@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from changelog.storage import is_url
 
 from ..reading.follow import follow
-from ..reading.places import resolve
+from ..reading.places import Place, resolve
 from ..state.metrics_server import BoundedServer
 from .answers import Answer, Answers, refusal
 from .shared import Shared
@@ -247,7 +247,11 @@ def serve(
         refresh_ms = FAR_REFRESH_MS if is_url(str(location)) else REFRESH_MS
     if type(refresh_ms) is not int or refresh_ms < 1:
         raise ValueError(f"serve: refresh_ms: found {refresh_ms!r}, expected a whole number from 1")
-    shared = Shared(follow(resolve(location, storage_options), operator), refresh_ms)
+
+    def places() -> list[Place]:
+        return resolve(location, storage_options)
+
+    shared = Shared(follow(places(), operator, places), refresh_ms)
     try:
         return Server(shared, Answers(shared, str(location)), (host, port), token, hosts)
     except BaseException:

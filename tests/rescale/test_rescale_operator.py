@@ -14,6 +14,8 @@ import hybridstore as hs
 from changelog.codec import pack
 from hybridstore import spark as hsp
 from hybridstore.cli import run as run_command
+from hybridstore.reading.follow import follow
+from hybridstore.reading.places import resolve
 from hybridstore.rescaling.door import remove_old_shards
 from hybridstore.shards import shard_of
 from hybridstore.spark.location import locate
@@ -432,3 +434,16 @@ def test_state_on_an_object_store_is_rescaled_there() -> None:
         always.start(2)
         assert job.batch(rows_of(3)) == always.batch(rows_of(3))
         assert job.rows() == always.rows()
+
+
+def test_a_served_operator_is_followed_through_a_rescale(tmp_path: Path) -> None:
+    job = begun(location=locate(str(tmp_path), None))
+    view = follow(resolve(tmp_path), None, lambda: resolve(tmp_path))
+    assert (view.version, len(view._places)) == (3, 2)
+    hs.rescale(job.location, "op", shards=4, stopped=True)
+    assert not view.refresh()
+    job.start(4)
+    job.batch(rows_of(3))
+    assert view.refresh()
+    assert (view.version, len(view._places)) == (4, 4)
+    assert sorted(view["windows"]) == sorted(follow(resolve(tmp_path), None)["windows"])
