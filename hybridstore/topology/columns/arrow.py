@@ -43,7 +43,7 @@ def times_of(column: pa.ChunkedArray) -> Ints | None:
 
 def plain_key(kind: pa.DataType) -> bool:
     """Whether a type of a key column is text or whole numbers, which are compared by column."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind))
 
 
 def keys_of(columns: list[pa.ChunkedArray], rows: int) -> Keys | None:
