@@ -295,3 +295,23 @@ def test_memory_does_not_outlive_the_line_that_it_is_of(tmp_path: Path) -> None:
     assert content(p.get_store(5)) == expected(4)
     write(p, 5, third=5)
     assert at(tmp_path, 6) == expected(4) | {"third": 5}
+
+
+def test_a_query_turned_back_goes_on_with_the_greatest_attempt_whichever_the_later_batches_continued(
+    tmp_path: Path,
+) -> None:
+    run = started(tmp_path, 0)
+    often = provider(tmp_path, run=run, policy=CheckpointPolicy(every_commits=1, keep=1), retain=2)
+    other = provider(tmp_path, run=run, policy=CheckpointPolicy(every_commits=100), retain=2)
+    for version in range(5):
+        write(often, version, a=version)
+        often.maintain(wait=True)
+    write(other, 4, a=40)  # the batch again, in another worker: the greater attempt
+    for version in (5, 6):  # a worker goes on with its own attempt
+        write(often, version, b=version)
+        often.maintain(wait=True)
+    assert at(tmp_path, 7) == {"a": 4, "b": 6}
+    again = restarted(tmp_path, 5, retain=2)
+    write(again, 5, c=5)
+    assert at(tmp_path, 5) == {"a": 40}
+    assert at(tmp_path, 6) == {"a": 40, "c": 5}

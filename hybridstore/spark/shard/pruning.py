@@ -6,7 +6,7 @@ A crash in the middle leaves extra objects, never a missing one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -72,9 +72,11 @@ def prune(log: AttemptLog, runs: Runs, kept: Kept, parents: dict[LogName, Step])
         reached = max((version for version in line if version <= needed), default=0)
         if not reached and standing.top(needed, parent_of) is not None:
             return []
+        # A query that is turned back to a version goes on with the greatest attempt of the version, on the line or not.
+        base = min((reached, *_meetings(standing, line, reached, parent_of)))
         # Behind the packs: a checkpoint that was finished meanwhile is seen, and so are the packs that it names.
         outlook.extend({CHECKPOINTS: ""})
-        checkpoints, oldest, newest = _superfluous(log, line, reached, kept.checkpoints, runs)
+        checkpoints, oldest, newest = _superfluous(log, line, base, kept.checkpoints, runs)
         removed = [name for name in names if name.version < oldest or not counts(runs, name)]
         removed += _quiet(log, standing, reached, needed)
         superfluous = [*checkpoints, *(str(name) for name in dict.fromkeys(removed))]
@@ -94,6 +96,25 @@ def _line_down(standing: Standing, parent_of: Callable[[LogName], Step]) -> dict
         for name, _ in standing.line(standing.newest, parent_of):
             line[name.version] = name.digest8
     return line
+
+
+def _meetings(
+    standing: Standing, line: dict[int, str], reached: int, parent_of: Callable[[LogName], Step]
+) -> Iterator[int]:
+    """Yield the versions at which the greatest attempts of loadable versions meet the line, if they are not on it: 0
+    for an attempt that begins the shard. One call of `parent_of` for each object beside the line.
+    """
+    for version, tried in standing.attempts.items():
+        if version < reached:
+            continue
+        name: LogName | None = tried[0]
+        # an object that is lost already keeps nothing
+        with suppress(FileNotFoundError, HybridStoreError):
+            while name is not None and line.get(name.version) != name.digest8:
+                parent = parent_of(name)
+                version, name = parent.version, standing.parent(parent)
+            if name is not None or version == 0:
+                yield version
 
 
 def _superfluous(
