@@ -100,6 +100,10 @@ class Tasks:
         self._grown, self._walked = 0, gc.get_freeze_count()
 
 
+# How long a thread waits for another one that opens or closes a state.
+LOCK_SECONDS: Final = 1.0
+
+
 class ShortPauses:
     """As long as a state is open, old objects are frozen by the tens of thousands, so that a collection of all objects
     visits a few only, however many records there are: without this 300 ms for 300,000 records.
@@ -122,7 +126,7 @@ class ShortPauses:
 
     def join(self) -> None:
         """A state is open from now on. O(1)."""
-        with self._lock:
+        with self._turn():
             self._users += 1
             if self._users == 1:
                 self._frozen_before = gc.get_freeze_count() > 0
@@ -131,13 +135,24 @@ class ShortPauses:
 
     def leave(self) -> None:
         """A state was closed. O(1)."""
-        with self._lock:
+        with self._turn():
             self._users -= 1
             if self._users == 0:
                 with suppress(ValueError):  # somebody else has cleared the list
                     gc.callbacks.remove(self._collected)
                 if not self._frozen_before:
                     gc.unfreeze()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        # An exception from outside, as of Ctrl-C, may come between a lock and its release. Whoever waits for that
+        # lock goes on after a second: what it guards takes microseconds.
+        locked = self._lock.acquire(timeout=LOCK_SECONDS)
+        try:
+            yield
+        finally:
+            if locked:
+                self._lock.release()
 
     def loaded(self) -> None:
         """Freeze the records of a restore that has loaded many: none of them is garbage. O(1)."""

@@ -5,6 +5,7 @@ again.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import threading
@@ -17,6 +18,7 @@ import pytest
 
 import hybridstore as hs
 from changelog.digest import PIECE_BYTES
+from hybridstore.collector import ShortPauses
 from hybridstore.state.opening import Tuning
 from tests.conftest import STRESS
 from tests.tools.faults import FailingReads, QuickFiles
@@ -293,3 +295,17 @@ def test_a_checkpoint_that_gets_no_thread_fails_no_commit_and_is_made_up_for(
     crash(state)
     with hs.open(tmp_path / "state") as state:
         assert dict(state.key_value("kv").all()) == {"a": 1, "b": 2}
+
+
+def test_a_lock_that_an_exception_left_taken_stops_no_close_in_another_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hybridstore.collector.LOCK_SECONDS", 0.01)
+    pauses = ShortPauses()
+    before = list(gc.callbacks)
+    pauses._lock.acquire()  # as by Ctrl-C between the lock and its release
+    other = threading.Thread(target=lambda: (pauses.join(), pauses.leave()), daemon=True)
+    other.start()
+    other.join(60)
+    assert not other.is_alive()
+    assert gc.callbacks == before
