@@ -13,9 +13,10 @@ Everything public is imported from here, and for Spark from `hybridstore.spark`.
 from __future__ import annotations
 
 import typing as _typing
-from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
 from pathlib import Path as _Path
+
+from .faces import lazy as _lazy
 
 # Looked at before it is imported: a foreign package may fail on its own imports and hide the reason.
 for _name in ("changelog", "recovery"):
@@ -27,268 +28,134 @@ for _name in ("changelog", "recovery"):
         )
 
 if _typing.TYPE_CHECKING:
-    from recovery.plan import RestorePlan
-    from recovery.restore import RestoreReport
+    from recovery.plan import RestorePlan as RestorePlan
+    from recovery.restore import RestoreReport as RestoreReport
 
-    from .aggregation import (
-        Aggregator,
-        Collect,
-        CollectSet,
-        Count,
-        CountDistinct,
-        First,
-        FirstBy,
-        HoppingWindows,
-        Last,
-        LastBy,
-        Max,
-        MaxBy,
-        Mean,
-        Min,
-        MinBy,
-        Reduce,
-        SessionWindows,
-        SlidingWindows,
-        Sum,
-        TopK,
-        TumblingWindows,
-        Variance,
-        check_laws,
-    )
-    from .errors import (
-        BufferFullError,
-        ChangelogError,
-        ChangelogGapError,
-        CheckpointError,
-        CheckpointMismatchError,
-        CorruptCheckpointError,
-        CorruptFrameError,
-        DigestMismatchError,
-        ForeignFileError,
-        HybridStoreError,
-        MutatedValueError,
-        MutationError,
-        RestoreError,
-        StateDirectoryError,
-        StateDirectoryLockedError,
-        StorageUnreachableError,
-        StoreClosedError,
-        StoreInUseError,
-        StorePoisonedError,
-        UnsupportedVersionError,
-        UpgradeError,
-    )
-    from .importing.door import import_spark
-    from .importing.frames import backfill, initial_state
-    from .importing.report import ImportRefusedError, ImportReport
-    from .inspection import inspect
-    from .rescaling.door import rescale
-    from .rescaling.report import RescaleError, RescaleReport
-    from .serving.server import serve
-    from .state.changes import Change
-    from .state.directory import HybridStore
-    from .state.directory import open_store as open
-    from .state.metrics import Metrics
-    from .state.policy import CheckpointPolicy
-    from .state.restart import plan
-    from .stores.key_value import KeyValueStore
-    from .stores.session import SessionStore
-    from .stores.sliding import SlidingStore
-    from .stores.suppression import SuppressionBuffer
-    from .stores.suppression_bounds import Suppression, until_time_limit, until_window_closes
-    from .stores.window import WindowStore
-    from .topologies.declare import Topology, stream
-    from .topology.declared_stores import key_value_store, session_store, sliding_store, suppression_store, window_store
-    from .topology.engine import Engine
-    from .topology.run_state import last_position
-    from .topology.timers import KeyTimers, Timer
+    from .aggregation import Aggregator as Aggregator
+    from .aggregation import Collect as Collect
+    from .aggregation import CollectSet as CollectSet
+    from .aggregation import Count as Count
+    from .aggregation import CountDistinct as CountDistinct
+    from .aggregation import First as First
+    from .aggregation import FirstBy as FirstBy
+    from .aggregation import HoppingWindows as HoppingWindows
+    from .aggregation import Last as Last
+    from .aggregation import LastBy as LastBy
+    from .aggregation import Max as Max
+    from .aggregation import MaxBy as MaxBy
+    from .aggregation import Mean as Mean
+    from .aggregation import Min as Min
+    from .aggregation import MinBy as MinBy
+    from .aggregation import Reduce as Reduce
+    from .aggregation import SessionWindows as SessionWindows
+    from .aggregation import SlidingWindows as SlidingWindows
+    from .aggregation import Sum as Sum
+    from .aggregation import TopK as TopK
+    from .aggregation import TumblingWindows as TumblingWindows
+    from .aggregation import Variance as Variance
+    from .aggregation import check_laws as check_laws
+    from .errors import BufferFullError as BufferFullError
+    from .errors import ChangelogError as ChangelogError
+    from .errors import ChangelogGapError as ChangelogGapError
+    from .errors import CheckpointError as CheckpointError
+    from .errors import CheckpointMismatchError as CheckpointMismatchError
+    from .errors import CorruptCheckpointError as CorruptCheckpointError
+    from .errors import CorruptFrameError as CorruptFrameError
+    from .errors import DigestMismatchError as DigestMismatchError
+    from .errors import ForeignFileError as ForeignFileError
+    from .errors import HybridStoreError as HybridStoreError
+    from .errors import MutatedValueError as MutatedValueError
+    from .errors import MutationError as MutationError
+    from .errors import RestoreError as RestoreError
+    from .errors import StateDirectoryError as StateDirectoryError
+    from .errors import StateDirectoryLockedError as StateDirectoryLockedError
+    from .errors import StorageUnreachableError as StorageUnreachableError
+    from .errors import StoreClosedError as StoreClosedError
+    from .errors import StoreInUseError as StoreInUseError
+    from .errors import StorePoisonedError as StorePoisonedError
+    from .errors import UnsupportedVersionError as UnsupportedVersionError
+    from .errors import UpgradeError as UpgradeError
+    from .importing.door import import_spark as import_spark
+    from .importing.frames import backfill as backfill
+    from .importing.frames import initial_state as initial_state
+    from .importing.report import ImportRefusedError as ImportRefusedError
+    from .importing.report import ImportReport as ImportReport
+    from .inspection import inspect as inspect
+    from .rescaling.door import rescale as rescale
+    from .rescaling.report import RescaleError as RescaleError
+    from .rescaling.report import RescaleReport as RescaleReport
+    from .serving.server import serve as serve
+    from .state.changes import Change as Change
+    from .state.directory import HybridStore as HybridStore
+    from .state.directory import open_store as _open_store
+    from .state.metrics import Metrics as Metrics
+    from .state.policy import CheckpointPolicy as CheckpointPolicy
+    from .state.restart import plan as plan
+    from .stores.key_value import KeyValueStore as KeyValueStore
+    from .stores.session import SessionStore as SessionStore
+    from .stores.sliding import SlidingStore as SlidingStore
+    from .stores.suppression import SuppressionBuffer as SuppressionBuffer
+    from .stores.suppression_bounds import Suppression as Suppression
+    from .stores.suppression_bounds import until_time_limit as until_time_limit
+    from .stores.suppression_bounds import until_window_closes as until_window_closes
+    from .stores.versioned import VersionedStore as VersionedStore
+    from .stores.window import WindowStore as WindowStore
+    from .topologies.declare import Topology as Topology
+    from .topologies.declare import stream as stream
+    from .topology.declared_stores import key_value_store as key_value_store
+    from .topology.declared_stores import session_store as session_store
+    from .topology.declared_stores import sliding_store as sliding_store
+    from .topology.declared_stores import suppression_store as suppression_store
+    from .topology.declared_stores import window_store as window_store
+    from .topology.engine import Engine as Engine
+    from .topology.joins.declared import Table as Table
+    from .topology.joins.declared import table as table
+    from .topology.run_state import last_position as last_position
+    from .topology.timers import KeyTimers as KeyTimers
+    from .topology.timers import Timer as Timer
 
-# Imported when first asked for, so that a command that only looks, or a job that only opens a store, does not pay for
-# the rest.
-_HOME = {
-    "Aggregator": (".aggregation", "Aggregator"),
-    "BufferFullError": (".errors", "BufferFullError"),
-    "Change": (".state.changes", "Change"),
-    "ChangelogError": (".errors", "ChangelogError"),
-    "ChangelogGapError": (".errors", "ChangelogGapError"),
-    "CheckpointError": (".errors", "CheckpointError"),
-    "CheckpointMismatchError": (".errors", "CheckpointMismatchError"),
-    "CheckpointPolicy": (".state.policy", "CheckpointPolicy"),
-    "Collect": (".aggregation", "Collect"),
-    "CollectSet": (".aggregation", "CollectSet"),
-    "CorruptCheckpointError": (".errors", "CorruptCheckpointError"),
-    "CorruptFrameError": (".errors", "CorruptFrameError"),
-    "Count": (".aggregation", "Count"),
-    "CountDistinct": (".aggregation", "CountDistinct"),
-    "DigestMismatchError": (".errors", "DigestMismatchError"),
-    "Engine": (".topology.engine", "Engine"),
-    "First": (".aggregation", "First"),
-    "FirstBy": (".aggregation", "FirstBy"),
-    "ForeignFileError": (".errors", "ForeignFileError"),
-    "HoppingWindows": (".aggregation", "HoppingWindows"),
-    "HybridStore": (".state.directory", "HybridStore"),
-    "HybridStoreError": (".errors", "HybridStoreError"),
-    "KeyValueStore": (".stores.key_value", "KeyValueStore"),
-    "Last": (".aggregation", "Last"),
-    "LastBy": (".aggregation", "LastBy"),
-    "Max": (".aggregation", "Max"),
-    "MaxBy": (".aggregation", "MaxBy"),
-    "Mean": (".aggregation", "Mean"),
-    "Metrics": (".state.metrics", "Metrics"),
-    "Min": (".aggregation", "Min"),
-    "MinBy": (".aggregation", "MinBy"),
-    "MutatedValueError": (".errors", "MutatedValueError"),
-    "MutationError": (".errors", "MutationError"),
-    "Reduce": (".aggregation", "Reduce"),
-    "RescaleError": (".rescaling.report", "RescaleError"),
-    "RescaleReport": (".rescaling.report", "RescaleReport"),
-    "RestoreError": (".errors", "RestoreError"),
-    "RestorePlan": ("recovery.plan", "RestorePlan"),
-    "RestoreReport": ("recovery.restore", "RestoreReport"),
-    "SessionStore": (".stores.session", "SessionStore"),
-    "SessionWindows": (".aggregation", "SessionWindows"),
-    "SlidingStore": (".stores.sliding", "SlidingStore"),
-    "SlidingWindows": (".aggregation", "SlidingWindows"),
-    "StateDirectoryError": (".errors", "StateDirectoryError"),
-    "StateDirectoryLockedError": (".errors", "StateDirectoryLockedError"),
-    "StorageUnreachableError": (".errors", "StorageUnreachableError"),
-    "StoreClosedError": (".errors", "StoreClosedError"),
-    "StoreInUseError": (".errors", "StoreInUseError"),
-    "StorePoisonedError": (".errors", "StorePoisonedError"),
-    "Sum": (".aggregation", "Sum"),
-    "Suppression": (".stores.suppression_bounds", "Suppression"),
-    "SuppressionBuffer": (".stores.suppression", "SuppressionBuffer"),
-    "Table": (".topology.joins.declared", "Table"),
-    "TopK": (".aggregation", "TopK"),
-    "Topology": (".topologies.declare", "Topology"),
-    "TumblingWindows": (".aggregation", "TumblingWindows"),
-    "UnsupportedVersionError": (".errors", "UnsupportedVersionError"),
-    "UpgradeError": (".errors", "UpgradeError"),
-    "Variance": (".aggregation", "Variance"),
-    "VersionedStore": (".stores.versioned", "VersionedStore"),
-    "WindowStore": (".stores.window", "WindowStore"),
-    "backfill": (".importing.frames", "backfill"),
-    "check_laws": (".aggregation", "check_laws"),
-    "import_spark": (".importing.door", "import_spark"),
-    "initial_state": (".importing.frames", "initial_state"),
-    "inspect": (".inspection", "inspect"),
-    "key_value_store": (".topology.declared_stores", "key_value_store"),
-    "last_position": (".topology.run_state", "last_position"),
-    "open": (".state.directory", "open_store"),
-    "plan": (".state.restart", "plan"),
-    "rescale": (".rescaling.door", "rescale"),
-    "serve": (".serving.server", "serve"),
-    "session_store": (".topology.declared_stores", "session_store"),
-    "sliding_store": (".topology.declared_stores", "sliding_store"),
-    "ImportRefusedError": (".importing.report", "ImportRefusedError"),
-    "ImportReport": (".importing.report", "ImportReport"),
-    "KeyTimers": (".topology.timers", "KeyTimers"),
-    "Timer": (".topology.timers", "Timer"),
-    "stream": (".topologies.declare", "stream"),
-    "suppression_store": (".topology.declared_stores", "suppression_store"),
-    "table": (".topology.joins.declared", "table"),
-    "until_time_limit": (".stores.suppression_bounds", "until_time_limit"),
-    "until_window_closes": (".stores.suppression_bounds", "until_window_closes"),
-    "window_store": (".topology.declared_stores", "window_store"),
-}
+    open = _open_store
 
-
-def __getattr__(name: str) -> _typing.Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(_import_module(home[0], __name__), home[1])
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-__all__ = [
-    "Aggregator",
-    "BufferFullError",
-    "Change",
-    "ChangelogError",
-    "ChangelogGapError",
-    "CheckpointError",
-    "CheckpointMismatchError",
-    "CheckpointPolicy",
-    "Collect",
-    "CollectSet",
-    "CorruptCheckpointError",
-    "CorruptFrameError",
-    "Count",
-    "CountDistinct",
-    "DigestMismatchError",
-    "Engine",
-    "First",
-    "FirstBy",
-    "ForeignFileError",
-    "HoppingWindows",
-    "HybridStore",
-    "HybridStoreError",
-    "ImportRefusedError",
-    "ImportReport",
-    "KeyTimers",
-    "KeyValueStore",
-    "Last",
-    "LastBy",
-    "Max",
-    "MaxBy",
-    "Mean",
-    "Metrics",
-    "Min",
-    "MinBy",
-    "MutatedValueError",
-    "MutationError",
-    "Reduce",
-    "RescaleError",
-    "RescaleReport",
-    "RestoreError",
-    "RestorePlan",
-    "RestoreReport",
-    "SessionStore",
-    "SessionWindows",
-    "SlidingStore",
-    "SlidingWindows",
-    "StateDirectoryError",
-    "StateDirectoryLockedError",
-    "StorageUnreachableError",
-    "StoreClosedError",
-    "StoreInUseError",
-    "StorePoisonedError",
-    "Sum",
-    "Suppression",
-    "SuppressionBuffer",
-    "Table",
-    "Timer",
-    "TopK",
-    "Topology",
-    "TumblingWindows",
-    "UnsupportedVersionError",
-    "UpgradeError",
-    "Variance",
-    "VersionedStore",
-    "WindowStore",
-    "backfill",
-    "check_laws",
-    "import_spark",
-    "initial_state",
-    "inspect",
-    "key_value_store",
-    "last_position",
-    "open",
-    "plan",
-    "rescale",
-    "serve",
-    "session_store",
-    "sliding_store",
-    "stream",
-    "suppression_store",
-    "table",
-    "until_time_limit",
-    "until_window_closes",
-    "window_store",
-]
+__getattr__, __dir__, __all__ = _lazy(
+    __name__,
+    {
+        "recovery.plan": "RestorePlan",
+        "recovery.restore": "RestoreReport",
+        ".aggregation": (
+            "Aggregator Collect CollectSet Count CountDistinct First FirstBy HoppingWindows Last LastBy Max MaxBy Mean "
+            "Min MinBy Reduce SessionWindows SlidingWindows Sum TopK TumblingWindows Variance check_laws"
+        ),
+        ".errors": (
+            "BufferFullError ChangelogError ChangelogGapError CheckpointError CheckpointMismatchError "
+            "CorruptCheckpointError CorruptFrameError DigestMismatchError ForeignFileError HybridStoreError "
+            "MutatedValueError MutationError RestoreError StateDirectoryError StateDirectoryLockedError "
+            "StorageUnreachableError StoreClosedError StoreInUseError StorePoisonedError UnsupportedVersionError "
+            "UpgradeError"
+        ),
+        ".importing.door": "import_spark",
+        ".importing.frames": "backfill initial_state",
+        ".importing.report": "ImportRefusedError ImportReport",
+        ".inspection": "inspect",
+        ".rescaling.door": "rescale",
+        ".rescaling.report": "RescaleError RescaleReport",
+        ".serving.server": "serve",
+        ".state.changes": "Change",
+        ".state.directory": "HybridStore open_store=open",
+        ".state.metrics": "Metrics",
+        ".state.policy": "CheckpointPolicy",
+        ".state.restart": "plan",
+        ".stores.key_value": "KeyValueStore",
+        ".stores.session": "SessionStore",
+        ".stores.sliding": "SlidingStore",
+        ".stores.suppression": "SuppressionBuffer",
+        ".stores.suppression_bounds": "Suppression until_time_limit until_window_closes",
+        ".stores.versioned": "VersionedStore",
+        ".stores.window": "WindowStore",
+        ".topologies.declare": "Topology stream",
+        ".topology.declared_stores": "key_value_store session_store sliding_store suppression_store window_store",
+        ".topology.engine": "Engine",
+        ".topology.joins.declared": "Table table",
+        ".topology.run_state": "last_position",
+        ".topology.timers": "KeyTimers Timer",
+    },
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -115,7 +116,7 @@ class Server:
         return f"<Server {self.url}>"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler, ABC):
     """A connection: requests one after the other, each answered in one piece."""
 
     protocol_version = "HTTP/1.1"
@@ -125,8 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = -1  # head and body in one packet
 
+    @abstractmethod
     def _answer(self, body: bytes) -> Answer:
-        raise NotImplementedError
+        """Return the answer to the request in hand, whose body was read."""
 
     def _any(self) -> None:
         body, refused = self._body()

@@ -12,80 +12,45 @@ Importing this needs no pyspark; calling `apply_program` and the data source do.
 from __future__ import annotations
 
 import typing as _typing
-from importlib import import_module as _import_module
+
+from ..faces import lazy as _lazy
 
 if _typing.TYPE_CHECKING:
-    from .connect import foreach_batch
-    from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, SparkSetupError, StaleAttemptError
-    from .frame_processor import transform_with_state_in_pandas
-    from .group_state import apply_in_pandas_with_state
-    from .heartbeat import heartbeat_keys, with_heartbeats, without_heartbeats
-    from .listener import metrics_listener
-    from .operator import apply_program
-    from .session import configure
-    from .shard.provider import ShardMetrics, StateStore, StateStoreProvider
-    from .shard.shard_id import StateStoreId
-    from .shard_rows import metrics
-    from .stateful_processor import transform_with_state
+    from .connect import foreach_batch as foreach_batch
+    from .errors import CannotCommitError as CannotCommitError
+    from .errors import MissingVersionError as MissingVersionError
+    from .errors import SkippedBatchError as SkippedBatchError
+    from .errors import SparkSetupError as SparkSetupError
+    from .errors import StaleAttemptError as StaleAttemptError
+    from .frame_processor import transform_with_state_in_pandas as transform_with_state_in_pandas
+    from .group_state import apply_in_pandas_with_state as apply_in_pandas_with_state
+    from .heartbeat import heartbeat_keys as heartbeat_keys
+    from .heartbeat import with_heartbeats as with_heartbeats
+    from .heartbeat import without_heartbeats as without_heartbeats
+    from .listener import metrics_listener as metrics_listener
+    from .operator import apply_program as apply_program
+    from .session import configure as configure
+    from .shard.provider import ShardMetrics as ShardMetrics
+    from .shard.provider import StateStore as StateStore
+    from .shard.provider import StateStoreProvider as StateStoreProvider
+    from .shard.shard_id import StateStoreId as StateStoreId
+    from .shard_rows import metrics as metrics
+    from .stateful_processor import transform_with_state as transform_with_state
 
-# Imported when first asked for: a fresh worker of Spark imports what it works with, and no more. No name may be that
-# of a module here, which would take its place.
-_HOME = {
-    "CannotCommitError": ".errors",
-    "MissingVersionError": ".errors",
-    "ShardMetrics": ".shard.provider",
-    "SkippedBatchError": ".errors",
-    "SparkSetupError": ".errors",
-    "StaleAttemptError": ".errors",
-    "StateStore": ".shard.provider",
-    "StateStoreId": ".shard.shard_id",
-    "StateStoreProvider": ".shard.provider",
-    "apply_in_pandas_with_state": ".group_state",
-    "apply_program": ".operator",
-    "configure": ".session",
-    "foreach_batch": ".connect",
-    "heartbeat_keys": ".heartbeat",
-    "metrics": ".shard_rows",
-    "metrics_listener": ".listener",
-    "transform_with_state": ".stateful_processor",
-    "transform_with_state_in_pandas": ".frame_processor",
-    "with_heartbeats": ".heartbeat",
-    "without_heartbeats": ".heartbeat",
-}
-
-
-def __getattr__(name: str) -> _typing.Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(_import_module(home, __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-__all__ = [
-    "CannotCommitError",
-    "MissingVersionError",
-    "ShardMetrics",
-    "SkippedBatchError",
-    "SparkSetupError",
-    "StaleAttemptError",
-    "StateStore",
-    "StateStoreId",
-    "StateStoreProvider",
-    "apply_in_pandas_with_state",
-    "apply_program",
-    "configure",
-    "foreach_batch",
-    "heartbeat_keys",
-    "metrics",
-    "metrics_listener",
-    "transform_with_state",
-    "transform_with_state_in_pandas",
-    "with_heartbeats",
-    "without_heartbeats",
-]
+__getattr__, __dir__, __all__ = _lazy(
+    __name__,
+    {
+        ".connect": "foreach_batch",
+        ".errors": "CannotCommitError MissingVersionError SkippedBatchError SparkSetupError StaleAttemptError",
+        ".frame_processor": "transform_with_state_in_pandas",
+        ".group_state": "apply_in_pandas_with_state",
+        ".heartbeat": "heartbeat_keys with_heartbeats without_heartbeats",
+        ".listener": "metrics_listener",
+        ".operator": "apply_program",
+        ".session": "configure",
+        ".shard.provider": "ShardMetrics StateStore StateStoreProvider",
+        ".shard.shard_id": "StateStoreId",
+        ".shard_rows": "metrics",
+        ".stateful_processor": "transform_with_state",
+    },
+)

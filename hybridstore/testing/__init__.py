@@ -12,8 +12,8 @@ Importing this needs neither pyspark nor hypothesis nor pytest.
 from __future__ import annotations
 
 import typing as _typing
-from importlib import import_module as _import_module
 
+from ..faces import lazy as _lazy
 from .checking import check
 from .comparing import Case, DifferentResultsError, Way
 from .crashes import Consumer, crash_everywhere, crashes
@@ -22,26 +22,17 @@ from .elsewhere import elsewhere
 from .ways import cut_anyhow, cut_rows, rescaled, same_on_spark, shuffled, shuffled_rows
 
 if _typing.TYPE_CHECKING:
-    from ..spark.tws_tester import TwsTester
-    from .strategies import rows
+    from ..spark.tws_tester import TwsTester as TwsTester
+    from .strategies import rows as rows
 
-# Imported when first asked for: they need packages that hybridstore does not need.
-_HOME = {"TwsTester": "..spark.tws_tester", "rows": ".strategies"}
-
-
-def __getattr__(name: str) -> _typing.Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_import_module(home, __name__), name)
-
+# They need packages that hybridstore does not need.
+__getattr__, __dir__, _later = _lazy(__name__, {"..spark.tws_tester": "TwsTester", ".strategies": "rows"})
 
 __all__ = [
     "Case",
     "Consumer",
     "DifferentResultsError",
     "Driver",
-    "TwsTester",
     "Way",
     "check",
     "crash_everywhere",
@@ -50,8 +41,8 @@ __all__ = [
     "cut_rows",
     "elsewhere",
     "rescaled",
-    "rows",
     "same_on_spark",
     "shuffled",
     "shuffled_rows",
+    *_later,
 ]
