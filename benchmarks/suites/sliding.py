@@ -167,31 +167,27 @@ class Counting:
 def count_adds(window: int, *, disorder: float = 0.0, cycles: int = 2, **options: Any) -> tuple[float, int, int]:
     """Return (adds a record over whole cycles, most adds of one record, most aggregates held) of a ladder.
 
-    A cycle goes from one complete building of the ladder to the next; with a span there is none, and two windows'
-    length of records is counted.
+    A cycle begins with each complete building of the ladder.
     """
     counting = Counting()
     state = Ladder(counting.aggregator, **options).restore(range(window), [1] * window)
     r = random.Random(3)
     now = window
     worst = kept = counted = records = built = 0
-    whole = "span" not in options
-    while (built <= cycles) if whole else (records < 2 * window):
+    while built <= cycles:
         before = counting.adds
         ts = now - r.randint(0, window - 1) if r.random() < disorder else now
         state.update(ts, 1, now - window + 1)
         spent = counting.adds - before
         now += 1
-        if whole and spent >= 0.9 * len(state):
+        if spent >= 0.9 * len(state):
             built += 1
             worst = max(worst, spent)
             if built > cycles:
                 break
-        if built or (not whole and now > 2 * window):
+        if built:
             counted += spent
             records += 1
-            if not whole:
-                worst = max(worst, spent)
         if now % 16 == 0:
             kept = max(kept, state.aggregates_held())
     return counted / records, worst, kept
@@ -298,11 +294,6 @@ def run(quick: bool = False) -> list[Result]:
         note("adds/record, ladder leaf 6", n, average, log2 + 1.5)
         average, _, _ = count_adds(n, disorder=0.05, leaf=2, promote=2)
         note("adds/record, 5 % disorder, leaf 2", n, average, log2 + 2)
-        if n >= 1000:
-            span = n // 8
-            average, worst, kept = count_adds(n, span=span)
-            note("adds/record, span N/8", n, average, None)
-            note("most adds of one record, span N/8", n, worst, span + 128 + 2 * kept)
         adds, spent = restore_cost(n, repeats)
         note("restore adds/record", n, adds / n, 1.0)
         note("restore time, x bare", n, spent, 0.9 if n >= 1000 else None)

@@ -2,7 +2,7 @@
 
 For an owner of state (a store):
 
-    strategy = choose(aggregator, strategy=None, span=None)   # once a store; ValueError if the powers do not suffice
+    strategy = choose(aggregator, strategy=None)   # once a store; ValueError if the powers do not suffice
     state = strategy.new()                                    # once a key
     aggregate = state.update(ts, value, lo)                   # insert, expire all before lo, value(): the fast path
     state.insert(ts, value); state.expire(lo); state.value()  # the same in three calls; expire returns how many went

@@ -27,7 +27,7 @@ _NEW_SHARE = 0.307
 class LadderState(WindowState):
     """One key's ladder. `lo` is -1 without a ladder: below `promote` records, and after a restore."""
 
-    __slots__ = ("hi", "lo", "opened", "rungs", "running", "strategy")
+    __slots__ = ("hi", "lo", "rungs", "running", "strategy")
 
     def __init__(self, strategy: Ladder) -> None:
         super().__init__()
@@ -38,7 +38,6 @@ class LadderState(WindowState):
         self.running: Any = None
         # the others as [lo, hi, aggregate], the next to be current last
         self.rungs: list[list[Any]] | None = None
-        self.opened = 0
 
     def displaced(self, position: int, ts: int, value: Any) -> None:
         lo = self.lo
@@ -59,12 +58,10 @@ class LadderState(WindowState):
                 else:
                     rung[2] = add(aggregate, value)
                 rung[1] = hi + 1
-        if position < self.opened:
-            self.opened += 1
 
     def update(self, ts: int, value: Any, lo: int) -> Any:
         strategy = self.strategy
-        if ts < self.newest or strategy.span is not None:
+        if ts < self.newest:
             self.push(ts, value, lo)
             return self.value()
         # `TimeLog.push`, inlined: a call costs a twentieth of a record's time
@@ -143,8 +140,6 @@ class LadderState(WindowState):
                 # many late records are before the current rung
                 lo = self._divide(lo)
                 running = self.running
-        if strategy.span is not None:
-            self._keep_up()
         result = strategy.result
         if lo > start:
             if strategy.copy is not None:
@@ -202,27 +197,10 @@ class LadderState(WindowState):
         start = self.start
         self.hi = end = self.end
         self.rungs = []
-        span = strategy.span
-        if span is None:
-            lo = end - int((end - start) * _NEW_SHARE)
-            self.running = strategy.init() if lo == end else strategy.fold(strategy.init(), self.slice(lo, end))
-        else:
-            # rungs at every span, as an unbroken stream would have built them, but each begins with the rung before
-            lo = end
-            self.running = strategy.init()
-            while lo - start > span:
-                self.rungs.append([lo, end, self.running])
-                self.running = self._begin(lo - span, lo)
-                lo -= span
-            self.opened = end
+        lo = end - int((end - start) * _NEW_SHARE)
+        self.running = strategy.init() if lo == end else strategy.fold(strategy.init(), self.slice(lo, end))
         self.lo = lo
         return self._divide(lo) if lo - start > strategy.leaf else lo
-
-    def _begin(self, lo: int, hi: int) -> Any:
-        """Return the aggregate of the current rung and positions lo..hi-1 before it."""
-        strategy = self.strategy
-        running = self.running if strategy.copy is None else strategy.copy(self.running)
-        return strategy.fold(running, self.slice(lo, hi))
 
     def _divide(self, lo: int) -> int:
         """Put rungs at half, a quarter, ... of the gap before the current rung, which is up to date; return the last
@@ -255,22 +233,6 @@ class LadderState(WindowState):
         self.lo = lo = start + gap
         return lo
 
-    def _keep_up(self) -> None:
-        """With a span: open a rung at every span, and keep all rungs nearly up to date."""
-        strategy = self.strategy
-        rungs = self.rungs
-        end = self.end
-        if rungs is None or strategy.span is None:
-            return
-        if end - self.opened >= strategy.span:
-            rungs.insert(0, [end, end, strategy.init()])
-            self.opened = end
-        # one rung per record, in turn: a rung then lags by at most as many records as there are rungs
-        rung = rungs[end % len(rungs)] if rungs else None
-        if rung is not None and rung[1] < end:
-            rung[2] = strategy.fold(rung[2], self.slice(rung[1], end))
-            rung[1] = end
-
     def aggregates_held(self) -> int:
         return 0 if self.lo < 0 else 1 + len(self.rungs or ())
 
@@ -279,32 +241,27 @@ class Ladder(Strategy[LadderState]):
     """log2(N) adds a record; needs `commutative` and nothing else.
 
     `leaf`: the widest gap that is not divided: 1 or 2 for fewest adds, 6 for less time where an add is cheap, and about
-    one add more. `span`: if given, bounds the adds of one record by about `span` instead of N, for M - log2(M) - 1 adds
-    a record more, where M is N / span. `promote` and `demote`: a key has a ladder from this many records on, and until
-    it has this few. Raises ValueError if one of them is too small, or the aggregator is not commutative.
+    one add more. `promote` and `demote`: a key has a ladder from this many records on, and until it has this few.
+    Raises ValueError if one of them is too small, or the aggregator is not commutative.
     """
 
     name = "ladder"
 
-    __slots__ = ("demote", "leaf", "promote", "span", "widest")
+    __slots__ = ("demote", "leaf", "promote", "widest")
 
     def __init__(
         self,
         aggregator: Aggregator,
         *,
         leaf: int = 6,
-        span: int | None = None,
         promote: int | None = None,
     ) -> None:
         super().__init__(aggregator)
         require_commutative(self.name, aggregator)
         if leaf < 1:
             raise ValueError(f"ladder: leaf: found {leaf}, expected at least 1")
-        if span is not None and span < 2 * leaf:
-            raise ValueError(f"ladder: span: found {span}, expected at least {2 * leaf} (twice the leaf)")
         self.leaf = leaf
         self.widest = 2 * leaf
-        self.span = span
         self.promote = 2 * leaf if promote is None else promote
         self.demote = self.promote // 2
 
@@ -312,7 +269,7 @@ class Ladder(Strategy[LadderState]):
         return LadderState(self)
 
     def describe(self) -> list[Any]:
-        return [self.name, f"leaf={self.leaf}", *([] if self.span is None else [f"span={self.span}"])]
+        return [self.name, f"leaf={self.leaf}"]
 
 
 def require_commutative(strategy: str, aggregator: Aggregator) -> None:

@@ -49,12 +49,11 @@ def best_strategy(aggregator: Aggregator) -> str:
     return "ladder" if aggregator.commutative else "recompute"
 
 
-def choose(aggregator: Aggregator, strategy: str | None = None, span: int | None = None) -> Strategy[Any]:
+def choose(aggregator: Aggregator, strategy: str | None = None) -> Strategy[Any]:
     """Return the strategy for an aggregator: the named one, or the best that its powers allow.
 
-    `span` bounds the adds of the worst record of the ladder, see `Ladder`; other strategies ignore `span`. Raises
-    ValueError for an unknown name, for a strategy whose needs the aggregator does not declare, and for a span given
-    with the name of another strategy than "ladder"; TypeError for anything but an Aggregator.
+    Raises ValueError for an unknown name and for a strategy whose needs the aggregator does not declare; TypeError for
+    anything but an Aggregator.
     """
     check_aggregator(aggregator, "aggregator", "Sum()")
     if isinstance(aggregator.projection, Projection):
@@ -64,9 +63,4 @@ def choose(aggregator: Aggregator, strategy: str | None = None, span: int | None
         )
     if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(f"strategy: found {strategy!r}, expected one of {', '.join(STRATEGIES)}")
-    if span is not None and strategy not in (None, "ladder"):
-        raise ValueError(
-            f"span: found with strategy {strategy!r}, expected with ladder (the others have no use for it)"
-        )
-    name = strategy or best_strategy(aggregator)
-    return Ladder(aggregator, span=span) if name == "ladder" else STRATEGIES[name](aggregator)
+    return STRATEGIES[strategy or best_strategy(aggregator)](aggregator)

@@ -202,14 +202,13 @@ class NamedStores(ABC):
         size: Duration,
         aggregator: Aggregator,
         strategy: str | None = None,
-        span: int | None = None,
     ) -> SlidingStore:
         """Return the store of sliding windows of this name (KIP-450), creating it if there is none.
 
         `size`: a window holds the values with stream_time - size <= ts <= stream_time (0: those at stream time).
-        `aggregator`: makes their aggregate; its description is part of the state. `strategy` and `span`: see
-        `hybridstore.aggregation.choose`; they may change from one start to the next. Raises TypeError or ValueError,
-        and CheckpointMismatchError as `key_value`.
+        `aggregator`: makes their aggregate; its description is part of the state. `strategy`: see
+        `hybridstore.aggregation.choose`; it may change from one start to the next. Raises TypeError or ValueError, and
+        CheckpointMismatchError as `key_value`.
 
         >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
         >>> load.add("web-1", 5, ts=30_000)
@@ -219,7 +218,7 @@ class NamedStores(ABC):
         """
         from ..aggregation import choose
 
-        chosen = choose(aggregator, strategy, span)
+        chosen = choose(aggregator, strategy)
         parameters = {"size_ms": duration_ms(size, "size", zero=True), "aggregator": aggregator.describe()}
         store = cast("SlidingStore", self._open_store(name, SLIDING.name, parameters))
         store.bind(chosen)

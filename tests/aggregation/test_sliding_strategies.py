@@ -193,14 +193,6 @@ def test_windows_of_many_blocks(strategy: str, disorder: float, seed: int) -> No
     compare(aggregator, choose(aggregator, strategy), records, 1500, seed, reopen_every=1999)
 
 
-@pytest.mark.parametrize("span", [12, 32, 100])
-@pytest.mark.parametrize("disorder", [0.0, 0.3])
-def test_a_span_changes_no_result(span: int, disorder: float, seed: int) -> None:
-    for aggregator in (BAGS_ADD_ONLY, Sum()):
-        records = stream(seed, 1200, size_ms=300, keys=2, disorder=disorder)
-        compare(aggregator, Ladder(aggregator, span=span), records, 300, seed)
-
-
 @pytest.mark.parametrize("leaf", [1, 2, 3])
 def test_a_leaf_changes_no_result(leaf: int, seed: int) -> None:
     for disorder in (0.0, 0.4):
@@ -400,26 +392,6 @@ def test_ladder_holds_few_aggregates() -> None:
             assert aggregates <= math.log2(records / leaf) + 3
 
 
-@pytest.mark.parametrize(("records", "span"), [(1000, 125), (4000, 500), (4000, 250)])
-def test_a_span_bounds_the_adds_of_one_record(records: int, span: int) -> None:
-    adds = Adds()
-    state = Ladder(adds.aggregator, span=span).new()
-    worst = aggregates = 0
-    for now in range(4 * records):
-        before = adds.adds
-        state.update(now, 1, now - records + 1)
-        if now > records:
-            worst = max(worst, adds.adds - before)
-            aggregates = max(aggregates, state.aggregates_held())
-    assert worst <= span + 128 + 2 * aggregates
-    # the price named in the docs: M - log2(M) - 1 adds a record more
-    share = records / span
-    before = adds.adds
-    for now in range(4 * records, 6 * records):
-        state.update(now, 1, now - records + 1)
-    assert (adds.adds - before) / (2 * records) <= math.log2(records) + 1.5 + share - math.log2(share)
-
-
 # the monotone list adds nothing; the simple design makes every window anew, so it is tried on few
 @pytest.mark.parametrize(
     ("strategy", "records"),
@@ -441,13 +413,6 @@ def test_a_restore_costs_exactly_n_adds(strategy: str, records: int) -> None:
     expected = sum(ts >= 1 for ts in [*range(records + 1), records // 2])
     assert state.value() == expected
     assert adds.adds == (expected if strategy != "simple" else expected * (expected + 1) // 2)
-
-
-def test_a_restore_with_a_span_costs_exactly_n_adds() -> None:
-    adds = Adds()
-    state = Ladder(adds.aggregator, span=100).restore(range(3000), [1] * 3000)
-    assert state.value() == 3000
-    assert adds.adds == 3000
 
 
 def test_buckets_cost_what_the_formula_says() -> None:
@@ -576,20 +541,18 @@ def test_a_subtract_that_is_not_exact_is_not_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("aggregator", "strategy", "span", "reason"),
+    ("aggregator", "strategy", "reason"),
     [
-        (Sum(), "fastest", None, "found 'fastest', expected one of chunks, ladder"),
-        (Sum(), "merge", 100, "span: found with strategy 'merge'"),
-        (Sum(), "ladder", 3, "span: found 3, expected at least 12"),
-        (Sum(), "monotone", None, "found an aggregate that is not one of the values"),
-        (BAGS_ADD_ONLY, "merge", None, "found no merge"),
-        (BAGS_ADD_ONLY, "chunks", None, "found no merge"),
-        (BAGS_ADD_ONLY, "subtract", None, "found no subtract"),
+        (Sum(), "fastest", "found 'fastest', expected one of chunks, ladder"),
+        (Sum(), "monotone", "found an aggregate that is not one of the values"),
+        (BAGS_ADD_ONLY, "merge", "found no merge"),
+        (BAGS_ADD_ONLY, "chunks", "found no merge"),
+        (BAGS_ADD_ONLY, "subtract", "found no subtract"),
     ],
 )
-def test_what_cannot_be_is_refused(aggregator: Aggregator, strategy: str, span: int | None, reason: str) -> None:
+def test_what_cannot_be_is_refused(aggregator: Aggregator, strategy: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        choose(aggregator, strategy, span)
+        choose(aggregator, strategy)
 
 
 def test_only_aggregators_are_served() -> None:
@@ -613,5 +576,5 @@ def test_an_empty_window_has_the_aggregate_of_nothing(strategy: str) -> None:
 
 
 def test_a_strategy_says_what_it_is() -> None:
-    assert choose(BAGS_ADD_ONLY, span=512).describe() == ["ladder", "leaf=6", "span=512"]
+    assert choose(BAGS_ADD_ONLY).describe() == ["ladder", "leaf=6"]
     assert choose(Sum()).describe() == ["subtract"]

@@ -241,8 +241,8 @@ STRATEGIES: dict[str, Callable[[Aggregator], Strategy[Any]]] = {**OURS, "buckets
 """Every strategy by its name, and the references."""
 
 
-def choose(aggregator: Aggregator, strategy: str | None = None, span: int | None = None) -> Strategy[Any]:
+def choose(aggregator: Aggregator, strategy: str | None = None) -> Strategy[Any]:
     """`hybridstore.aggregation.choose`, with the references."""
     if strategy in STRATEGIES and strategy not in OURS:
         return STRATEGIES[strategy](aggregator)
-    return choose_ours(aggregator, strategy, span)
+    return choose_ours(aggregator, strategy)
