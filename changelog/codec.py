@@ -29,7 +29,7 @@ EXT_DATE: Final = 7
 # Of a value. What is packed can be unpacked in every thread: this many levels take 96 KB of stack, where the least that
 # Python systems give is 128 KB (musl), and a state cannot be opened at all with less than 64 KB.
 MAX_DEPTH: Final = 32
-# Payloads up to this size (bytes) are unpacked by a reader that is used again.
+# Payloads up to this size (bytes) are packed by a packer, and unpacked by a reader, that is used again.
 _KEPT_BYTES: Final = 4096
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
@@ -170,6 +170,8 @@ def _reader(size: int, ext_hook: Callable[[int, bytes], object]) -> Any:
 
 
 _OUTERMOST: Final = partial(_from_ext, 0)
+# Packers that pack nothing at this moment: a new one costs more than a small value.
+_packers: Final[list[Callable[[object], bytes]]] = []
 
 
 def array_header(length: int) -> bytes:
@@ -187,10 +189,15 @@ def packer() -> Callable[[object], bytes]:
 
 def pack(value: object) -> bytes:
     """Pack one value. Raises TypeError for what cannot be stored. O(size)."""
-    return cast(
-        bytes,
-        msgpack.packb(value, default=_to_ext, strict_types=True, unicode_errors="surrogatepass", use_bin_type=True),
-    )
+    try:
+        # of a packer that packs at this moment, in this thread or another one, nothing is in the list
+        unused = _packers.pop()
+    except IndexError:
+        unused = packer()
+    data = unused(value)
+    if len(data) <= _KEPT_BYTES:
+        _packers.append(unused)
+    return data
 
 
 def unpack(data: bytes | memoryview) -> Any:

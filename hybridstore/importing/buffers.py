@@ -52,13 +52,14 @@ class Part:
         return _READERS[self.name](self, mine)
 
 
-def _number(part: Part, value: Any) -> Any:
-    """Return a sum as our exact sum begins with it; 0 for null."""
-    if value is None:
-        return 0
+def _numbers(part: Part, values: list[Any]) -> list[Any]:
+    """Return sums as our exact sums begin with them; 0 for null. O(rows)."""
     if part.scale is not None:
-        return Decimal(int(value)).scaleb(-part.scale, exact.DECIMALS)
-    return exact.add(0, value) if type(value) is float else value
+        return [0 if value is None else Decimal(int(value)).scaleb(-part.scale, exact.DECIMALS) for value in values]
+    kinds = set(map(type, values))
+    if kinds == {float}:
+        return exact.each(values)
+    return [0 if value is None else exact.add(0, value) if type(value) is float else value for value in values]
 
 
 def _counts(part: Part, columns: list[list[Any]]) -> list[Any]:
@@ -68,14 +69,18 @@ def _counts(part: Part, columns: list[list[Any]]) -> list[Any]:
 def _sums(part: Part, columns: list[list[Any]]) -> list[Any]:
     if set(map(type, columns[0])) == {int} and part.scale is None:
         return columns[0]
-    values = [_number(part, value) for value in columns[0]]
+    values = _numbers(part, columns[0])
     return (
         values if part.width == 1 else [0 if empty else value for value, empty in zip(values, columns[1], strict=True)]
     )
 
 
 def _means(part: Part, columns: list[list[Any]]) -> list[Any]:
-    return [(_number(part, total) if n else 0, n or 0) for total, n in zip(*columns, strict=True)]
+    totals, counts = columns
+    if None in counts or 0 in counts:
+        totals = [total if n else None for total, n in zip(totals, counts, strict=True)]
+        counts = [n or 0 for n in counts]
+    return list(zip(_numbers(part, totals), counts, strict=True))
 
 
 def _values(part: Part, columns: list[list[Any]]) -> list[Any]:

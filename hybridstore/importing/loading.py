@@ -107,7 +107,8 @@ def _keys(plan: Plan, table: pa.Table) -> list[Any]:
 
 def _check_once(keys: list[Any], starts: list[Any]) -> None:
     """Raise ImportRefusedError if two rows have one key and one window: the second would replace the first. O(rows)."""
-    if len(set(zip(keys, starts, strict=True))) < len(keys):
+    rows = keys if starts.count(None) == len(starts) else zip(keys, starts, strict=True)
+    if len(set(rows)) < len(keys):
         (key, _), rows = Counter(zip(keys, starts, strict=True)).most_common(1)[0]
         raise ImportRefusedError(
             f"key {key}: found {rows} rows of one key and window, expected one (add the rows up first, and let "
@@ -155,8 +156,8 @@ class Aggregates:
         if form.bare:
             values = read[self.parts[0]]
         else:
-            rows = zip(*(read[part] for part in self.parts), strict=True)
-            values = [form.value(-1, list(row)) for row in rows]
+            aggregates = map(list, zip(*(read[part] for part in self.parts), strict=True))
+            values = [form.value(-1, aggregate) for aggregate in aggregates] if form.timed else list(aggregates)
         keys = _keys(self.plan, table)
         starts = arrow_list(table.column(START)) if START in table.column_names else [None] * len(keys)
         _check_once(keys, starts)

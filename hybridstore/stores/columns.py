@@ -17,6 +17,10 @@ from ..clock import INT64_MAX, NO_TIME, check_time
 BATCH_ROWS: Final = 1000
 # From this many rows at a time on, looking for equal keys among them is cheap.
 _DENSE: Final = 8
+_LISTS: Final = frozenset({list, tuple})
+_NESTED: Final = ATOMS | _LISTS
+# A mean is a tuple of a list and a count in a list of aggregates; a list that contains itself has no end.
+_LEVELS: Final = 3
 
 
 def column_list(column: Any) -> list[Any]:
@@ -94,11 +98,20 @@ def accepted(times: list[int], newest: int, lag: int, *, moves: bool = True) -> 
 
 
 def all_flat(kinds: set[type], values: list[Any]) -> bool:
-    """True when every value (of these types) is an atom or a list of atoms, so that no value needs a check of its own.
+    """True when every value (of these types) is an atom, or consists of lists and tuples of atoms of a few levels, so
+    that no value needs a check of its own.
 
     O(items), at C speed.
     """
-    return kinds <= ATOMS or (kinds == {list} and ATOMS.issuperset(map(type, chain.from_iterable(values))))
+    for _ in range(_LEVELS):
+        if kinds <= ATOMS:
+            return True
+        if not kinds <= _NESTED:
+            return False
+        nested = values if kinds <= _LISTS else [value for value in values if type(value) in _LISTS]
+        values = list(chain.from_iterable(nested))
+        kinds = set(map(type, values))
+    return kinds <= ATOMS
 
 
 def columns_of(rows: Iterable[Sequence[Any]], names: tuple[str, ...], where: str) -> list[list[Any]]:

@@ -212,3 +212,9 @@ def test_what_lies_next_to_the_middle_of_two_floats_is_rounded_to_the_right_side
     means = scale.means(scale.split_totals(totals), np.array(counts))
     assert means.tolist() == [exact.over(total, count) for total, count in zip(totals, counts, strict=True)]
     assert scale.sums(scale.split_totals(totals)).tolist() == [exact.result(total) for total in totals]
+
+
+@given(st.lists(st.one_of(finite, whole, odd)), st.lists(finite))
+def test_totals_of_each_of_many_numbers_are_those_of_one(mixed: list[Any], floats: list[float]) -> None:
+    for values in (mixed, floats, [*floats, math.nan]):
+        assert exact.each(values) == [exact.add(0, value) for value in values]

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal, localcontext
@@ -106,6 +107,17 @@ class Text(str):
 
 class Money(Decimal):
     pass
+
+
+def test_a_value_that_is_refused_leaves_nothing_in_the_values_behind_it() -> None:
+    nested = (1, ("a", [2, ({3: (4,)}, frozenset({(5, "b")}))]), b"c" * 5000)
+    data = pack(nested)
+    for refused in (object(), ("before", object()), [1, ("deep", ("deeper", object()))], {(1, object())}):
+        with pytest.raises(TypeError, match="found object"):
+            pack(refused)
+        assert pack(nested) == data
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(pack, [nested] * 400)) == {data}
 
 
 @pytest.mark.parametrize("capitals", [0, 1])

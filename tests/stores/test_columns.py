@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.stores.columns import column_list
+from hybridstore.stores.columns import all_flat, column_list
 
 np = pytest.importorskip("numpy")
 pa = pytest.importorskip("pyarrow")
@@ -104,3 +104,30 @@ def test_times_that_are_none_are_named(times: Any, error: type[Exception], messa
         with pytest.raises(error, match=message):
             store.put_columns(["a", "b"], [1, 2], times)
         assert len(store) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "flat"),
+    [
+        (None, True),
+        ([1, "a", None], True),
+        ([3, ([1, 0, 2], 5), [0.5]], True),
+        ([3, ([1, 0, object()], 5)], False),
+        ([3, {"a": 1}], False),
+        ([3, (4, object())], False),
+        ([[[[[1]]]]], False),
+    ],
+    ids=["null", "list", "levels", "object in levels", "dict", "object in tuple", "many levels"],
+)
+def test_values_of_atoms_in_few_levels_need_no_check_of_their_own(value: Any, flat: bool) -> None:
+    values = [1, [2, (3, "b")], value]
+    assert all_flat(set(map(type, values)), values) is flat
+
+
+def test_a_list_that_contains_itself_is_refused_where_it_is_put(tmp_path: Path) -> None:
+    endless: list[Any] = [1]
+    endless += [endless, endless]
+    store = hs.open(tmp_path).key_value("store")
+    with pytest.raises(TypeError, match=r"value of key 'b': .*contains itself"):
+        store.put_columns(["a", "b"], [1, endless])
+    assert len(store) == 0
