@@ -9,7 +9,7 @@ checkpoint and the settings are those of a batch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -107,8 +107,8 @@ def _keys(plan: Plan, table: pa.Table) -> list[Any]:
 
 def _check_once(keys: list[Any], starts: list[Any]) -> None:
     """Raise ImportRefusedError if two rows have one key and one window: the second would replace the first. O(rows)."""
-    rows = keys if starts.count(None) == len(starts) else zip(keys, starts, strict=True)
-    if len(set(rows)) < len(keys):
+    pairs: Iterable[Any] = keys if starts.count(None) == len(starts) else zip(keys, starts, strict=True)
+    if len(set(pairs)) < len(keys):
         (key, _), rows = Counter(zip(keys, starts, strict=True)).most_common(1)[0]
         raise ImportRefusedError(
             f"key {key}: found {rows} rows of one key and window, expected one (add the rows up first, and let "
