@@ -89,5 +89,5 @@ def expand(mutation: Mutation) -> Iterator[Change]:
 
 
 def changes_of(bodies: list[bytes]) -> list[Change]:
-    """Return the changes in the frame bodies of one version. Raises MutationError, TypeError or ValueError. O(n)."""
+    """Return the changes in the frame bodies of one version. Raises ChangelogError, TypeError or ValueError. O(n)."""
     return [change for body in bodies for mutation in mutations(unpack(body)) for change in expand(mutation)]

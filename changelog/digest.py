@@ -14,7 +14,7 @@ from hashlib import blake2b
 from queue import SimpleQueue
 from typing import Any, Final
 
-from .errors import StorePoisonedError
+from .errors import StatePoisonedError
 
 DIGEST_BYTES: Final = 16
 # Large enough that the cost of handing over is small, and small enough that hashing the rest at a commit is cheap.
@@ -52,7 +52,7 @@ class _Piece:
     def wait(self) -> None:
         """Return when the parts are hashed. Parts that the thread did not begin are hashed here.
 
-        Raises StorePoisonedError when the thread failed in the middle of it. O(bytes).
+        Raises StatePoisonedError when the thread failed in the middle of it. O(bytes).
         """
         # `over` first: whoever has acquired `ended` may have been interrupted before the release
         while not self.over and self.thread.is_alive() and not sys.is_finalizing():
@@ -61,7 +61,7 @@ class _Piece:
         if self.done:
             return
         if self.begun:
-            raise StorePoisonedError(
+            raise StatePoisonedError(
                 f"the thread that hashes failed in the middle of a version: {self.error!r} (reopen the store: the last "
                 "commit is intact)"
             ) from self.error

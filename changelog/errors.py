@@ -17,8 +17,10 @@ class HybridStoreError(Exception):
     >>> hs.open("state", at=1).commit()
     Traceback (most recent call last):
     ...
-    changelog.errors.HybridStoreError: state: opened read-only at version 1 (open it without `at` to write)
+    hybridstore.HybridStoreError: state: opened read-only at version 1 (open it without `at` to write)
     """
+
+    __module__ = "hybridstore"
 
 
 class UnsupportedVersionError(HybridStoreError):
@@ -32,8 +34,10 @@ class UnsupportedVersionError(HybridStoreError):
     >>> minutes.aggregate(n=hs.Count()).open("state", shards=2)
     Traceback (most recent call last):
     ...
-    changelog.errors.UnsupportedVersionError: state/generations/...: format 99, this release reads 1 (upgrade ...)
+    hybridstore.errors.UnsupportedVersionError: state/generations/...: format 99, this release reads 1 (upgrade ...)
     """
+
+    __module__ = "hybridstore.errors"
 
 
 class ForeignFileError(HybridStoreError):
@@ -44,12 +48,45 @@ class ForeignFileError(HybridStoreError):
     >>> hs.open(".")
     Traceback (most recent call last):
     ...
-    changelog.errors.ForeignFileError: .: found 'holiday.jpg' in it, expected a state directory, or a new or empty one
+    hybridstore.errors.ForeignFileError: .: found 'holiday.jpg' in it, expected a state directory, or a new or empty one
     """
 
+    __module__ = "hybridstore.errors"
 
-class ChangelogError(HybridStoreError):
-    """Root of the errors about segments and frames; never raised itself."""
+
+class DamageError(HybridStoreError):
+    """Root of the errors about files that are damaged or lost: what was committed cannot be read back from them.
+
+    Restore the files from a copy, or keep what can be read with `hybridstore inspect repair`.
+
+    >>> import pathlib
+    >>> with hs.open("state") as state:
+    ...     for visits in (1, 2):
+    ...         state.key_value("users")["ann"] = visits
+    ...         version = state.commit()
+    >>> segment = pathlib.Path("state/changelog/00000000000000000001.log")
+    >>> content = bytearray(segment.read_bytes())
+    >>> content[110] ^= 1  # a bit of the first commit
+    >>> size = segment.write_bytes(content)
+    >>> try:
+    ...     hs.open("state")
+    ... except hs.DamageError as error:
+    ...     print(type(error).__name__)
+    CorruptFrameError
+    """
+
+    __module__ = "hybridstore"
+
+
+class ChangelogError(DamageError):
+    """Root of the errors about segments and frames; raised itself for a mutation that cannot be decoded or applied.
+
+    Checksums find damage first, so it is raised only for bytes that a defect, or another program, has written: an
+    operation or a store that does not exist, or columns of different lengths. Restore the file from a copy, or keep
+    what can be read with `hybridstore inspect repair`.
+    """
+
+    __module__ = "hybridstore.errors"
 
 
 class CorruptFrameError(ChangelogError):
@@ -72,8 +109,10 @@ class CorruptFrameError(ChangelogError):
     >>> hs.open("state")
     Traceback (most recent call last):
     ...
-    changelog.errors.CorruptFrameError: state/changelog/00000000000000000001.log at byte 80: checksum mismatch: ...
+    hybridstore.errors.CorruptFrameError: state/changelog/00000000000000000001.log at byte 80: checksum mismatch: ...
     """
+
+    __module__ = "hybridstore.errors"
 
     def __init__(self, path: object, offset: int, reason: str) -> None:
         super().__init__(f"{path} at byte {offset}: {reason}")
@@ -82,7 +121,7 @@ class CorruptFrameError(ChangelogError):
         self.reason = reason
 
 
-class StoreInUseError(HybridStoreError):
+class StateInUseError(HybridStoreError):
     """A state was used by a thread that does not own it, or in the middle of another call, as by a signal handler. The
     call was refused before it changed anything; the owner, and the call in progress, continue.
 
@@ -95,7 +134,7 @@ class StoreInUseError(HybridStoreError):
     >>> def use():
     ...     try:
     ...         users["bob"] = 2
-    ...     except hs.StoreInUseError as error:
+    ...     except hs.errors.StateInUseError as error:
     ...         print(error)
     >>> other = threading.Thread(target=use, name="other")
     >>> other.start(), other.join()
@@ -103,8 +142,10 @@ class StoreInUseError(HybridStoreError):
     (None, None)
     """
 
+    __module__ = "hybridstore.errors"
 
-class StorePoisonedError(HybridStoreError):
+
+class StatePoisonedError(HybridStoreError):
     """A write, a sync, a rollback or a change in memory failed or was interrupted, so this store accepts no further
     call.
 
@@ -117,16 +158,10 @@ class StorePoisonedError(HybridStoreError):
     >>> state.commit()
     Traceback (most recent call last):
     ...
-    changelog.errors.StorePoisonedError: state: a commit was cut short by ForeignFileError: ...
+    hybridstore.StatePoisonedError: state: a commit was cut short by ForeignFileError: ...
     """
 
-
-class MutationError(ChangelogError):
-    """A mutation in the log cannot be decoded or names an operation or a store that does not exist.
-
-    Checksums find damage first, so this is raised only for bytes that a defect, or another program, has written.
-    Restore the file from a copy, or keep what can be read with `hybridstore inspect repair`.
-    """
+    __module__ = "hybridstore"
 
 
 class StorageUnreachableError(HybridStoreError, OSError):
@@ -136,3 +171,5 @@ class StorageUnreachableError(HybridStoreError, OSError):
     no such bucket, a misspelt option. Look at the network, credentials and the bucket, and start again: nothing that
     was committed is lost.
     """
+
+    __module__ = "hybridstore"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from .codec import packer
 from .digest import DIGEST_BYTES, RunningDigest
-from .errors import HybridStoreError, StorePoisonedError
+from .errors import HybridStoreError, StatePoisonedError
 from .frame import MAX_BODY_BYTES
 from .mutation import MANY, count_records, records_of
 from .turn import Turn
@@ -271,7 +271,7 @@ class Journal:
     def spill(self) -> None:
         """Pack the waiting mutations into a frame body, as a rule one, and pass the body to the sink. O(waiting)."""
         if self._failure is not None:
-            raise StorePoisonedError(
+            raise StatePoisonedError(
                 f"a change was cut short by {type(self._failure).__name__} (reopen the store: the last commit is "
                 "intact)"
             ) from self._failure
@@ -299,7 +299,7 @@ class Journal:
         self._hash.add(memoryview(body)[5:])
         try:
             self._sink(body)
-        except StorePoisonedError:
+        except StatePoisonedError:
             raise
         except HybridStoreError as error:
             setattr(error, _REFUSED, _SINK)
@@ -309,11 +309,11 @@ class Journal:
     def seal(self) -> bytes:
         """Pass the waiting mutations to the sink and return the digest of the version.
 
-        Raises StorePoisonedError if the digest would not be that of the frames that the sink has.
+        Raises StatePoisonedError if the digest would not be that of the frames that the sink has.
         """
         self.spill()
         if self._passed != self._hash.size:
-            raise StorePoisonedError(
+            raise StatePoisonedError(
                 f"a version: found {self._passed:,} bytes of mutations in its frames, expected {self._hash.size:,} as "
                 "in its digest (reopen the store: the last commit is intact)"
             )

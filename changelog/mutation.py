@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from .errors import MutationError
+from .errors import ChangelogError
 
 TIME: Final = 0  # (ts)                        stream time moves, nothing else does
 PUT: Final = 1  # (key, value)
@@ -93,19 +93,19 @@ def count_records(flat: Sequence[Any], counts: dict[int, int]) -> None:
 def mutations(flat: Sequence[Any]) -> Iterator[Mutation]:
     """Split the flat content of a frame into mutations.
 
-    Raises MutationError on an unknown op or missing arguments. O(n).
+    Raises ChangelogError on an unknown op or missing arguments. O(n).
     """
     i, n = 0, len(flat)
     while i < n:
         code = flat[i]
         if type(code) is not int or code < 0:
-            raise MutationError(f"item {i} of a frame: mutation code: found {code!r}, expected a whole number")
+            raise ChangelogError(f"item {i} of a frame: mutation code: found {code!r}, expected a whole number")
         arity = ARITY[code & 15]
         if arity < 0:
-            raise MutationError(f"item {i} of a frame: op {code & 15} is unknown")
+            raise ChangelogError(f"item {i} of a frame: op {code & 15} is unknown")
         end = i + 1 + arity
         if end > n:
-            raise MutationError(
+            raise ChangelogError(
                 f"item {i} of a frame: op {OP_NAMES[code & 15]} has {n - i - 1} arguments, expected {arity}"
             )
         yield Mutation(code >> 4, code & 15, tuple(flat[i + 1 : end]))

@@ -19,7 +19,7 @@ from functools import wraps
 from types import CodeType, FrameType
 from typing import Any, Final, ParamSpec, TypeVar
 
-from .errors import StoreInUseError
+from .errors import StateInUseError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +54,7 @@ class Turn:
     def take(self, by: object, *, reads: bool = False) -> object:
         """Begin a call of `by`, and return what `busy` has to be at its end.
 
-        A call that only `reads` may come inside of a call of another store. Raises StoreInUseError. O(1), and O(frames)
+        A call that only `reads` may come inside of a call of another store. Raises StateInUseError. O(1), and O(frames)
         inside of another call.
         """
         if not self.lock._is_owned():
@@ -68,7 +68,7 @@ class Turn:
             return None
         if inner or (reads and busy is not self and busy is not by):
             return busy
-        raise StoreInUseError(
+        raise StateInUseError(
             f"{self.where}: found a call in the middle of another call, as of a signal handler, expected one call at a "
             "time (let the handler set a flag, and call after the other call has returned)"
         )
@@ -85,7 +85,7 @@ class Turn:
         return None
 
     def _bind(self) -> None:
-        """Make this thread the owner. Raises StoreInUseError while another thread is the owner."""
+        """Make this thread the owner. Raises StateInUseError while another thread is the owner."""
         with _SWITCH:
             if not self.lock.acquire(blocking=False):
                 owner = self.thread
@@ -98,20 +98,20 @@ class Turn:
                 self.lock = lock
             self.thread = threading.current_thread()
 
-    def _elsewhere(self) -> StoreInUseError:
+    def _elsewhere(self) -> StateInUseError:
         owner = "another thread" if self.thread is None else f"thread {self.thread.name!r}"
-        return StoreInUseError(
+        return StateInUseError(
             f"{self.where}: found a call by thread {threading.current_thread().name!r}, expected {owner}: one thread "
             "owns a state (use the state in that thread, or call hand_over() there first)"
         )
 
     def check(self) -> None:
-        """Raise StoreInUseError unless this thread is the owner, or becomes the owner now. O(1)."""
+        """Raise StateInUseError unless this thread is the owner, or becomes the owner now. O(1)."""
         if not self.lock._is_owned():
             self._bind()
 
     def hand_over(self) -> None:
-        """Let the next thread that makes a call be the owner. Raises StoreInUseError in another thread than the
+        """Let the next thread that makes a call be the owner. Raises StateInUseError in another thread than the
         owner's, and in the middle of a call.
         """
         if self.lock._is_owned():

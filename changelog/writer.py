@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .errors import StoreInUseError, StorePoisonedError
+from .errors import StateInUseError, StatePoisonedError
 from .files import REAL_FILES, AppendFile, Files
 from .frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commit
 from .identity import Identity
@@ -88,16 +88,16 @@ class ChangelogWriter:
         """The place just after the last commit; (0, 0, 0) before the first one of a new segment."""
         return self._committed
 
-    def _poison(self, error: BaseException) -> StorePoisonedError:
+    def _poison(self, error: BaseException) -> StatePoisonedError:
         self._failure = error
         if isinstance(error, FileNotFoundError):
-            return StorePoisonedError(
+            return StatePoisonedError(
                 f"{error.filename}: {error.strerror} (restore what was removed from a copy, and reopen the store)"
             )
         reason = (
             error.strerror or str(error) if isinstance(error, OSError) else f"interrupted by {type(error).__name__}"
         )
-        return StorePoisonedError(f"{self._directory}: {reason} (reopen the store: the last commit is intact)")
+        return StatePoisonedError(f"{self._directory}: {reason} (reopen the store: the last commit is intact)")
 
     @property
     def poisoned(self) -> bool:
@@ -110,7 +110,7 @@ class ChangelogWriter:
             self._failure = error
 
     def check(self) -> None:
-        """Raise StorePoisonedError if an earlier write or sync failed."""
+        """Raise StatePoisonedError if an earlier write or sync failed."""
         if self._failure is not None:
             raise self._poison(self._failure) from self._failure
 
@@ -118,7 +118,7 @@ class ChangelogWriter:
     def _alone(self) -> Iterator[None]:
         """Stands around every write: a second call meanwhile is refused, and any error in the block poisons."""
         if not self._entered.acquire(blocking=False):
-            raise StoreInUseError(
+            raise StateInUseError(
                 f"{self._directory}: found a write in the middle of another one, expected one at a time"
             )
         try:

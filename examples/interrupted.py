@@ -174,7 +174,7 @@ def is_state(location: str) -> bool:
     """True when there is a state at a location."""
     try:
         hs.inspect(location)
-    except (hs.ForeignFileError, FileNotFoundError):
+    except (hs.errors.ForeignFileError, FileNotFoundError):
         return False
     return True
 

@@ -27,6 +27,9 @@ for _name in ("changelog", "recovery"):
             f"another package named {_name!r} ({_origin}) hides hybridstore's; they cannot share an environment"
         )
 
+# Behind the look for foreign packages; what it imports is small.
+from . import errors as errors  # noqa: E402
+
 if _typing.TYPE_CHECKING:
     from recovery.plan import RestorePlan as RestorePlan
     from recovery.restore import RestoreReport as RestoreReport
@@ -55,25 +58,13 @@ if _typing.TYPE_CHECKING:
     from .aggregation import Variance as Variance
     from .aggregation import check_laws as check_laws
     from .errors import BufferFullError as BufferFullError
-    from .errors import ChangelogError as ChangelogError
-    from .errors import ChangelogGapError as ChangelogGapError
-    from .errors import CheckpointError as CheckpointError
-    from .errors import CheckpointMismatchError as CheckpointMismatchError
-    from .errors import CorruptCheckpointError as CorruptCheckpointError
-    from .errors import CorruptFrameError as CorruptFrameError
-    from .errors import DigestMismatchError as DigestMismatchError
-    from .errors import ForeignFileError as ForeignFileError
+    from .errors import DamageError as DamageError
     from .errors import HybridStoreError as HybridStoreError
-    from .errors import MutatedValueError as MutatedValueError
-    from .errors import MutationError as MutationError
-    from .errors import RestoreError as RestoreError
-    from .errors import StateDirectoryError as StateDirectoryError
-    from .errors import StateDirectoryLockedError as StateDirectoryLockedError
+    from .errors import ProgramMismatchError as ProgramMismatchError
+    from .errors import StateClosedError as StateClosedError
+    from .errors import StateLockedError as StateLockedError
+    from .errors import StatePoisonedError as StatePoisonedError
     from .errors import StorageUnreachableError as StorageUnreachableError
-    from .errors import StoreClosedError as StoreClosedError
-    from .errors import StoreInUseError as StoreInUseError
-    from .errors import StorePoisonedError as StorePoisonedError
-    from .errors import UnsupportedVersionError as UnsupportedVersionError
     from .errors import UpgradeError as UpgradeError
     from .importing.door import import_spark as import_spark
     from .importing.frames import backfill as backfill
@@ -126,11 +117,8 @@ __getattr__, __dir__, __all__ = _lazy(
             "Min MinBy Reduce SessionWindows SlidingWindows Sum TopK TumblingWindows Variance check_laws"
         ),
         ".errors": (
-            "BufferFullError ChangelogError ChangelogGapError CheckpointError CheckpointMismatchError "
-            "CorruptCheckpointError CorruptFrameError DigestMismatchError ForeignFileError HybridStoreError "
-            "MutatedValueError MutationError RestoreError StateDirectoryError StateDirectoryLockedError "
-            "StorageUnreachableError StoreClosedError StoreInUseError StorePoisonedError UnsupportedVersionError "
-            "UpgradeError"
+            "BufferFullError DamageError HybridStoreError ProgramMismatchError StateClosedError "
+            "StateLockedError StatePoisonedError StorageUnreachableError UpgradeError"
         ),
         ".importing.door": "import_spark",
         ".importing.frames": "backfill initial_state",

@@ -1,27 +1,29 @@
-"""The public errors of states in one place; users import them from `hybridstore`. Those of a rescale are in
-`rescaling/report.py`, those of Spark in `spark/errors.py`.
+"""The errors of states in one place. Those that a program catches are in `hybridstore`, too (marked *); those of Spark
+alone are in `hybridstore.spark`.
 
-HybridStoreError
+HybridStoreError *
 ├── UnsupportedVersionError       a file of a newer format
 ├── ForeignFileError              not one of our files, or another store's
-├── ChangelogError
-│   ├── CorruptFrameError         path, offset, reason
-│   └── MutationError
+├── DamageError *                 files are damaged or lost
+│   ├── ChangelogError            a mutation cannot be decoded or applied
+│   │   └── CorruptFrameError     path, offset, reason
+│   ├── CorruptCheckpointError    a CheckpointError, too
+│   ├── ChangelogGapError         a RestoreError, too
+│   └── DigestMismatchError       a RestoreError, too
 ├── CheckpointError
-│   ├── CorruptCheckpointError
-│   └── CheckpointMismatchError   a store or topology asked for with other parameters
 ├── RestoreError
-│   ├── ChangelogGapError
-│   └── DigestMismatchError
+├── ProgramMismatchError *        a store or topology asked for with other parameters
 ├── StateDirectoryError           the operating system refused the opening
-├── StateDirectoryLockedError     path, holder
-├── StorageUnreachableError       an object store did not answer, or refused a request
-├── BufferFullError               suppression at its bound with on_full="raise"
-├── UpgradeError                  an upgrade function failed on a stored value
-├── MutatedValueError             debug=True: a stored value was changed in place
-├── StoreInUseError               another thread's state, or a call in the middle of a call
-├── StorePoisonedError            a write, a sync or a rollback failed, or was interrupted; reopen
-└── StoreClosedError
+├── StateLockedError *            open for writing elsewhere
+├── StorageUnreachableError *     an object store did not answer, or refused a request
+├── BufferFullError *             suppression at its bound with on_full="raise"
+├── UpgradeError *                an upgrade function failed on a stored value
+├── ValueChangedInPlaceError      debug=True: a stored value was changed in place
+├── StateInUseError               another thread's state, or a call in the middle of a call
+├── StatePoisonedError *          a write, a sync or a rollback failed, or was interrupted; reopen
+├── StateClosedError *
+├── RescaleError *                in rescaling/report.py
+└── ImportRefusedError *          in importing/report.py
 """
 
 from __future__ import annotations
@@ -31,25 +33,25 @@ from typing import Any
 from changelog.errors import (
     ChangelogError,
     CorruptFrameError,
+    DamageError,
     ForeignFileError,
     HybridStoreError,
-    MutationError,
+    StateInUseError,
+    StatePoisonedError,
     StorageUnreachableError,
-    StoreInUseError,
-    StorePoisonedError,
     UnsupportedVersionError,
 )
 from recovery.errors import (
     ChangelogGapError,
     CheckpointError,
-    CheckpointMismatchError,
     CorruptCheckpointError,
     DigestMismatchError,
+    ProgramMismatchError,
     RestoreError,
 )
 
 
-class StateDirectoryLockedError(HybridStoreError):
+class StateLockedError(HybridStoreError):
     """The state directory is open for writing elsewhere, as a rule in another process; close it there, or read with
     `hybridstore inspect`.
 
@@ -57,8 +59,10 @@ class StateDirectoryLockedError(HybridStoreError):
     >>> hs.open("state")
     Traceback (most recent call last):
     ...
-    hybridstore.errors.StateDirectoryLockedError: state: in use by ... (this one: close what opened it first; ...)
+    hybridstore.StateLockedError: state: in use by ... (this one: close what opened it first; ...)
     """
+
+    __module__ = "hybridstore"
 
 
 class StateDirectoryError(HybridStoreError):
@@ -72,8 +76,10 @@ class StateDirectoryError(HybridStoreError):
     hybridstore.errors.StateDirectoryError: aaa...: cannot be opened: [Errno 36] File name too long: ...
     """
 
+    __module__ = "hybridstore.errors"
 
-class StoreClosedError(HybridStoreError):
+
+class StateClosedError(HybridStoreError):
     """The store was closed, dropped by a change of the program, or inherited through a fork; open it again.
 
     >>> with hs.open("state") as state:
@@ -81,8 +87,10 @@ class StoreClosedError(HybridStoreError):
     >>> users.get("ann")
     Traceback (most recent call last):
     ...
-    hybridstore.errors.StoreClosedError: state: the store is closed (open it again)
+    hybridstore.StateClosedError: state: the store is closed (open it again)
     """
+
+    __module__ = "hybridstore"
 
 
 class BufferFullError(HybridStoreError):
@@ -96,8 +104,10 @@ class BufferFullError(HybridStoreError):
     >>> held.put("bob", 1, ts=0)
     Traceback (most recent call last):
     ...
-    hybridstore.errors.BufferFullError: store 'held': buffer full: found 2 records, expected at most 1 (raise ...)
+    hybridstore.BufferFullError: store 'held': buffer full: found 2 records, expected at most 1 (raise ...)
     """
+
+    __module__ = "hybridstore"
 
     def __init__(self, message: str, emitted: list[tuple[Any, Any, int]] | None = None) -> None:
         super().__init__(message)
@@ -115,11 +125,13 @@ class UpgradeError(HybridStoreError):
     ...     users = state.key_value("users", version=1, upgrade=lambda visits: visits["count"])
     Traceback (most recent call last):
     ...
-    hybridstore.errors.UpgradeError: store 'users': the value of key 'ann' cannot be upgraded: TypeError: ...
+    hybridstore.UpgradeError: store 'users': the value of key 'ann' cannot be upgraded: TypeError: ...
     """
 
+    __module__ = "hybridstore"
 
-class MutatedValueError(HybridStoreError):
+
+class ValueChangedInPlaceError(HybridStoreError):
     """A value was changed in place after it was put, so the changelog does not hold the change; put it again
     instead.
 
@@ -132,8 +144,10 @@ class MutatedValueError(HybridStoreError):
     ...     state.commit()
     Traceback (most recent call last):
     ...
-    hybridstore.errors.MutatedValueError: store 'users': the value of key 'ann' was changed in place after it was ...
+    hybridstore.errors.ValueChangedInPlaceError: store 'users': the value of key 'ann' was changed in place ...
     """
+
+    __module__ = "hybridstore.errors"
 
 
 __all__ = [
@@ -141,21 +155,21 @@ __all__ = [
     "ChangelogError",
     "ChangelogGapError",
     "CheckpointError",
-    "CheckpointMismatchError",
     "CorruptCheckpointError",
     "CorruptFrameError",
+    "DamageError",
     "DigestMismatchError",
     "ForeignFileError",
     "HybridStoreError",
-    "MutatedValueError",
-    "MutationError",
+    "ProgramMismatchError",
     "RestoreError",
+    "StateClosedError",
     "StateDirectoryError",
-    "StateDirectoryLockedError",
+    "StateInUseError",
+    "StateLockedError",
+    "StatePoisonedError",
     "StorageUnreachableError",
-    "StoreClosedError",
-    "StoreInUseError",
-    "StorePoisonedError",
     "UnsupportedVersionError",
     "UpgradeError",
+    "ValueChangedInPlaceError",
 ]

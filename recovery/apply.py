@@ -13,7 +13,7 @@ from operator import ne
 from typing import Any, Final, NamedTuple, Protocol
 
 from changelog.codec import unpack
-from changelog.errors import MutationError
+from changelog.errors import ChangelogError
 from changelog.mutation import ARITY, DEFINE, SET, SYSTEM
 from changelog.reader import Version
 
@@ -73,7 +73,7 @@ class Host(Protocol):
 def apply_version(version: Version, host: Host, table: Table) -> None:
     """Apply the mutations of one version. `table` caches what `_lookup` found. O(n).
 
-    Raises MutationError for a mutation that cannot be applied; a store that keeps it waiting raises when the key is
+    Raises ChangelogError for a mutation that cannot be applied; a store that keeps it waiting raises when the key is
     touched.
     """
     _apply_bodies(version.bodies, host, table)
@@ -81,7 +81,7 @@ def apply_version(version: Version, host: Host, table: Table) -> None:
         try:
             host.restorable(number).end_version(ts)
         except (KeyError, TypeError) as error:
-            raise MutationError(f"time {ts!r} of store {number!r} in a commit cannot be applied: {error}") from error
+            raise ChangelogError(f"time {ts!r} of store {number!r} in a commit cannot be applied: {error}") from error
 
 
 def _apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
@@ -123,7 +123,7 @@ def _apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
                     function(*flat[i + 1 : i + 1 + arity])
                 i += step
         except (IndexError, TypeError, ValueError) as error:
-            raise MutationError(f"mutation at item {i} of a frame cannot be applied: {error}") from error
+            raise ChangelogError(f"mutation at item {i} of a frame cannot be applied: {error}") from error
 
 
 def _run(codes: list[Any], code: int, most: int) -> int:
@@ -158,7 +158,7 @@ def _batches(codes: list[Any], arity: int, host: Host, table: Table) -> dict[int
 
 def _lookup(code: Any, host: Host, table: Table) -> Known:
     if type(code) is not int or code < 0:
-        raise MutationError(f"mutation code: found {code!r}, expected a whole number")
+        raise ChangelogError(f"mutation code: found {code!r}, expected a whole number")
     op, store = code & 15, code >> 4
     if store == SYSTEM:
         if op == DEFINE:
@@ -166,9 +166,9 @@ def _lookup(code: Any, host: Host, table: Table) -> Known:
             return Known(define, ARITY[op], None)
         if op == SET:
             return Known(host.settings.__setitem__, ARITY[op], None)
-        raise MutationError(f"op {op} of store 0: expected set or define")
+        raise ChangelogError(f"op {op} of store 0: expected set or define")
     try:
         restorable = host.restorable(store)
         return Known(restorable.appliers()[op], ARITY[op], restorable.batch_appliers().get(op))
     except KeyError:
-        raise MutationError(f"op {op} of store {store}: no such store or op") from None
+        raise ChangelogError(f"op {op} of store {store}: no such store or op") from None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from changelog.errors import HybridStoreError
+from changelog.errors import DamageError, HybridStoreError
 
 
 class CheckpointError(HybridStoreError):
     """Root of the errors about checkpoints; raised itself for a checkpoint that could not be written."""
 
+    __module__ = "hybridstore.errors"
 
-class CorruptCheckpointError(CheckpointError):
+
+class CorruptCheckpointError(CheckpointError, DamageError):
     """A checkpoint file is damaged.
 
     The previous checkpoint and the changelog still hold the state: reopen to fall back to them. A restart falls back by
@@ -28,14 +30,16 @@ class CorruptCheckpointError(CheckpointError):
     ...     state.key_value("users").get("user-7")
     Traceback (most recent call last):
     ...
-    recovery.errors.CorruptCheckpointError: ...: block checksum mismatch (reopen to fall back ...)
+    hybridstore.errors.CorruptCheckpointError: ...: block checksum mismatch (reopen to fall back ...)
     >>> with hs.open("state") as state:  # without the damaged checkpoint
     ...     state.key_value("users").get("user-7")
     7
     """
 
+    __module__ = "hybridstore.errors"
 
-class CheckpointMismatchError(CheckpointError):
+
+class ProgramMismatchError(HybridStoreError):
     """A store, or a topology, is asked for with other parameters than the state was written with.
 
     The message names what differs and, if a change is possible, the words of consent (`allow=`).
@@ -47,8 +51,10 @@ class CheckpointMismatchError(CheckpointError):
     ...     clicks = state.window("clicks", retention="2 hours")
     Traceback (most recent call last):
     ...
-    recovery.errors.CheckpointMismatchError: store 'clicks': the state has ... retention_ms 3600000, asked for ...
+    hybridstore.ProgramMismatchError: store 'clicks': the state has ... retention_ms 3600000, asked for ...
     """
+
+    __module__ = "hybridstore"
 
 
 class RestoreError(HybridStoreError):
@@ -62,11 +68,13 @@ class RestoreError(HybridStoreError):
     >>> hs.open("state", at=7)
     Traceback (most recent call last):
     ...
-    recovery.errors.RestoreError: state: version 7 is not retained: the nearest below it is 1
+    hybridstore.errors.RestoreError: state: version 7 is not retained: the nearest below it is 1
     """
 
+    __module__ = "hybridstore.errors"
 
-class ChangelogGapError(RestoreError):
+
+class ChangelogGapError(RestoreError, DamageError):
     """Versions are missing from the changelog between the checkpoint (or the start) and what follows.
 
     >>> import os
@@ -78,11 +86,13 @@ class ChangelogGapError(RestoreError):
     >>> hs.open("state")
     Traceback (most recent call last):
     ...
-    recovery.errors.ChangelogGapError: state/changelog/00000000000000000003.log: version 2 is missing before it (...)
+    hybridstore.errors.ChangelogGapError: state/changelog/00000000000000000003.log: version 2 is missing before it (...)
     """
 
+    __module__ = "hybridstore.errors"
 
-class DigestMismatchError(RestoreError):
+
+class DigestMismatchError(RestoreError, DamageError):
     """A version's digest does not continue the one before it: the changelog has a hole or belongs to another line.
 
     >>> import shutil
@@ -99,5 +109,7 @@ class DigestMismatchError(RestoreError):
     >>> hs.open("state")
     Traceback (most recent call last):
     ...
-    recovery.errors.DigestMismatchError: state/changelog/00000000000000000003.log: continues version 2 with digest ...
+    hybridstore.errors.DigestMismatchError: state/changelog/00000000000000000003.log: continues version 2 with ...
     """
+
+    __module__ = "hybridstore.errors"

@@ -15,8 +15,10 @@ class ImportRefusedError(HybridStoreError):
     >>> hs.import_spark("/checkpoints/clicks", None)
     Traceback (most recent call last):
     ...
-    hybridstore.importing.report.ImportRefusedError: results: found no DataFrame that `apply` has returned, ...
+    hybridstore.ImportRefusedError: results: found no DataFrame that `apply` has returned, ...
     """
+
+    __module__ = "hybridstore"
 
 
 @dataclass(frozen=True, slots=True)

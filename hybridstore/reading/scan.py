@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import chain, repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
-from changelog.errors import HybridStoreError, MutationError
+from changelog.errors import ChangelogError, HybridStoreError
 from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, lay_over, only
 from recovery.block import merge as merged
 from recovery.checkpoint import StoreRecord
@@ -156,7 +156,7 @@ class StoreView:
         except HybridStoreError:
             raise
         except Exception as error:  # forged mutations may raise anything
-            raise MutationError(
+            raise ChangelogError(
                 f"store {self.name!r}: its changes cannot be read: {type(error).__name__}: {error}"
             ) from error
 

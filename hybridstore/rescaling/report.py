@@ -17,8 +17,10 @@ class RescaleError(HybridStoreError):
     >>> hs.rescale("state", shards=2)
     Traceback (most recent call last):
     ...
-    hybridstore.rescaling.report.RescaleError: state: has 2 shards already (nothing was done)
+    hybridstore.RescaleError: state: has 2 shards already (nothing was done)
     """
+
+    __module__ = "hybridstore"
 
 
 @dataclass(slots=True)

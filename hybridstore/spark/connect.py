@@ -17,7 +17,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
 from changelog.errors import ForeignFileError, HybridStoreError, UnsupportedVersionError
-from recovery.errors import CheckpointMismatchError
+from recovery.errors import ProgramMismatchError
 
 from .errors import SparkSetupError
 from .shipped import MISSING, carried
@@ -37,8 +37,7 @@ RUN: Final = "spark.hybridstore.run"
 _LOCAL_SERVER: Final = "SPARK_LOCAL_REMOTE"
 # Errors that reach a client with their own type.
 _RAISED: Final = {
-    kind.__name__: kind
-    for kind in (CheckpointMismatchError, ForeignFileError, SparkSetupError, UnsupportedVersionError)
+    kind.__name__: kind for kind in (ProgramMismatchError, ForeignFileError, SparkSetupError, UnsupportedVersionError)
 }
 
 

@@ -16,8 +16,10 @@ class MissingVersionError(RestoreError):
     >>> hsp.StateStoreProvider(hsp.StateStoreId("checkpoint", "visits", 0)).get_read_store(3)
     Traceback (most recent call last):
     ...
-    hybridstore.spark.errors.MissingVersionError: ...: version 3 was never written: there is no object of this shard ...
+    hybridstore.spark.MissingVersionError: ...: version 3 was never written: there is no object of this shard ...
     """
+
+    __module__ = "hybridstore.spark"
 
 
 class SkippedBatchError(RestoreError):
@@ -35,8 +37,10 @@ class SkippedBatchError(RestoreError):
     >>> provider.get_store(2)
     Traceback (most recent call last):
     ...
-    hybridstore.spark.errors.SkippedBatchError: ...: version 2 was never written, or its object is lost: ...
+    hybridstore.spark.SkippedBatchError: ...: version 2 was never written, or its object is lost: ...
     """
+
+    __module__ = "hybridstore.spark"
 
 
 class StaleAttemptError(HybridStoreError):
@@ -52,8 +56,10 @@ class StaleAttemptError(HybridStoreError):
     >>> hsp.StateStoreProvider(shard, claim=old).get_store(0)
     Traceback (most recent call last):
     ...
-    hybridstore.spark.errors.StaleAttemptError: ...: launch ... of the query has begun while an attempt of launch ...
+    hybridstore.spark.StaleAttemptError: ...: launch ... of the query has begun while an attempt of launch ...
     """
+
+    __module__ = "hybridstore.spark"
 
 
 class CannotCommitError(HybridStoreError):
@@ -70,8 +76,10 @@ class CannotCommitError(HybridStoreError):
     >>> store.commit()
     Traceback (most recent call last):
     ...
-    hybridstore.spark.errors.CannotCommitError: ...: version 1 could not be committed: Not a directory ...
+    hybridstore.spark.CannotCommitError: ...: version 1 could not be committed: Not a directory ...
     """
+
+    __module__ = "hybridstore.spark"
 
 
 class SparkSetupError(HybridStoreError):
@@ -82,5 +90,7 @@ class SparkSetupError(HybridStoreError):
     >>> minutes.aggregate(n=hs.Count()).apply(events, "minutes", checkpoint="relative", shards=2)
     Traceback (most recent call last):
     ...
-    hybridstore.spark.errors.SparkSetupError: checkpoint: found 'relative', expected an absolute path (workers run ...)
+    hybridstore.spark.SparkSetupError: checkpoint: found 'relative', expected an absolute path (workers run ...)
     """
+
+    __module__ = "hybridstore.spark"

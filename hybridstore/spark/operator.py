@@ -89,7 +89,7 @@ def apply_program(
 
     Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a location that cannot be used,
     cannot be reached or lies inside another state, and for workers of Spark Connect without hybridstore, and
-    CheckpointMismatchError, with the difference, if existing state was made by another program or with other arguments.
+    ProgramMismatchError, with the difference, if existing state was made by another program or with other arguments.
 
     >>> from hybridstore.spark.program import TopologyProgram
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))

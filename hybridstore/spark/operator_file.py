@@ -188,7 +188,7 @@ def check_operator(
     """Return the changes if a query continues with `batch` and this operator; [] without changes, and without a
     description. Nothing is written.
 
-    Raises CheckpointMismatchError for a change that may not be.
+    Raises ProgramMismatchError for a change that may not be.
     """
     chain = read_chain(storage)
     if not chain:
@@ -220,7 +220,7 @@ def settle_operator(
     """Write the description of an operator in the first batch of a query or of another program, else compare with the
     one in force, and return the description of the version that `batch` writes.
 
-    Raises CheckpointMismatchError for a change that may not be, or SparkSetupError when a later batch finds no
+    Raises ProgramMismatchError for a change that may not be, or SparkSetupError when a later batch finds no
     description: its state is gone, or never was.
     """
     chain = read_chain(storage)

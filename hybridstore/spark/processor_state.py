@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, Final
 
 from changelog.codec import INT64_MAX, pack
-from recovery.errors import CheckpointMismatchError
+from recovery.errors import ProgramMismatchError
 
 from ..state.group import StoreGroup
 from ..state.upgrades import Upgrade
@@ -60,7 +60,7 @@ class Variable:
         """Convert every value to the new schema: by the user's function, from values of the old schema to tuples of the
         new one, or else by the rules of Avro. O(values).
 
-        Raises UpgradeError, with nothing changed, if the function raises, and CheckpointMismatchError if the keys of a
+        Raises UpgradeError, with nothing changed, if the function raises, and ProgramMismatchError if the keys of a
         map have another schema, or without a function if the rules do not allow the change.
         """
         values = self._schema_of_values(name, old, new)
@@ -86,7 +86,7 @@ class Variable:
         """Return the old schema of the values."""
         (*keys, values), (*new_keys, _) = old.split(" -> ", 1), new.split(" -> ", 1)
         if keys != new_keys:
-            raise CheckpointMismatchError(
+            raise ProgramMismatchError(
                 f"state variable {name!r}: the state has keys {keys[0]}, asked for {new_keys[0]} (only values can be "
                 "upgraded: use another name)"
             )
@@ -143,8 +143,8 @@ def _setting(name: str) -> str:
     return f"state:{name}"
 
 
-def _differs(name: str, known: Any, kind: str, schema: str) -> CheckpointMismatchError:
-    return CheckpointMismatchError(
+def _differs(name: str, known: Any, kind: str, schema: str) -> ProgramMismatchError:
+    return ProgramMismatchError(
         f"state variable {name!r}: the state has {known[0]} {known[1]}, asked for {kind} {schema} (say how one becomes "
         f"the other: transform_with_state(..., upgrade={{{name!r}: function}}), or use another name)"
     )

@@ -105,7 +105,7 @@ def begun_batch(
     """Return the batch of a task of a run, after the description of the operator was settled, and the run begun, once
     for each process. `first`: what makes batch 0 instead of a query (`settle_operator`).
 
-    Raises CheckpointMismatchError, SparkSetupError, StaleAttemptError, CannotCommitError.
+    Raises ProgramMismatchError, SparkSetupError, StaleAttemptError, CannotCommitError.
     """
     # Spark counts attempts from 0, but 0 is the attempt of a note.
     attempt = context.taskAttemptId() + 1

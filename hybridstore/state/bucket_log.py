@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from changelog.errors import StorePoisonedError
+from changelog.errors import StatePoisonedError
 from changelog.frame import Commit
 from changelog.segment import HEADER_BYTES, Position
 from changelog.storage import Storage
@@ -24,7 +24,7 @@ from recovery.object_log import object_commit, object_name, versions_after
 from recovery.restore import Reached
 from recovery.shard_log import encode_object
 
-from ..errors import HybridStoreError, StateDirectoryLockedError
+from ..errors import HybridStoreError, StateLockedError
 from .group import StoreGroup
 from .log_lines import warn
 from .policy import Logged
@@ -39,7 +39,7 @@ OWNER = "owner"
 CLAIM = "claim"
 
 
-class Overtaken(StateDirectoryLockedError):
+class Overtaken(StateLockedError):
     """The name of the next version is taken: another owner writes."""
 
 
@@ -73,7 +73,7 @@ class BucketLog:
     def claim(self, group: StoreGroup) -> None:
         """Create the next version, empty.
 
-        Raises Overtaken when that version exists: apply it and claim again. Raises StateDirectoryLockedError when the
+        Raises Overtaken when that version exists: apply it and claim again. Raises StateLockedError when the
         state went on since it was restored, and the name was free only because its version was pruned: restore again.
         Three requests.
         """
@@ -92,7 +92,7 @@ class BucketLog:
                 self._storage.delete([note])
             raise
         if versions_after(self._storage, self._claimed):
-            raise StateDirectoryLockedError(
+            raise StateLockedError(
                 f"{self._storage.url}: another owner has written and pruned versions since this process restored "
                 f"version {self._claimed - 1} (open the state again, and let one process alone write to it)"
             )
@@ -110,7 +110,7 @@ class BucketLog:
     def check(self) -> None:
         """See `Log`."""
         if self._failure is not None:
-            raise StorePoisonedError(
+            raise StatePoisonedError(
                 f"{self._storage.url}: {self._failure} (open the state again: what was acknowledged is intact)"
             ) from self._failure
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from recovery.errors import CheckpointMismatchError
+from recovery.errors import ProgramMismatchError
 
 Verdict = Literal["taken", "consent", "refused"]
 _LOG: Final = logging.getLogger("hybridstore")
@@ -71,7 +71,7 @@ def judge(
     used: Collection[str] = (),
     earlier: Collection[str] | None = None,
 ) -> None:
-    """Raise CheckpointMismatchError unless all changes may be taken with these words of consent.
+    """Raise ProgramMismatchError unless all changes may be taken with these words of consent.
 
     `used` are the words with which the program in force was accepted: a restarted job still passes them. `earlier` are
     those among them that changes needed, if others are looked at later (None: all): an error about a change names the
@@ -87,10 +87,10 @@ def judge(
     if hindrances:
         known = needed | set(used if earlier is None else earlier)
         hindrances += [f"allow: found {word!r}, but no change needs that" for word in allow if word not in known]
-        raise CheckpointMismatchError(f"{where}: the program does not match the state: {'; '.join(hindrances)}")
+        raise ProgramMismatchError(f"{where}: the program does not match the state: {'; '.join(hindrances)}")
     for word in allow:
         if word not in needed and word not in used:
-            raise CheckpointMismatchError(
+            raise ProgramMismatchError(
                 f"{where}: allow: found {word!r}, but the program does not change that "
                 f"(expected {', '.join(map(repr, sorted(needed))) or 'nothing'}; take it out)"
             )

@@ -25,7 +25,7 @@ from recovery.restore import RestoreReport
 from recovery.steady import steadily
 
 from ..collector import SHORT_PAUSES, collector_held
-from ..errors import ForeignFileError, HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
+from ..errors import ForeignFileError, HybridStoreError, StateClosedError, StateDirectoryError, StatePoisonedError
 from ..progress import Progress
 from . import fork
 from .arguments import check
@@ -50,7 +50,7 @@ class HybridStore(Usable, NamedStores):
 
     Changes are visible at once, durable when `commit()` returns, and lost after `rollback()` or a crash. One thread
     owns a state (see `hand_over`), and makes one call at a time; a forked child may not use it. After a write, a
-    rollback or a change that failed or was interrupted, every method except `close()` raises StorePoisonedError:
+    rollback or a change that failed or was interrupted, every method except `close()` raises StatePoisonedError:
     reopening restores the last commit.
 
     >>> state = hs.open("state")
@@ -88,7 +88,7 @@ class HybridStore(Usable, NamedStores):
 
         On an object store a commit is one request, and returns when the store has acknowledged it. There is no lock:
         the process that opened the state last owns it, and the next commit of an earlier owner raises
-        StateDirectoryLockedError. Opening for writing creates a version.
+        StateLockedError. Opening for writing creates a version.
 
         durability  "commit": commit() returns when the data is on disk, and survives power loss; "os": when the kernel
                     has it, and survives a killed process only (object stores always acknowledge)
@@ -112,7 +112,7 @@ class HybridStore(Usable, NamedStores):
                     restart, shared by all processes of the machine, and its limit (default: below Spark's local
                     directory or the user's cache directory; 16 GiB or a fifth of the disk)
 
-        Raises StateDirectoryLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or
+        Raises StateLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or
         CorruptFrameError when committed data would be lost, and StateDirectoryError for errors of the operating system.
         `HybridStore.restore_report` describes the restore. O(blocks + tail).
 
@@ -230,8 +230,8 @@ class HybridStore(Usable, NamedStores):
         """Let another thread use this state: the next thread that uses the state or one of its stores owns it.
 
         A state belongs to the thread that first uses it; opening the state and asking for its stores is no use. Every
-        other thread gets StoreInUseError, for writes, commits and reads alike, until the owner hands the state over or
-        has ended. Uncommitted changes are handed over, too. Raises StoreInUseError when another thread owns the state,
+        other thread gets StateInUseError, for writes, commits and reads alike, until the owner hands the state over or
+        has ended. Uncommitted changes are handed over, too. Raises StateInUseError when another thread owns the state,
         and in the middle of a call. O(1).
 
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -320,8 +320,8 @@ class HybridStore(Usable, NamedStores):
     def commit(self) -> int:
         """Make all changes since the last commit durable and return their version; without changes, the version stays.
 
-        Raises StorePoisonedError when a write or sync fails: the store then accepts no further call, and reopening
-        restores the last commit. Raises MutatedValueError with debug. A failed checkpoint in the background fails no
+        Raises StatePoisonedError when a write or sync fails: the store then accepts no further call, and reopening
+        restores the last commit. Raises ValueChangedInPlaceError with debug. A failed background checkpoint fails no
         commit: the failure is logged, and counted in the metrics. O(changes).
 
         >>> state = hs.open("state")
@@ -375,7 +375,7 @@ class HybridStore(Usable, NamedStores):
     def _go_cold(self) -> None:
         """Make all records cold as of the last commit, and free those in memory, in slices.
 
-        Raises StorePoisonedError when the last commit cannot be read. O(tail).
+        Raises StatePoisonedError when the last commit cannot be read. O(tail).
         """
         self._usable()
         self._checkpoints.finish(wait=True)  # records of a checkpoint that fails are taken back into the maps
@@ -429,7 +429,7 @@ class HybridStore(Usable, NamedStores):
     def rollback(self) -> None:
         """Discard all changes since the last commit: the stores are restored as they were then. O(restore).
 
-        Raises StorePoisonedError when the last commit cannot be read: the store then accepts no further call, and
+        Raises StatePoisonedError when the last commit cannot be read: the store then accepts no further call, and
         reopening restores the last commit or raises the cause.
 
         >>> state = hs.open("state")
@@ -448,7 +448,7 @@ class HybridStore(Usable, NamedStores):
                 self._checkpoints.finish(wait=True)
                 log.rollback(self._group)
                 self._restore_in_place()
-        except StorePoisonedError:
+        except StatePoisonedError:
             raise
         except (OSError, HybridStoreError) as error:
             raise self._refusal("a rollback", error) from error
@@ -512,7 +512,7 @@ class HybridStore(Usable, NamedStores):
     def close(self) -> None:
         """Commit nothing, finish the checkpoint in progress, write a synced end mark, and release the directory.
 
-        Uncommitted changes are lost. Closing twice is harmless. Raises StoreInUseError in another thread than the
+        Uncommitted changes are lost. Closing twice is harmless. Raises StateInUseError in another thread than the
         owner's.
 
         >>> state = hs.open("state")
@@ -521,7 +521,7 @@ class HybridStore(Usable, NamedStores):
         >>> users.get("ann")
         Traceback (most recent call last):
             ...
-        hybridstore.errors.StoreClosedError: state: the store is closed (open it again)
+        hybridstore.StateClosedError: state: the store is closed (open it again)
         """
         if os.getpid() == self._pid:
             self._close()
@@ -558,12 +558,12 @@ class HybridStore(Usable, NamedStores):
             self._log.close(None)
         self._home.release()
         self._memory.forget()
-        self._group.shut(StoreClosedError(f"{self.path}: the store is closed (open it again)"))
+        self._group.shut(StateClosedError(f"{self.path}: the store is closed (open it again)"))
 
     def _inherited(self) -> None:
         """In a forked child: every store refuses, and the files stay the parent's."""
         self._turn.let_all()
-        self._group.shut(StoreClosedError(self._not_here()))
+        self._group.shut(StateClosedError(self._not_here()))
         if self._log is not None:
             self._log.close(None)
         self._home.release()

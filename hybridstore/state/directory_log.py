@@ -70,7 +70,7 @@ class DirectoryLog:
         self._writer.poison(error)
 
     def check(self) -> None:
-        """Raise StorePoisonedError if an earlier write or sync failed. O(1)."""
+        """Raise StatePoisonedError if an earlier write or sync failed. O(1)."""
         self._writer.check()
 
     def check_place(self) -> None:

@@ -18,7 +18,7 @@ from changelog.cached_storage import CachedStorage
 from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.identity import Identity
 from changelog.storage import LocalStorage, Storage, storage_at
-from recovery.errors import CheckpointMismatchError
+from recovery.errors import ProgramMismatchError
 from recovery.layout import (
     CHANGELOG,
     GENERATIONS,
@@ -170,14 +170,14 @@ def above(storage: Storage, levels: int) -> Storage:
 
 
 def check_generation(place: LocalStorage) -> None:
-    """Raise CheckpointMismatchError if a rescale has moved the state of a directory into other shards: writes to the
+    """Raise ProgramMismatchError if a rescale has moved the state of a directory into other shards: writes to the
     old one would be lost to the job. One look for a directory.
     """
     if not (place.root / GENERATIONS).is_dir():
         return
     newest = newest_generation(place)
     if newest is not None and newest.generation:
-        raise CheckpointMismatchError(
+        raise ProgramMismatchError(
             f"{place.url}: the state was rescaled to {newest.shards} shards, found an opening of the shard before that "
             f"(open it by its topology, or a shard of {place.url}/{generation_folder(newest.generation)}; "
             f"`hybridstore rescale {place.url} --back` returns to the shards before)"

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from changelog.errors import MutationError
+from changelog.errors import ChangelogError
 from changelog.journal import EMPTY_DIGEST, Journal
 from changelog.mutation import ALTERED, DEFINE, DROPPED, SET
 from recovery.block import StoreCapture
-from recovery.errors import CheckpointMismatchError
+from recovery.errors import ProgramMismatchError
 
-from ..errors import StoreClosedError, UpgradeError
+from ..errors import StateClosedError, UpgradeError
 from ..stores.keys import shown
 from ..stores.kinds import KINDS, Store
 from .upgrades import Upgrades
@@ -63,7 +63,7 @@ class StoreGroup:
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> Store:
         """Create a store, or refill its existing handle; or drop or alter the store of this number.
 
-        Raises CheckpointMismatchError for an unknown kind, MutationError where there is nothing to drop or alter.
+        Raises ProgramMismatchError for an unknown kind, ChangelogError where there is nothing to drop or alter.
         """
         if kind in (DROPPED, ALTERED):
             return self._redefine(number, kind, parameters)
@@ -73,7 +73,7 @@ class StoreGroup:
         else:
             described = KINDS.get(kind)
             if described is None:
-                raise CheckpointMismatchError(
+                raise ProgramMismatchError(
                     f"store {name!r}: kind {kind!r} is unknown to this release (upgrade hybridstore)"
                 )
             if store is not None:
@@ -88,7 +88,7 @@ class StoreGroup:
     def _redefine(self, number: int, kind: str, parameters: dict[str, Any]) -> Store:
         store = self._by_number.get(number)
         if store is None:
-            raise MutationError(f"store {number}: {kind}, but there is no such store")
+            raise ChangelogError(f"store {number}: {kind}, but there is no such store")
         if kind == ALTERED:
             store.alter(parameters)
             return store
@@ -99,7 +99,7 @@ class StoreGroup:
     def _forget(self, store: Store) -> None:
         """Make a user's store refuse every call: another store has taken its place, or none."""
         self._handles.pop(store.name, None)
-        store.shut(StoreClosedError(f"store {store.name!r}: it was dropped or made anew (ask for it again)"))
+        store.shut(StateClosedError(f"store {store.name!r}: it was dropped or made anew (ask for it again)"))
 
     def restorable(self, number: int) -> Store:
         """Return a store by number. Raises KeyError."""
@@ -117,7 +117,7 @@ class StoreGroup:
         return {store.number: store.kind for store in self.stores.values()}
 
     def settle(self) -> None:
-        """Apply the rows of a replay that wait in the stores. Raises MutationError for a row that cannot be applied.
+        """Apply the rows of a replay that wait in the stores. Raises ChangelogError for a row that cannot be applied.
 
         O(waiting rows).
         """
@@ -141,7 +141,7 @@ class StoreGroup:
         """Return the store of this name, defining it if there is none; `upgrades` converts its values to the present
         version.
 
-        Raises CheckpointMismatchError when it exists with another kind or other parameters, naming both.
+        Raises ProgramMismatchError when it exists with another kind or other parameters, naming both.
         """
         if type(name) is not str or not name:
             raise ValueError(f"store name: found {name!r}, expected text that is not empty")
@@ -206,16 +206,16 @@ class StoreGroup:
 
     @staticmethod
     def match(store: Store, kind: str, parameters: dict[str, Any]) -> None:
-        """Raise CheckpointMismatchError unless the store has this kind and these parameters."""
+        """Raise ProgramMismatchError unless the store has this kind and these parameters."""
         if store.kind != kind:
-            raise CheckpointMismatchError(
+            raise ProgramMismatchError(
                 f"store {store.name!r}: the state holds a {store.kind} store, asked for {kind} (use another name)"
             )
         stored, asked = store.parameters, parameters
         differing = sorted(name for name in stored.keys() | asked.keys() if stored.get(name) != asked.get(name))
         if differing:
             has, wants = (", ".join(f"{name} {of.get(name)!r}" for name in differing) for of in (stored, asked))
-            raise CheckpointMismatchError(
+            raise ProgramMismatchError(
                 f"store {store.name!r}: the state has {has}, asked for {wants} (ask for what it has, or use another "
                 "name)"
             )
@@ -267,7 +267,7 @@ class StoreGroup:
             store.shut(error)
 
     def check_watched(self) -> None:
-        """With debug: raise MutatedValueError if a value that a store has was changed in place. O(values watched)."""
+        """With debug: raise ValueChangedInPlaceError if a stored value was changed in place. O(values watched)."""
         if self._watching is not None:
             self._watching.check(self._by_number)
 

@@ -61,7 +61,7 @@ class Home(Protocol):
     def claim(self) -> None:
         """Become the only writer of the state, and create it if there is none; a reader checks that the state exists.
 
-        Raises ForeignFileError, StateDirectoryLockedError, OSError.
+        Raises ForeignFileError, StateLockedError, OSError.
         """
 
     @property

@@ -23,7 +23,7 @@ from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK
 from recovery.restore import Reached
 
-from ..errors import ForeignFileError, StateDirectoryError, StateDirectoryLockedError
+from ..errors import ForeignFileError, StateDirectoryError, StateLockedError
 
 _ACCEPT: Final = "make a directory of what can be read with `hybridstore inspect repair`"
 
@@ -31,7 +31,7 @@ _ACCEPT: Final = "make a directory of what can be read with `hybridstore inspect
 class DirectoryLock:
     """The lock on a state directory.
 
-    Raises StateDirectoryLockedError, naming the holder, when another process has it.
+    Raises StateLockedError, naming the holder, when another process has it.
     """
 
     def __init__(self, directory: Path, mode: int = FILE_MODE) -> None:
@@ -53,7 +53,7 @@ class DirectoryLock:
             )
             here = holder.get("pid") == os.getpid() and holder.get("host") == os.uname().nodename
             where = "this one: close what opened it first" if here else "close it there"
-            raise StateDirectoryLockedError(
+            raise StateLockedError(
                 f"{directory}: in use by {who} ({where}; `hybridstore inspect` reads without the lock)"
             ) from None
         except OSError as error:
@@ -167,7 +167,7 @@ def is_state(path: Path, names: Set[str]) -> bool:
 def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
     """Make a state directory at `path`, unless there is one, and lock it; with `read_only` do neither and return None.
 
-    Raises ForeignFileError when the path has other content, StateDirectoryLockedError when another process has the
+    Raises ForeignFileError when the path has other content, StateLockedError when another process has the
     lock.
     """
     try:

@@ -27,7 +27,7 @@ class Log(Protocol):
         """Refuse every call from now on, because of `error`."""
 
     def check(self) -> None:
-        """Raise StorePoisonedError if an earlier write failed. O(1)."""
+        """Raise StatePoisonedError if an earlier write failed. O(1)."""
 
     def frame(self, body: bytes) -> None:
         """Append a part of the version in progress. O(bytes)."""

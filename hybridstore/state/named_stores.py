@@ -37,7 +37,7 @@ class NamedStores(ABC):
         """Return the store of this name, creating it if there is none; `upgrades` converts its values to the present
         version.
 
-        Raises CheckpointMismatchError when it exists with another kind or other parameters, naming both.
+        Raises ProgramMismatchError when it exists with another kind or other parameters, naming both.
         """
 
     def _upgraded(
@@ -54,7 +54,7 @@ class NamedStores(ABC):
         `ttl`: event-time life of a row; a put then needs `ts` and the row lives while ts > stream_time - ttl.
         `version`, `upgrade`: after a change of the values' shape, the number of the change (1, 2, ...), and a function
         that turns a value of the version before into a value of this version, or a mapping of version to function for
-        older states. The next commit converts every value. Raises CheckpointMismatchError when the store exists with
+        older states. The next commit converts every value. Raises ProgramMismatchError when the store exists with
         another kind, other parameters or a version that no function converts, and UpgradeError, with nothing changed,
         when the function raises.
 
@@ -82,7 +82,7 @@ class NamedStores(ABC):
         `retention`: a row is readable while ts > stream_time - retention. `grace` (default: retention): a write is
         accepted while ts > stream_time - grace. `window_size`: the length of a window, at most the retention.
         `retain_duplicates`: keep all rows of a key and time. `version`, `upgrade`: see `key_value`. Raises ValueError,
-        and CheckpointMismatchError and UpgradeError as `key_value`.
+        and ProgramMismatchError and UpgradeError as `key_value`.
 
         >>> pages = hs.open("state").window("pages", retention="1 hour", grace="5 minutes")
         >>> pages.put("ann", "/help", ts=60_000)
@@ -110,7 +110,7 @@ class NamedStores(ABC):
         """Return the session store of this name (KIP-445), creating it if there is none.
 
         `retention`: a session is readable while its end > stream_time - retention. `version`, `upgrade`: see
-        `key_value`. Raises ValueError, and CheckpointMismatchError and UpgradeError as `key_value`.
+        `key_value`. Raises ValueError, and ProgramMismatchError and UpgradeError as `key_value`.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
         >>> visits.put("ann", 60_000, 90_000, {"pages": 3})
@@ -126,7 +126,7 @@ class NamedStores(ABC):
         `history`: a version is readable `as_of` every time down to T - history, where T is the newest time of any put;
         the newest version of a key never expires. The state shows the parts of the store as two stores: the newest
         versions under the name, and older ones as sessions under "NAME versions". Raises ValueError, and
-        CheckpointMismatchError as `key_value`.
+        ProgramMismatchError as `key_value`.
 
         >>> prices = hs.open("state").versioned("prices", history="1 day")
         >>> prices.put("tea", 3, ts=0).stored, prices.put("tea", 4, ts=60_000).stored
@@ -162,7 +162,7 @@ class NamedStores(ABC):
         size_of                 size_of(key, value) -> bytes; by default the packed bytes of both
         until_window_closes     only final results: `until_window_closes(grace)`, or the grace; keys end in (start, end)
 
-        Raises TypeError or ValueError, and CheckpointMismatchError as `key_value`.
+        Raises TypeError or ValueError, and ProgramMismatchError as `key_value`.
 
         >>> results = hs.open("state").suppression("results", time_limit="1 minute")
         >>> results.put("ann", 1, ts=0), results.put("ann", 2, ts=5_000)
@@ -208,7 +208,7 @@ class NamedStores(ABC):
         `size`: a window holds the values with stream_time - size <= ts <= stream_time (0: those at stream time).
         `aggregator`: makes their aggregate; its description is part of the state. `strategy`: see
         `hybridstore.aggregation.choose`; it may change from one start to the next. Raises TypeError or ValueError, and
-        CheckpointMismatchError as `key_value`.
+        ProgramMismatchError as `key_value`.
 
         >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
         >>> load.add("web-1", 5, ts=30_000)

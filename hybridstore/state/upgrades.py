@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from recovery.errors import CheckpointMismatchError
+from recovery.errors import ProgramMismatchError
 
 Upgrade = Callable[[Any], Any]
 
@@ -43,19 +43,19 @@ class Upgrades:
     def function(self, name: str, before: int) -> Upgrade | None:
         """Return the function for values of version `before`; None if that is the present version.
 
-        `name` is the store's, for messages. Raises CheckpointMismatchError if no function converts them.
+        `name` is the store's, for messages. Raises ProgramMismatchError if no function converts them.
         """
         if before == self.version:
             return None
         if before > self.version:
-            raise CheckpointMismatchError(
+            raise ProgramMismatchError(
                 f"store {name!r}: the state has values of version {before}, the program is at version {self.version} "
                 f"(run the program of version {before}, or a later one)"
             )
         steps = range(before + 1, self.version + 1)
         for step in steps:
             if step not in self.functions:
-                raise CheckpointMismatchError(
+                raise ProgramMismatchError(
                     f"store {name!r}: the state has values of version {before}, the program is at version "
                     f"{self.version} and cannot make those of version {step} (upgrade={{{step}: function}})"
                 )

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from ..errors import HybridStoreError, StoreClosedError, StorePoisonedError
+from ..errors import HybridStoreError, StateClosedError, StatePoisonedError
 from .group import StoreGroup
 from .log import Log
 
@@ -36,7 +36,7 @@ class Usable:
     def _usable(self) -> Log:
         """Return the log for changes.
 
-        Raises StoreClosedError, HybridStoreError (read-only) or StorePoisonedError unless the state may be changed.
+        Raises StateClosedError, HybridStoreError (read-only) or StatePoisonedError unless the state may be changed.
         O(1).
         """
         log = self._writable()
@@ -47,9 +47,9 @@ class Usable:
     def _writable(self) -> Log:
         """The checks of `_usable` that also hold in the middle of a commit."""
         if self._closed:
-            raise StoreClosedError(f"{self.path}: the store is closed (open it again)")
+            raise StateClosedError(f"{self.path}: the store is closed (open it again)")
         if os.getpid() != self._pid:
-            raise StoreClosedError(self._not_here())
+            raise StateClosedError(self._not_here())
         if self._log is None:
             raise HybridStoreError(
                 f"{self.path}: opened read-only at version {self._group.version} (open it without `at` to write)"
@@ -62,11 +62,11 @@ class Usable:
             "the parent closed it)"
         )
 
-    def _refusal(self, step: str, error: BaseException | None) -> StorePoisonedError:
+    def _refusal(self, step: str, error: BaseException | None) -> StatePoisonedError:
         """Return the error of a state that is half-changed since `step`, because of `error` (None: the step may still
         run).
         """
-        if isinstance(error, StorePoisonedError):
+        if isinstance(error, StatePoisonedError):
             return error
         reason = (
             "did not finish: it was interrupted, or another thread is still running it (one thread at a time may use "
@@ -74,7 +74,7 @@ class Usable:
         )
         if error is not None:
             reason = f"was cut short by {type(error).__name__}" + (f": {error}" if str(error) else "")
-        return StorePoisonedError(f"{self.path}: {step} {reason} (reopen the store: the last commit is intact)")
+        return StatePoisonedError(f"{self.path}: {step} {reason} (reopen the store: the last commit is intact)")
 
     def _broke(self, step: str, error: BaseException) -> None:
         """Refuse every call from now on: `error` interrupted `step`, so memory and the end of the log are undefined."""

@@ -13,7 +13,7 @@ from changelog.codec import pack
 from changelog.journal import Journal
 from changelog.mutation import PUT, PUT_AT, PUT_COLUMNS, PUT_SPAN, PUT_SPANS
 
-from ..errors import MutatedValueError
+from ..errors import ValueChangedInPlaceError
 from ..stores.keys import shown
 from ..stores.kinds import KINDS, Store
 
@@ -53,12 +53,12 @@ class WatchingJournal(Journal):
         self._watched.clear()
 
     def check(self, stores: Mapping[int, Store]) -> None:
-        """Raise MutatedValueError if a value that a store (by number) still has was changed in place. O(values put)."""
+        """Raise ValueChangedInPlaceError if a value that one of the stores has was changed in place. O(values put)."""
         for (number, key, place), (value, packed) in self._watched.items():
             store = stores[number]
             # a replaced or deleted value may be changed again
             if pack(value) != packed and KINDS[store.kind].holds(store, key, place, value):
-                raise MutatedValueError(
+                raise ValueChangedInPlaceError(
                     f"store {store.name!r}: the value of key {shown(key)} was changed in place after it was put, so "
                     "the changelog does not hold the change (put it again instead)"
                 )

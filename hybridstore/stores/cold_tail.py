@@ -21,7 +21,7 @@ from itertools import compress, count
 from operator import is_not, itemgetter
 from typing import Any, Final
 
-from changelog.errors import MutationError
+from changelog.errors import ChangelogError
 from changelog.journal import Journal
 from changelog.turn import Turn, in_place
 
@@ -433,7 +433,7 @@ class Tailed(ABC):
         except BaseException as error:
             self._journal.fail(error)
             if isinstance(error, TypeError | ValueError | ArithmeticError | LookupError | AttributeError):
-                raise MutationError(
+                raise ChangelogError(
                     f"store {self.name!r}: mutations of the changelog cannot be applied: {type(error).__name__}: "
                     f"{error}"
                 ) from error

@@ -32,7 +32,7 @@ class Driver:
     delay   with "watermark": behind each `push` the watermark follows the newest row by this duration, and a batch
             without rows closes what is due, as Spark does
     shards  parts of the key space
-    debug   report values that were changed in place after a put (`hybridstore.MutatedValueError`, at the commit)
+    debug   raise `hybridstore.errors.ValueChangedInPlaceError` at the commit for a value changed in place after a put
 
     Every call that gives rows or time is a commit. The state is in a temporary directory, in the form that it has in
     production. A program that raises is restarted from the last commit before the error reaches the test. Raises

@@ -86,7 +86,7 @@ def adopt(
 ) -> Adopted:
     """Change a state to this topology, if it is of another one, with the user's consent (`allow`).
 
-    Raises CheckpointMismatchError for a refused change, naming `where`, and UpgradeError, with nothing changed. O(1)
+    Raises ProgramMismatchError for a refused change, naming `where`, and UpgradeError, with nothing changed. O(1)
     without changes, else O(records of the changed stores).
     """
     stored, asked = group.settings.get(TOPOLOGY), plan.describe()

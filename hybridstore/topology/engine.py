@@ -20,7 +20,7 @@ from typing import Any, Final
 from changelog.identity import ID_BYTES
 from changelog.storage import LocalStorage, Storage, storage_at
 from changelog.turn import Turn, entry_of_all
-from recovery.errors import CheckpointMismatchError, RestoreError
+from recovery.errors import ProgramMismatchError, RestoreError
 
 from ..clock import Watermark
 from ..collector import collector_held
@@ -54,7 +54,7 @@ class Engine:
 
     With one shard `state` is the state directory itself, with more shards it has one directory per shard, named by
     number. The first commit converts the state of another topology, if possible. The arguments are those of
-    `Topology.open`. Raises CheckpointMismatchError, with the differences, when the state cannot be converted or has
+    `Topology.open`. Raises ProgramMismatchError, with the differences, when the state cannot be converted or has
     another number of shards.
 
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
@@ -143,7 +143,7 @@ class Engine:
 
     def _generation(self, place: Storage) -> Generation:
         """Return the shards of the state, which are described first if the state is new and has several. Raises
-        CheckpointMismatchError.
+        ProgramMismatchError.
         """
         there = shards_there(place)
         if there is None:
@@ -153,14 +153,14 @@ class Engine:
             raise self._other_number(there.shards)
         return there
 
-    def _other_number(self, stored: int) -> CheckpointMismatchError:
-        return CheckpointMismatchError(
+    def _other_number(self, stored: int) -> ProgramMismatchError:
+        return ProgramMismatchError(
             f"{self.state}: the state has {stored} shard{'s' if stored > 1 else ''}, asked for {self.shards} (ask for "
             f"{stored}, or stop the job and run: hybridstore rescale {self.state} --shards {self.shards})"
         )
 
     def _check_consent(self, words: tuple[str, ...]) -> None:
-        """Raise CheckpointMismatchError for a word that no change of the topology needs or has needed."""
+        """Raise ProgramMismatchError for a word that no change of the topology needs or has needed."""
         adopted = [run.adopted for run in self._runs]
         used = [each.consents for each in adopted if each.consents is not None]
         changes = [change for each in adopted for change in each.changes]
@@ -172,7 +172,7 @@ class Engine:
 
     def hand_over(self) -> None:
         """Let another thread use this engine: the next thread that uses it owns it; see `HybridStore.hand_over`. The
-        opening is no use. Raises StoreInUseError when another thread owns the engine, and in the middle of a call.
+        opening is no use. Raises StateInUseError when another thread owns the engine, and in the middle of a call.
 
         >>> from concurrent.futures import ThreadPoolExecutor
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))

@@ -60,7 +60,7 @@ class ShardRun:
     allow     consent to the losses of a changed topology
 
     A state of another topology is converted (`adopt`), as part of the version in progress. Raises
-    CheckpointMismatchError for a refused change, and UpgradeError.
+    ProgramMismatchError for a refused change, and UpgradeError.
     """
 
     def __init__(

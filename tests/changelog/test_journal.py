@@ -6,7 +6,7 @@ import pytest
 
 from changelog import journal as journal_module
 from changelog.codec import unpack
-from changelog.errors import MutationError
+from changelog.errors import ChangelogError
 from changelog.journal import EMPTY_DIGEST, Journal, chain, is_small_atom
 from changelog.mutation import Mutation, mutations
 
@@ -127,5 +127,5 @@ def test_restart_forgets() -> None:
     ],
 )
 def test_a_frame_that_is_no_list_of_mutations_says_where(flat: list[Any], complaint: str) -> None:
-    with pytest.raises(MutationError, match=rf"item 0 of a frame: {complaint}"):
+    with pytest.raises(ChangelogError, match=rf"item 0 of a frame: {complaint}"):
         list(mutations(flat))

@@ -12,7 +12,7 @@ from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import SegmentReader
 from changelog.segment import HEADER_BYTES, list_segments, segment_name
-from changelog.writer import ChangelogWriter, StorePoisonedError
+from changelog.writer import ChangelogWriter, StatePoisonedError
 
 STORE = Identity(bytes(range(16)))
 
@@ -173,7 +173,7 @@ def test_a_segment_shorter_than_the_position_is_not_gone_on_with(tmp_path: Path)
     path = tmp_path / segment_name(1)
     header = path.read_bytes()[:HEADER_BYTES]
     path.write_bytes(header)
-    with pytest.raises(StorePoisonedError, match=f"has {HEADER_BYTES} bytes, expected"):
+    with pytest.raises(StatePoisonedError, match=f"has {HEADER_BYTES} bytes, expected"):
         ChangelogWriter(tmp_path, STORE).resume(log.position, header, 1, bytes(16))
 
 
@@ -185,13 +185,13 @@ def test_any_failure_poisons_and_names_the_cause(tmp_path: Path, fail: str) -> N
         log.mutations(body("a"))
         log.commit(commit(1))
 
-    with pytest.raises(StorePoisonedError, match="the disk is full") as caught:
+    with pytest.raises(StatePoisonedError, match="the disk is full") as caught:
         both()
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOSPC
     assert log.poisoned
     for again in (lambda: log.mutations(body("b")), lambda: log.commit(commit(1)), log.rollback, log.check):
-        with pytest.raises(StorePoisonedError, match="the disk is full"):
+        with pytest.raises(StatePoisonedError, match="the disk is full"):
             again()
     log.close(commit(1))
 
@@ -200,7 +200,7 @@ def test_a_sync_that_failed_is_not_tried_again(tmp_path: Path) -> None:
     files = Recording("sync", errno.EIO)
     log = writer(tmp_path, files)
     for _ in range(3):
-        with pytest.raises(StorePoisonedError):
+        with pytest.raises(StatePoisonedError):
             log.commit(commit(1))
     log.close(commit(1))
     assert files.calls.count("sync") == 1
@@ -211,7 +211,7 @@ def test_a_poisoned_writer_writes_no_end_mark(tmp_path: Path) -> None:
     log = writer(tmp_path, files)
     log.commit(commit(1))
     files.fail = "write"
-    with pytest.raises(StorePoisonedError):
+    with pytest.raises(StatePoisonedError):
         log.mutations(body("a"))
     files.fail = ""
     log.close(commit(1))

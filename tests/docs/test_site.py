@@ -41,12 +41,15 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_every_public_name_is_in_the_api_pages() -> None:
+    import hybridstore.errors as errors
     import hybridstore.spark as spark
 
     names = (ROOT / "tests/project/public_names.txt").read_text(encoding="utf-8").split()
     page = (DOCS / "api.md").read_text(encoding="utf-8")
     assert [name for name in names if f":: hybridstore.{name}\n" not in page] == []
     assert [name for name in spark.__all__ if f":: hybridstore.spark.{name}\n" not in page] == []
+    finer = set(errors.__all__) - set(names)
+    assert [name for name in finer if f":: hybridstore.errors.{name}\n" not in page] == []
 
 
 def test_the_figures_are_those_that_the_code_draws() -> None:
@@ -94,9 +97,10 @@ def test_every_path_that_a_page_names_is_there() -> None:
 
 
 def test_the_operating_page_says_what_to_do_for_every_error() -> None:
+    import hybridstore.errors as errors
     import hybridstore.spark as spark
 
     names = (ROOT / "tests/project/public_names.txt").read_text(encoding="utf-8").split()
     page = (DOCS / "operating.md").read_text(encoding="utf-8")
-    errors = [name for name in [*names, *spark.__all__] if name.endswith("Error")]
-    assert [name for name in errors if f"`{name}`" not in page and name not in ROOTS] == []
+    kinds = [name for name in [*names, *errors.__all__, *spark.__all__] if name.endswith("Error")]
+    assert [name for name in kinds if f"`{name}`" not in page and name not in ROOTS] == []

@@ -227,5 +227,5 @@ def test_a_mistake_is_named_where_the_join_is_declared(options: dict[str, Any], 
 def test_a_changed_join_is_refused(tmp_path: Path) -> None:
     rows = {"left": [{"k": 1, "lt": 5, "a": 0}], "right": []}
     list(interval("inner", 4, 6, 0).run(rows, tmp_path / "state"))
-    with pytest.raises(hs.CheckpointMismatchError, match="join: the state has"):
+    with pytest.raises(hs.ProgramMismatchError, match="join: the state has"):
         list(interval("inner", 4, 7, 0).run(rows, tmp_path / "state"))

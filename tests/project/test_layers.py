@@ -354,11 +354,20 @@ def product_files(root: Path) -> list[Path]:
 
 def texts_of(path: Path, root: Path) -> Iterator[str]:
     """Yield every text in the file that may name a module, relative ones resolved: `.stores.window`,
-    `a.commands.{}`.
+    `a.commands.{}`. A class's `__module__` imports nothing.
     """
     package = module_name(path, root).split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value.strip("."):
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
+    shown = {
+        node.value for node in nodes if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__module__"
+    }
+    for node in nodes:
+        if (
+            node not in shown
+            and isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and "." in node.value.strip(".")
+        ):
             text = node.value
             dots = len(text) - len(text.lstrip("."))
             yield ".".join([*package[: len(package) - dots + 1], text[dots:]]) if dots else text

@@ -5,13 +5,14 @@ Whoever changes `hybridstore.__all__` changes that file in the same commit, and 
 
 import ast
 import inspect
+import pickle
 import types
 from pathlib import Path
 
 import pytest
 
 import hybridstore
-from hybridstore import errors
+from hybridstore import errors, spark
 
 PINNED = (Path(__file__).parent / "public_names.txt").read_text(encoding="utf-8").split()
 
@@ -56,10 +57,22 @@ def test_every_public_method_has_a_docstring() -> None:
 
 def test_every_error_is_public_and_derives_from_one_root() -> None:
     names = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
-    assert names <= set(PINNED)
+    assert names == set(errors.__all__)
+    assert len([name for name in PINNED if name.endswith("Error")]) == 11
     for name in names:
         assert name.endswith("Error")
         assert issubclass(getattr(errors, name), hybridstore.HybridStoreError)
+
+
+def test_an_error_reads_as_it_is_imported_and_survives_a_pickle() -> None:
+    kinds = {getattr(hybridstore, name) for name in PINNED if name.endswith("Error")}
+    kinds |= {getattr(errors, name) for name in errors.__all__} | {
+        getattr(spark, n) for n in spark.__all__ if "Error" in n
+    }
+    for kind in kinds:
+        home = "hybridstore" if kind.__name__ in PINNED else "hybridstore.errors"
+        assert kind.__module__ == ("hybridstore.spark" if kind.__name__ in spark.__all__ else home)
+        assert pickle.loads(pickle.dumps(kind)) is kind
 
 
 def test_the_examples_and_the_typed_user_code_import_only_the_public_package() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.codec import pack
-from changelog.errors import MutationError
+from changelog.errors import ChangelogError
 from changelog.frame import Commit
 from changelog.mutation import ARITY, DELETE, EVICT, PUT, PUT_AT, PUT_COLUMNS, SET, TIME, mutations
 from changelog.reader import Version
@@ -94,5 +94,5 @@ def test_every_store_gets_its_mutations_in_order(runs: list[tuple[int, int, int,
 def test_a_frame_that_ends_in_the_middle_of_a_mutation_is_refused(rows: int) -> None:
     flat = [16 + PUT_AT, "k", 1, 5] * rows
     for missing in (1, 2, 3):
-        with pytest.raises(MutationError):
+        with pytest.raises(ChangelogError):
             apply_version(version_of(flat[:-missing]), Host(), {})

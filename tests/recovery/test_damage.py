@@ -100,7 +100,7 @@ def outcome(path: Path, shown: list[str], case: Case) -> str:
     report = state.restore_report
     try:
         shown_now = repr(contents(stores(state, False))) if state.version else repr(None)
-    except hs.CorruptCheckpointError as error:
+    except hs.errors.CorruptCheckpointError as error:
         if not re.search(r"block \d+ of store|store \d+: page of the directory", str(error)):
             raise AssertionError(f"the error does not say which block: {error}") from error
         crash(state)

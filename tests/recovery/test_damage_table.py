@@ -188,85 +188,113 @@ ROWS: dict[str, Row] = {
     "torn commit": Row(lambda p: cut(segment(p, 11), -5), 11),
     "last version torn": Row(lambda p: cut(segment(p, 11), 2300), 11),
     # the newest segment
-    "newest: frame": Row(lambda p: flip(segment(p, 11), 200), hs.CorruptFrameError, ("log 11",), BEFORE_COMMIT, 10),
-    "newest: commit": Row(lambda p: flip(segment(p, 11), 2200), hs.CorruptFrameError, ("log 11",), BEFORE_COMMIT, 10),
-    "newest: header": Row(lambda p: flip(segment(p, 11), 20), hs.CorruptFrameError, ("log 11",), HEADER, 10),
-    "newest: magic": Row(
-        lambda p: flip(segment(p, 11), 0), hs.ForeignFileError, ("log 11",), "not a changelog segment", 10
+    "newest: frame": Row(
+        lambda p: flip(segment(p, 11), 200), hs.errors.CorruptFrameError, ("log 11",), BEFORE_COMMIT, 10
     ),
-    "newest: cut in its header": Row(lambda p: cut(segment(p, 11), 10), hs.RestoreError, ("log 11",), LOST, 10),
-    "newest: zeros": Row(lambda p: segment(p, 11).write_bytes(bytes(5000)), hs.RestoreError, ("log 11",), LOST, 10),
-    "newest: missing": Row(lambda p: segment(p, 11).unlink(), hs.RestoreError, ("log 11",), LOST, 10),
-    "newest: newer format": Row(lambda p: newer(segment(p, 11), 76), hs.UnsupportedVersionError, ("log 11",), FORMAT),
+    "newest: commit": Row(
+        lambda p: flip(segment(p, 11), 2200), hs.errors.CorruptFrameError, ("log 11",), BEFORE_COMMIT, 10
+    ),
+    "newest: header": Row(lambda p: flip(segment(p, 11), 20), hs.errors.CorruptFrameError, ("log 11",), HEADER, 10),
+    "newest: magic": Row(
+        lambda p: flip(segment(p, 11), 0), hs.errors.ForeignFileError, ("log 11",), "not a changelog segment", 10
+    ),
+    "newest: cut in its header": Row(lambda p: cut(segment(p, 11), 10), hs.errors.RestoreError, ("log 11",), LOST, 10),
+    "newest: zeros": Row(
+        lambda p: segment(p, 11).write_bytes(bytes(5000)), hs.errors.RestoreError, ("log 11",), LOST, 10
+    ),
+    "newest: missing": Row(lambda p: segment(p, 11).unlink(), hs.errors.RestoreError, ("log 11",), LOST, 10),
+    "newest: newer format": Row(
+        lambda p: newer(segment(p, 11), 76), hs.errors.UnsupportedVersionError, ("log 11",), FORMAT
+    ),
     "newest: another store's": Row(
-        lambda p: swap(p, "other", log(11)), hs.ForeignFileError, ("log 11",), f"belongs to store {'02' * 16}", 10
+        lambda p: swap(p, "other", log(11)),
+        hs.errors.ForeignFileError,
+        ("log 11",),
+        f"belongs to store {'02' * 16}",
+        10,
     ),
     "newest: of another line": Row(
-        lambda p: swap(p, "line", log(11)), hs.DigestMismatchError, ("log 11",), "another line of this store", 10
+        lambda p: swap(p, "line", log(11)), hs.errors.DigestMismatchError, ("log 11",), "another line of this store", 10
     ),
     "newest: of another program": Row(
         lambda p: segment(p, 11).write_bytes(b"PK\x03\x04" + bytes(200)),
-        hs.ForeignFileError,
+        hs.errors.ForeignFileError,
         ("log 11",),
         "not a changelog segment",
         10,
     ),
     # a segment in the middle, behind the newest checkpoint
-    "middle: frame": Row(lambda p: flip(segment(p, 9), 200), hs.CorruptFrameError, ("log 9",), BEHIND, 8),
-    "middle: last commit": Row(lambda p: flip(segment(p, 9), -5), hs.CorruptFrameError, ("log 9",), BEHIND, 9),
-    "middle: header": Row(lambda p: flip(segment(p, 9), 20), hs.CorruptFrameError, ("log 9",), HEADER, 8),
-    "middle: cut": Row(lambda p: cut(segment(p, 9), 1000), hs.CorruptFrameError, ("log 9",), BEHIND, 8),
+    "middle: frame": Row(lambda p: flip(segment(p, 9), 200), hs.errors.CorruptFrameError, ("log 9",), BEHIND, 8),
+    "middle: last commit": Row(lambda p: flip(segment(p, 9), -5), hs.errors.CorruptFrameError, ("log 9",), BEHIND, 9),
+    "middle: header": Row(lambda p: flip(segment(p, 9), 20), hs.errors.CorruptFrameError, ("log 9",), HEADER, 8),
+    "middle: cut": Row(lambda p: cut(segment(p, 9), 1000), hs.errors.CorruptFrameError, ("log 9",), BEHIND, 8),
     "middle: cut between versions": Row(
-        lambda p: cut(segment(p, 9), 2249), hs.ChangelogGapError, ("log 11",), "version 10 is missing before it", 9
+        lambda p: cut(segment(p, 9), 2249),
+        hs.errors.ChangelogGapError,
+        ("log 11",),
+        "version 10 is missing before it",
+        9,
     ),
     "middle: missing": Row(
-        lambda p: segment(p, 9).unlink(), hs.ChangelogGapError, ("log 11",), "versions 9 to 10 are missing before it", 8
+        lambda p: segment(p, 9).unlink(),
+        hs.errors.ChangelogGapError,
+        ("log 11",),
+        "versions 9 to 10 are missing before it",
+        8,
     ),
     "middle: renamed": Row(
         lambda p: segment(p, 9).rename(segment(p, 10)),
-        hs.ForeignFileError,
+        hs.errors.ForeignFileError,
         ("log 10",),
         "those from 10, as its name says",
         8,
     ),
     "middle: copied": Row(
         lambda p: shutil.copy(segment(p, 9), segment(p, 8)),
-        hs.ForeignFileError,
+        hs.errors.ForeignFileError,
         ("log 8",),
         "those from 8, as its name says",
         8,
     ),
     "middle: another store's": Row(
-        lambda p: swap(p, "other", log(9)), hs.ForeignFileError, ("log 9",), f"belongs to store {'02' * 16}", 8
+        lambda p: swap(p, "other", log(9)), hs.errors.ForeignFileError, ("log 9",), f"belongs to store {'02' * 16}", 8
     ),
     "middle: of another line": Row(
-        lambda p: swap(p, "line", log(9)), hs.DigestMismatchError, ("log 9", "log 11"), "another line of this store", 8
+        lambda p: swap(p, "line", log(9)),
+        hs.errors.DigestMismatchError,
+        ("log 9", "log 11"),
+        "another line of this store",
+        8,
     ),
-    "middle: newer format": Row(lambda p: newer(segment(p, 9), 76), hs.UnsupportedVersionError, ("log 9",), FORMAT),
+    "middle: newer format": Row(
+        lambda p: newer(segment(p, 9), 76), hs.errors.UnsupportedVersionError, ("log 9",), FORMAT
+    ),
     # the segment that the newest checkpoint refers to
-    "checkpoint's: behind it": Row(lambda p: flip(segment(p, 7), -50), hs.CorruptFrameError, ("log 7",), BEHIND, 7),
+    "checkpoint's: behind it": Row(
+        lambda p: flip(segment(p, 7), -50), hs.errors.CorruptFrameError, ("log 7",), BEHIND, 7
+    ),
     "checkpoint's: before it": Row(lambda p: flip(segment(p, 7), 200), 12, ("log 7",)),
-    "checkpoint's: header": Row(lambda p: flip(segment(p, 7), 20), hs.CorruptFrameError, ("log 7",), HEADER, 7),
+    "checkpoint's: header": Row(lambda p: flip(segment(p, 7), 20), hs.errors.CorruptFrameError, ("log 7",), HEADER, 7),
     "checkpoint's: shorter than it says": Row(
         lambda p: cut(segment(p, 7), 1000),
-        hs.CorruptFrameError,
+        hs.errors.CorruptFrameError,
         ("log 7", "log 7"),
         "the file was cut short: checkpoint 7 refers to byte 2249",
         7,
     ),
     "checkpoint's: missing": Row(
-        lambda p: segment(p, 7).unlink(), hs.ChangelogGapError, ("log 9", "log 7"), "missing before it", 7
+        lambda p: segment(p, 7).unlink(), hs.errors.ChangelogGapError, ("log 9", "log 7"), "missing before it", 7
     ),
     "checkpoint's and newer ones: missing": Row(
         lambda p: without(p, segment(p, 7), segment(p, 9), segment(p, 11)),
-        hs.ChangelogGapError,
+        hs.errors.ChangelogGapError,
         ("log 7", "log 11"),
         "missing, though checkpoint 7 refers to it",
         7,
     ),
     "all segments missing": Row(
         lambda p: without(p, *(p / "changelog").iterdir()),
-        hs.ChangelogGapError,
+        hs.errors.ChangelogGapError,
         ("log 3", "log 7"),
         "missing, though checkpoint 7 refers to it",
         7,
@@ -288,10 +316,10 @@ ROWS: dict[str, Row] = {
     "checkpoint: marked as damaged": Row(
         lambda p: marker_of(index_of(p, 7)).write_text("block 3\n"), 12, ("checkpoint 7",)
     ),
-    "checkpoint: newer format": Row(newer_checkpoint, hs.UnsupportedVersionError, ("checkpoint 7",), FORMAT),
+    "checkpoint: newer format": Row(newer_checkpoint, hs.errors.UnsupportedVersionError, ("checkpoint 7",), FORMAT),
     "checkpoint: another store's": Row(
         lambda p: swap_checkpoint(p, "other"),
-        hs.ForeignFileError,
+        hs.errors.ForeignFileError,
         ("checkpoint 7",),
         "belongs to store",
         7,
@@ -299,7 +327,7 @@ ROWS: dict[str, Row] = {
     ),
     "checkpoint: of another line": Row(
         lambda p: swap_checkpoint(p, "line"),
-        hs.DigestMismatchError,
+        hs.errors.DigestMismatchError,
         ("checkpoint 7",),
         "digest",
         7,
@@ -317,19 +345,19 @@ ROWS: dict[str, Row] = {
     # several at once
     "both checkpoints damaged, log pruned": Row(
         lambda p: (flip(index_of(p, 4), 30), flip(index_of(p, 7), 30), segment(p, 1).unlink()),
-        hs.RestoreError,
+        hs.errors.RestoreError,
         (*TWO, "log 3"),
         "versions 1 to 2 are missing before it",
     ),
     "both checkpoints missing, log pruned": Row(
         lambda p: without(p, index_of(p, 4), index_of(p, 7), segment(p, 1)),
-        hs.ChangelogGapError,
+        hs.errors.ChangelogGapError,
         ("log 3",),
         "versions 1 to 2 are missing before it",
     ),
     "checkpoint and what is behind the older one damaged": Row(
         lambda p: (flip(index_of(p, 7), 30), flip(segment(p, 5), 200)),
-        hs.RestoreError,
+        hs.errors.RestoreError,
         ("log 5", "checkpoint 7"),
         BEHIND,
         4,
@@ -338,11 +366,11 @@ ROWS: dict[str, Row] = {
     "closed": Row(lambda p: None, 12, source="closed"),
     "closed: end mark": Row(lambda p: flip(segment(p, 11), -5), 12, ("log 11",), source="closed"),
     "closed: last version": Row(
-        lambda p: flip(segment(p, 11), 4300), hs.CorruptFrameError, ("log 11",), BEFORE_COMMIT, 11, "closed"
+        lambda p: flip(segment(p, 11), 4300), hs.errors.CorruptFrameError, ("log 11",), BEFORE_COMMIT, 11, "closed"
     ),
     "closed: cut": Row(
         lambda p: cut(segment(p, 11), 2300),
-        hs.RestoreError,
+        hs.errors.RestoreError,
         ("log 11", "state"),
         "was closed at version 12, but the changelog ends at version 11",
         11,
@@ -351,7 +379,7 @@ ROWS: dict[str, Row] = {
     "closed: appended to": Row(lambda p: append(segment(p, 11), b"torn"), 12, ("log 11",), source="closed"),
     "closed: newest segment missing": Row(
         lambda p: segment(p, 11).unlink(),
-        hs.RestoreError,
+        hs.errors.RestoreError,
         ("state",),
         "was closed at version 12, but the changelog ends at version 10",
         10,
@@ -423,7 +451,7 @@ def test_damage(prepared: Path, tmp_path: Path, name: str) -> None:
         return
     assert {reader for reader, answer in answers.items() if not isinstance(answer, Exception)} <= {"list"}, answers
     assert any(row.words in fault.what for fault in verifier.faults)
-    if row.opens is hs.UnsupportedVersionError:
+    if row.opens is hs.errors.UnsupportedVersionError:
         with pytest.raises(row.opens, match=row.words):
             open_view(place)
     else:
@@ -453,7 +481,7 @@ def test_what_can_be_reached_is_repaired(
     row.damage(path)
     code = run(["inspect", "repair", str(path), "--to", str(new), "--write"])
     shown = capsys.readouterr().err
-    if row.opens is hs.UnsupportedVersionError:
+    if row.opens is hs.errors.UnsupportedVersionError:
         assert (code, new.exists()) == (3, False)
         assert row.words in shown
         return

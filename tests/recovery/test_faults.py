@@ -39,13 +39,13 @@ def fill(state: hs.HybridStore) -> int:
 @pytest.mark.parametrize("room", [*range(0, 400, 13), 1000, 5000, 20_000])
 def test_a_full_disk_poisons_the_store_with_the_cause_and_loses_no_commit(tmp_path: Path, room: int) -> None:
     state = hs.open(tmp_path / "state", _files=FullDisk(room), _tuning=Tuning(segment_bytes=3000, frame_records=2))
-    with pytest.raises(hs.StorePoisonedError, match=r"No space left on device \(reopen the store") as caught:
+    with pytest.raises(hs.StatePoisonedError, match=r"No space left on device \(reopen the store") as caught:
         fill(state)
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOSPC
     acknowledged = state.version
     for refused in (state.commit, state.rollback):
-        with pytest.raises(hs.StorePoisonedError, match="No space left"):
+        with pytest.raises(hs.StatePoisonedError, match="No space left"):
             refused()
     state.close()
     with hs.open(tmp_path / "state") as state:
@@ -83,10 +83,10 @@ class _BrokenFile(AppendFile):
 @pytest.mark.parametrize("good", range(6))
 def test_a_failed_sync_is_never_tried_again(tmp_path: Path, good: int) -> None:
     state = hs.open(tmp_path / "state", _files=BrokenSync(good))
-    with pytest.raises(hs.StorePoisonedError, match="Input/output error"):
+    with pytest.raises(hs.StatePoisonedError, match="Input/output error"):
         fill(state)
     acknowledged = state.version
-    with pytest.raises(hs.StorePoisonedError, match="Input/output error"):
+    with pytest.raises(hs.StatePoisonedError, match="Input/output error"):
         state.commit()
     state.close()
     with hs.open(tmp_path / "state") as state:
@@ -137,7 +137,7 @@ def test_a_failed_checkpoint_fails_no_commit_is_logged_counted_and_made_up_for(
     files.fail = step
     complaint = r"the checkpoint of version 2 failed: .*Input/output error.* \(no commit is lost: "
     if wait:
-        with pytest.raises(hs.CheckpointError, match=complaint):
+        with pytest.raises(hs.errors.CheckpointError, match=complaint):
             state.checkpoint(wait=True)
     else:
         state.checkpoint()
@@ -169,7 +169,7 @@ def test_a_checkpoint_that_has_no_room_is_reported_and_leaves_nothing(tmp_path: 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, hard))
     try:
-        with pytest.raises(hs.CheckpointError, match="File too large"):
+        with pytest.raises(hs.errors.CheckpointError, match="File too large"):
             state.checkpoint(wait=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -244,7 +244,7 @@ def test_a_forked_child_refuses_the_state_and_leaves_it_to_its_parent(tmp_path: 
             with pytest.raises(hs.HybridStoreError, match=complaint):
                 call()
         state.close()
-        with pytest.raises(hs.StateDirectoryLockedError, match=f"in use by process {parent}"):
+        with pytest.raises(hs.StateLockedError, match=f"in use by process {parent}"):
             hs.open(path)
 
     in_child(check)
@@ -301,7 +301,7 @@ def test_a_state_that_is_removed_under_its_writer_takes_no_further_commit(
     else:
         next((path / "changelog").iterdir()).unlink()
     state.key_value("names")["k"] = 2
-    with pytest.raises(hs.StorePoisonedError, match=message):
+    with pytest.raises(hs.StatePoisonedError, match=message):
         state.commit()
     assert state.version == 1
     state.close()

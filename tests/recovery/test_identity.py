@@ -107,7 +107,7 @@ def test_files_of_another_place_are_refused_by_every_reader(prepared: Path, tmp_
         accepted.append("verify")
     # The log alone is sound, so what reads the log alone opens it, and a repair leaves the checkpoint out.
     assert accepted == (["log", "watch", "repair"] if name == "another state's checkpoint" else [])
-    with pytest.raises(hs.ForeignFileError, match="belongs to"):
+    with pytest.raises(hs.errors.ForeignFileError, match="belongs to"):
         hs.open(path / shard)
     assert files == contents(path / shard)
 
@@ -129,7 +129,7 @@ def test_shards_without_their_description_are_refused(prepared: Path, tmp_path: 
     shutil.copytree(prepared / "state", path)
     shutil.rmtree(path / "generations")
     for call in (lambda: run(path, 2), lambda: COUNTS.changes(path), lambda: hs.last_position(path)):
-        with pytest.raises(hs.ForeignFileError, match=r"without generations/0000000001\.json"):
+        with pytest.raises(hs.errors.ForeignFileError, match=r"without generations/0000000001\.json"):
             call()
 
 
@@ -137,7 +137,7 @@ def test_a_missing_shard_is_not_begun_again(prepared: Path, tmp_path: Path) -> N
     path = tmp_path / "state"
     shutil.copytree(prepared / "state", path)
     shutil.rmtree(path / "1")
-    with pytest.raises(hs.RestoreError, match="found no shard 1 of 2, though others have commits"):
+    with pytest.raises(hs.errors.RestoreError, match="found no shard 1 of 2, though others have commits"):
         run(path, 2)
     assert not (path / "1").exists()
 
@@ -193,7 +193,10 @@ def test_other_blocks_behind_the_header_of_a_pack_are_not_read(tmp_path: Path) -
     first, second = two_states(tmp_path)
     (pack,), (other,) = (first / "packs").iterdir(), (second / "packs").iterdir()
     pack.write_bytes(pack.read_bytes()[: HEADER.size] + other.read_bytes()[HEADER.size :])
-    with hs.open(first) as state, pytest.raises(hs.CorruptCheckpointError, match="not what the top record's hash says"):
+    with (
+        hs.open(first) as state,
+        pytest.raises(hs.errors.CorruptCheckpointError, match="not what the top record's hash says"),
+    ):
         values_of(state)
     with hs.open(first) as state:
         assert values_of(state) == {f"account{i:04}": 1000 + i for i in range(1000)}
@@ -247,7 +250,7 @@ def test_a_pack_of_another_state_on_an_object_store_is_not_read(tmp_path: Path) 
         place = {"storage_options": server.options, "cache": tmp_path / "another"}
         with (
             hs.open(server.url("first"), **place) as state,
-            pytest.raises(hs.CorruptCheckpointError, match="not what the top record's hash says"),
+            pytest.raises(hs.errors.CorruptCheckpointError, match="not what the top record's hash says"),
         ):
             values_of(state)
         with hs.open(server.url("first"), **place) as state:

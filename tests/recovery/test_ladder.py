@@ -158,7 +158,7 @@ def test_with_no_checkpoint_and_a_pruned_changelog_every_failure_is_named(tmp_pa
     assert versions(path) == [8]
     flip(index_of(path, 8), 30)
     with pytest.raises(
-        hs.RestoreError,
+        hs.errors.RestoreError,
         match=r"no way to restore: .*00000000000000000008-[0-9a-f]+\.lmdb.*; .*versions 1 to \d+ are missing",
     ):
         open_state(path)
@@ -170,7 +170,7 @@ def test_a_gap_in_the_changelog_is_refused(path: Path) -> None:
     removed.unlink()
     first, last = int(removed.stem), int(following.stem) - 1
     missing = f"version {first} is" if first == last else f"versions {first} to {last} are"
-    with pytest.raises(hs.ChangelogGapError, match=rf"{following}: {missing} missing before it \(restore"):
+    with pytest.raises(hs.errors.ChangelogGapError, match=rf"{following}: {missing} missing before it \(restore"):
         open_state(path)
     # what the error says can be done
     before = open_state(path, at=first - 1)
@@ -181,28 +181,30 @@ def test_a_gap_in_the_changelog_is_refused(path: Path) -> None:
 def test_the_segment_that_a_checkpoint_refers_to_must_be_there(path: Path) -> None:
     for segment in segments(path):
         segment.unlink()
-    with pytest.raises(hs.ChangelogGapError, match=r"\.log: missing, though checkpoint 8 refers to it"):
+    with pytest.raises(hs.errors.ChangelogGapError, match=r"\.log: missing, though checkpoint 8 refers to it"):
         open_state(path)
 
 
 def test_the_newest_segment_cannot_vanish(path: Path) -> None:
     last = segments(path)[-1]
     last.unlink()
-    with pytest.raises(hs.RestoreError, match=rf"{last}: missing, though the last owner wrote to it"):
+    with pytest.raises(hs.errors.RestoreError, match=rf"{last}: missing, though the last owner wrote to it"):
         open_state(path)
 
 
 def test_the_newest_segment_cannot_pass_for_one_that_died_at_birth(path: Path) -> None:
     last = segments(path)[-1]
     os.truncate(last, 10)
-    with pytest.raises(hs.RestoreError, match=rf"{last}: cut short, though the last owner wrote to it"):
+    with pytest.raises(hs.errors.RestoreError, match=rf"{last}: cut short, though the last owner wrote to it"):
         open_state(path)
 
 
 def test_damage_in_the_middle_of_the_changelog_is_refused_not_shortened(path: Path) -> None:
     damaged = segments(path)[-2]
     flip(damaged, 200)
-    with pytest.raises(hs.CorruptFrameError, match=r"later segments follow, so committed data is damaged") as caught:
+    with pytest.raises(
+        hs.errors.CorruptFrameError, match=r"later segments follow, so committed data is damaged"
+    ) as caught:
         open_state(path)
     assert caught.value.path == str(damaged)
     assert caught.value.offset <= 200
@@ -219,7 +221,7 @@ def test_a_changelog_shorter_than_its_checkpoint_is_refused(path: Path) -> None:
             segment.unlink()
     holding = segments(path)[-1]
     os.truncate(holding, 100)
-    with pytest.raises(hs.CorruptFrameError, match="the file was cut short: checkpoint 8 refers to byte"):
+    with pytest.raises(hs.errors.CorruptFrameError, match="the file was cut short: checkpoint 8 refers to byte"):
         open_state(path)
     with open_state(path, at=8) as state:
         assert list(state.key_value("kv").all()) == expected(8)
@@ -235,7 +237,7 @@ def test_a_cleanly_closed_state_cannot_be_shortened(tmp_path: Path) -> None:
     last = segments(path)[-1]
     os.truncate(last, 100)
     with pytest.raises(
-        hs.RestoreError,
+        hs.errors.RestoreError,
         match=r"was closed at version 7, but the changelog ends at version 6 .*`hybridstore inspect repair`",
     ):
         open_state(path)
@@ -254,26 +256,26 @@ def test_part_of_a_state_is_known_for_one(tmp_path: Path, name: str) -> None:
     if name == "changelog":
         assert check(path, 6).checkpoint_version is None
     else:
-        with pytest.raises(hs.RestoreError):
+        with pytest.raises(hs.errors.RestoreError):
             open_state(path)
 
 
 def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"\xff\xd8")
-    with pytest.raises(hs.ForeignFileError, match=r"found 'holiday\.jpg' in it, expected a state directory"):
+    with pytest.raises(hs.errors.ForeignFileError, match=r"found 'holiday\.jpg' in it, expected a state directory"):
         open_state(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["holiday.jpg"]
 
 
 def test_a_file_is_not_a_state_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(hs.ForeignFileError, match="a file, expected a state directory"):
+    with pytest.raises(hs.errors.ForeignFileError, match="a file, expected a state directory"):
         open_state(tmp_path / "file")
 
 
 def test_a_foreign_file_under_a_segments_name_is_refused(path: Path) -> None:
     segments(path)[-1].write_bytes(b"PK\x03\x04" + bytes(200))
-    with pytest.raises(hs.ForeignFileError, match=r"not a changelog segment: found b'PK"):
+    with pytest.raises(hs.errors.ForeignFileError, match=r"not a changelog segment: found b'PK"):
         open_state(path)
 
 
@@ -293,7 +295,8 @@ def test_a_newer_segment_format_is_refused_by_name(path: Path) -> None:
     last = segments(path)[-1]
     last.write_bytes(newer(last.read_bytes(), 76))
     with pytest.raises(
-        hs.UnsupportedVersionError, match=r"segment format 7 needs a reader of version 7, this one reads 1 \(upgrade"
+        hs.errors.UnsupportedVersionError,
+        match=r"segment format 7 needs a reader of version 7, this one reads 1 \(upgrade",
     ):
         open_state(path)
 
@@ -301,14 +304,16 @@ def test_a_newer_segment_format_is_refused_by_name(path: Path) -> None:
 def test_a_newer_checkpoint_format_is_refused_not_skipped(path: Path) -> None:
     meta = seal(pack({"format": 7, "min_reader": 7}))
     replaced(path, 8, encode({META_KEY: meta}))
-    with pytest.raises(hs.UnsupportedVersionError, match=r"checkpoint format 7 needs a reader of version 7"):
+    with pytest.raises(hs.errors.UnsupportedVersionError, match=r"checkpoint format 7 needs a reader of version 7"):
         open_state(path)
 
 
 def test_a_segment_of_another_store_is_refused(path: Path, tmp_path: Path) -> None:
     crash(write(tmp_path / "other", range(1, 13), (4, 8)))
     shutil.copy(segments(tmp_path / "other")[-1], segments(path)[-1])
-    with pytest.raises(hs.ForeignFileError, match=r"belongs to store [0-9a-f]{32}, its place to store [0-9a-f]{32}"):
+    with pytest.raises(
+        hs.errors.ForeignFileError, match=r"belongs to store [0-9a-f]{32}, its place to store [0-9a-f]{32}"
+    ):
         open_state(path)
 
 
@@ -317,7 +322,9 @@ def test_a_checkpoint_of_another_store_is_refused(path: Path, tmp_path: Path) ->
     index_of(path, 8).unlink()
     shutil.copytree(tmp_path / "other" / "checkpoints", path / "checkpoints", dirs_exist_ok=True)
     shutil.copytree(tmp_path / "other" / "packs", path / "packs", dirs_exist_ok=True)
-    with pytest.raises(hs.ForeignFileError, match=r"belongs to store [0-9a-f]{32}, its place to store [0-9a-f]{32}"):
+    with pytest.raises(
+        hs.errors.ForeignFileError, match=r"belongs to store [0-9a-f]{32}, its place to store [0-9a-f]{32}"
+    ):
         open_state(path)
 
 
@@ -344,7 +351,7 @@ def test_a_tail_of_another_line_is_refused_with_both_digests(path: Path, tmp_pat
     at = mine.index(first) + 1
     shutil.copy(other[at], mine[at])
     with pytest.raises(
-        hs.DigestMismatchError, match=r"with digest [0-9a-f]{32}, the version before it has digest [0-9a-f]{32}"
+        hs.errors.DigestMismatchError, match=r"with digest [0-9a-f]{32}, the version before it has digest [0-9a-f]{32}"
     ):
         open_state(path)
 
@@ -356,7 +363,7 @@ def test_a_version_opens_as_it_was_read_only(path: Path) -> None:
             assert list(state.key_value("kv").all()) == expected(version)
             with pytest.raises(hs.HybridStoreError, match=f"opened read-only at version {version}"):
                 state.commit()
-    with pytest.raises(hs.RestoreError, match="version 99 is not retained: the nearest below it is 12"):
+    with pytest.raises(hs.errors.RestoreError, match="version 99 is not retained: the nearest below it is 12"):
         open_state(path, at=99)
 
 
@@ -413,16 +420,16 @@ def test_a_block_found_damaged_when_touched_is_named_and_does_not_come_back(
     state = open_state(path)
     assert state.restore_report.checkpoint_version == 8
     with pytest.raises(
-        hs.CorruptCheckpointError, match=r"\.pack at byte \d+: block \d+ of store 1: block checksum mismatch"
+        hs.errors.CorruptCheckpointError, match=r"\.pack at byte \d+: block \d+ of store 1: block checksum mismatch"
     ):
         list(state.key_value("kv").all())
     # It does not pass for absent from then on.
-    with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
+    with pytest.raises(hs.errors.CorruptCheckpointError, match="block checksum mismatch"):
         list(state.key_value("kv").all())
     assert marker_of(index_of(path, 8)).exists()
     # What is not in that block goes on, once a commit has said that it could not load everything.
     state.key_value("kv")["013-0"] = f"13 {VALUE}"
-    with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
+    with pytest.raises(hs.errors.CorruptCheckpointError, match="block checksum mismatch"):
         state.commit()
     assert state.commit() == 13
     crash(state)
@@ -443,7 +450,7 @@ def test_a_damaged_page_of_the_directory_is_named_and_does_not_come_back(path: P
     state = open_state(path)
     for _ in range(2):
         with pytest.raises(
-            hs.CorruptCheckpointError, match=r"page of the directory: checksum mismatch \(reopen to fall"
+            hs.errors.CorruptCheckpointError, match=r"page of the directory: checksum mismatch \(reopen to fall"
         ):
             list(state.key_value("kv").all())
     assert state.key_value("kv")["012-0"] == f"12 {VALUE}"
@@ -458,7 +465,7 @@ def test_a_block_that_both_checkpoints_share_leaves_the_changelog(path: Path) ->
     for checkpoint_version in (8, 4):
         with open_state(path) as state:
             assert state.restore_report.checkpoint_version == checkpoint_version
-            with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
+            with pytest.raises(hs.errors.CorruptCheckpointError, match="block checksum mismatch"):
                 state.key_value("kv").get("001-0")
     report = check(path)
     assert (report.checkpoint_version, len(report.skipped)) == (None, 2)
@@ -467,7 +474,10 @@ def test_a_block_that_both_checkpoints_share_leaves_the_changelog(path: Path) ->
 def test_a_reader_leaves_no_marker(path: Path) -> None:
     (damaged,) = own_packs(path, 8)
     flip(damaged, damaged.read_bytes().rindex(VALUE.encode()))
-    with open_state(path, at=8) as state, pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
+    with (
+        open_state(path, at=8) as state,
+        pytest.raises(hs.errors.CorruptCheckpointError, match="block checksum mismatch"),
+    ):
         list(state.key_value("kv").all())
     assert not marker_of(index_of(path, 8)).exists()
 
@@ -476,7 +486,9 @@ def test_a_checkpoint_is_not_made_from_a_damaged_block(path: Path) -> None:
     (damaged,) = own_packs(path, 8)
     flip(damaged, damaged.read_bytes().rindex(VALUE.encode()))
     state = open_state(path)
-    with pytest.raises(hs.CheckpointError, match=r"the checkpoint of version 12 failed: .*block checksum mismatch"):
+    with pytest.raises(
+        hs.errors.CheckpointError, match=r"the checkpoint of version 12 failed: .*block checksum mismatch"
+    ):
         state.checkpoint(wait=True)
     assert state.metrics().failed_checkpoints == 1
     assert versions(path) == [4, 8]
@@ -507,7 +519,7 @@ def test_a_state_in_use_names_its_owner_and_that_of_a_dead_process_opens(tmp_pat
     assert owner.stdout is not None
     with owner.stdin, owner.stdout:
         assert owner.stdout.readline() == b"ready\n"
-        with pytest.raises(hs.StateDirectoryLockedError, match=rf"in use by process {owner.pid} on \S+ since \d{{4}}-"):
+        with pytest.raises(hs.StateLockedError, match=rf"in use by process {owner.pid} on \S+ since \d{{4}}-"):
             hs.open(path)
         owner.kill()
         owner.wait()

@@ -56,7 +56,7 @@ def test_a_plan_refuses_a_newer_checkpoint_format_as_a_restore_does(tmp_path: Pa
     build(tmp_path / "source", closed=True)
     path = tmp_path / "source" / "state"
     replaced(path, 10, encode({META_KEY: seal(pack({"format": 7, "min_reader": 7}))}))
-    with pytest.raises(hs.UnsupportedVersionError) as refused:
+    with pytest.raises(hs.errors.UnsupportedVersionError) as refused:
         open_state(path, QuickFiles())
     assert hs.plan(path).problem == str(refused.value)
 
@@ -71,16 +71,16 @@ def test_a_plan_says_why_a_restore_would_be_refused(tmp_path: Path) -> None:
     assert plan.problem is not None
     assert all(text in plan.problem for text in (*names, "are missing before it"))
     assert "would be refused: " in plan.summary()
-    with pytest.raises(hs.RestoreError, match="no way to restore") as refused:
+    with pytest.raises(hs.errors.RestoreError, match="no way to restore") as refused:
         open_state(path, QuickFiles())
     assert plan.problem == str(refused.value)
 
 
 def test_there_is_no_plan_for_nothing(tmp_path: Path) -> None:
-    with pytest.raises(hs.ForeignFileError, match="found nothing, expected a state directory"):
+    with pytest.raises(hs.errors.ForeignFileError, match="found nothing, expected a state directory"):
         hs.plan(tmp_path / "absent")
     (tmp_path / "0").mkdir()
-    with pytest.raises(hs.ForeignFileError, match=r"found '0' in it, .*these are shards of a topology"):
+    with pytest.raises(hs.errors.ForeignFileError, match=r"found '0' in it, .*these are shards of a topology"):
         hs.plan(tmp_path)
 
 

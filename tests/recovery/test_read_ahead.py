@@ -218,7 +218,7 @@ def test_a_damaged_block_is_left_to_its_owner(path: Path, at_once: None) -> None
     flip(file, file.read_bytes().rindex(b"value 1000"))
     state = open_state(path)
     settled(state)
-    with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
+    with pytest.raises(hs.errors.CorruptCheckpointError, match="block checksum mismatch"):
         rows(state)
     assert marker_of(index_of(path, 1)).exists()
     crash(state)

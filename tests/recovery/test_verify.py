@@ -108,7 +108,7 @@ def test_every_kind_of_damage_that_matters_is_found(path: Path, tmp_path: Path, 
         if not faults:
             try:
                 state = open_state(copy, QuickFiles())
-            except hs.RestoreError as error:
+            except hs.errors.RestoreError as error:
                 # Only LOCK knows of a log that was cut between two segments or at its end.
                 if "LOCK" not in str(error):
                     raise

@@ -118,7 +118,7 @@ def test_a_shard_that_is_half_deleted_is_refused_by_number(what: str) -> None:
 
 def test_a_start_with_another_number_names_the_command() -> None:
     job = begun()
-    with pytest.raises(hs.CheckpointMismatchError, match="hybridstore rescale LOCATION op --shards 4"):
+    with pytest.raises(hs.ProgramMismatchError, match="hybridstore rescale LOCATION op --shards 4"):
         job.start(4)
 
 

@@ -46,7 +46,7 @@ def test_a_run_goes_on_with_the_rows_of_one_that_was_never_changed(
     assert (report.done, report.shards, report.into) == (True, shards, into)
     assert hs.last_position(tmp_path / "job") == 60
     assert run(topology, rows, tmp_path / "job", into) == expected
-    with pytest.raises(hs.CheckpointMismatchError, match=f"hybridstore rescale .*/job --shards {shards}"):
+    with pytest.raises(hs.ProgramMismatchError, match=f"hybridstore rescale .*/job --shards {shards}"):
         topology.open(tmp_path / "job", shards=shards)
 
 
@@ -110,7 +110,7 @@ def test_the_shard_before_a_rescale_is_not_opened_for_writing(tmp_path: Path) ->
     topology, rows, state = TOPOLOGIES["record"], rows_of(60), tmp_path / "state"
     run(topology, rows[:30], state, 1)
     hs.rescale(state, shards=2)
-    with pytest.raises(hs.CheckpointMismatchError, match="rescaled to 2 shards, found an opening of the shard before"):
+    with pytest.raises(hs.ProgramMismatchError, match="rescaled to 2 shards, found an opening of the shard before"):
         hs.open(state)
     with hs.open(state, at="newest") as before:
         version = before.version

@@ -55,7 +55,7 @@ def test_a_changed_topology_goes_on_with_every_shard(tmp_path: Path, spark: "Spa
     batch(tmp_path / "in", 0, first)
     run(spark, tmp_path, OLD)
     assert [change.verdict for change in NEW.changes(tmp_path / "checkpoint")] == ["consent", "consent"]
-    with pytest.raises(hs.CheckpointMismatchError, match="aggregate total: not in the program"):
+    with pytest.raises(hs.ProgramMismatchError, match="aggregate total: not in the program"):
         run(spark, tmp_path, NEW)
     # Of three shards one gets rows; all take the new topology over.
     second = [{"k": "k1", "t": 24_000 + 900 * i, "v": -i} for i in range(20)]
@@ -77,6 +77,6 @@ def test_a_changed_topology_goes_on_with_every_shard(tmp_path: Path, spark: "Spa
     # A restart that still says the words goes on; words that nothing needs are refused on the driver.
     batch(tmp_path / "in", 2, [{"k": "k2", "t": 60_000, "v": 5}])
     assert run(spark, tmp_path, NEW, WORDS) == {2: [("k2", 60_000, 70_000, 5, 1)]}
-    with pytest.raises(hs.CheckpointMismatchError, match="found 'drop aggregate n', but the program does not change"):
+    with pytest.raises(hs.ProgramMismatchError, match="found 'drop aggregate n', but the program does not change"):
         run(spark, tmp_path, NEW, "drop aggregate n")
     assert len(read_chain(operator_storage(tmp_path / "checkpoint", "op"))) == 2

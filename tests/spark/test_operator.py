@@ -127,11 +127,11 @@ def test_early_stop_after_the_commit_loses_nothing(source: Source, job: Job) -> 
 def test_scenario_67_another_number_of_shards_program_or_time_is_refused(source: Source, job: Job) -> None:
     source.add(row("a"))
     job.run(count(source.stream(), job, shards=2), sink=True)
-    with pytest.raises(hs.CheckpointMismatchError, match="shards: the state has 2, asked for 7"):
+    with pytest.raises(hs.ProgramMismatchError, match="shards: the state has 2, asked for 7"):
         count(source.stream(), job, shards=7)
-    with pytest.raises(hs.CheckpointMismatchError, match="time: the state has 'stream', asked for 'watermark'"):
+    with pytest.raises(hs.ProgramMismatchError, match="time: the state has 'stream', asked for 'watermark'"):
         count(source.stream().withWatermark("t", "1 second"), job, shards=2, time="watermark")
-    with pytest.raises(hs.CheckpointMismatchError, match=r"key: the state has .*string.*asked for .*binary"):
+    with pytest.raises(hs.ProgramMismatchError, match=r"key: the state has .*string.*asked for .*binary"):
         count(source.stream().selectExpr("cast(k as binary) k", "v"), job, shards=2)
 
     class Other(RunningCount):
@@ -139,7 +139,7 @@ def test_scenario_67_another_number_of_shards_program_or_time_is_refused(source:
             return {"kind": "other", "columns": ("k", "v")}
 
     with pytest.raises(
-        hs.CheckpointMismatchError, match=r"program\.kind: the state has 'running count', asked for 'other'"
+        hs.ProgramMismatchError, match=r"program\.kind: the state has 'running count', asked for 'other'"
     ):
         hsp.apply_program(source.stream(), Other(), name="op", checkpoint=str(job.checkpoint), shards=2)
 

@@ -49,7 +49,7 @@ def test_the_first_batch_creates_the_first_description_and_later_ones_find_it() 
 def test_a_change_needs_its_consent_and_is_one_description_more() -> None:
     storage = MemoryStorage()
     settle(storage, 0, "a")
-    with pytest.raises(hs.CheckpointMismatchError, match=r"kind: a before .*to do it: allow='another kind'"):
+    with pytest.raises(hs.ProgramMismatchError, match=r"kind: a before .*to do it: allow='another kind'"):
         settle(storage, 5, "b")
     second = settle(storage, 5, "b", "another kind")
     assert (second["number"], second["from"], second["consents"]) == (2, 6, ["another kind"])
@@ -105,7 +105,7 @@ def test_of_two_who_append_the_first_counts() -> None:
 def test_what_is_refused_says_what_differs_and_what_to_do(change: dict[str, Any], match: str) -> None:
     storage = MemoryStorage()
     settle_operator(storage, asked(), 0)
-    with pytest.raises(hs.CheckpointMismatchError, match=f"{match}.*ask for"):
+    with pytest.raises(hs.ProgramMismatchError, match=f"{match}.*ask for"):
         settle_operator(storage, asked(**change), 3)
     assert len(read_chain(storage)) == 1
 
@@ -120,7 +120,7 @@ def test_a_key_of_whole_numbers_may_become_wider() -> None:
 def test_another_query_is_refused_by_its_id() -> None:
     storage = MemoryStorage()
     settle_operator(storage, asked(), 0)
-    with pytest.raises(hs.CheckpointMismatchError, match="belongs to query q, this is query other"):
+    with pytest.raises(hs.ProgramMismatchError, match="belongs to query q, this is query other"):
         settle_operator(storage, {**asked(), "query_id": "other"}, 3)
 
 
@@ -128,9 +128,9 @@ def test_a_consent_for_something_that_does_not_change_is_refused() -> None:
     change = Change("x", "consent", "y is lost", "drop x")
     judge("here", [change], ["drop x"])
     judge("here", [], ["drop x"], used=["drop x"])
-    with pytest.raises(hs.CheckpointMismatchError, match=r"here: allow: found 'drop y', but .* \(expected 'drop x'"):
+    with pytest.raises(hs.ProgramMismatchError, match=r"here: allow: found 'drop y', but .* \(expected 'drop x'"):
         judge("here", [change], ["drop x", "drop y"])
-    with pytest.raises(hs.CheckpointMismatchError, match=r"found 'drop x', but .* \(expected nothing; take it out"):
+    with pytest.raises(hs.ProgramMismatchError, match=r"found 'drop x', but .* \(expected nothing; take it out"):
         judge("here", [], ["drop x"])
     with pytest.raises(TypeError, match="allow: found int"):
         consents([3])  # type: ignore[list-item]

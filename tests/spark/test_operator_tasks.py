@@ -111,7 +111,7 @@ def test_a_query_goes_on_with_other_numbers_of_shards(source: Source, job: Job) 
         assert [shard["shard"] for shard in job.shards()] == list(range(shards))
 
     go_on(2)
-    with pytest.raises(hs.CheckpointMismatchError, match="hybridstore rescale LOCATION op --shards 4"):
+    with pytest.raises(hs.ProgramMismatchError, match="hybridstore rescale LOCATION op --shards 4"):
         count(source.stream(), job, shards=4)
     rescale(4)
     go_on(4)

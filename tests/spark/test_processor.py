@@ -193,7 +193,7 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     store = p.get_store(0)
     Handle(store.group).getValueState("v", "n long")
     store.commit()
-    with pytest.raises(hs.CheckpointMismatchError, match="the state has value n bigint, asked for list n string"):
+    with pytest.raises(hs.ProgramMismatchError, match="the state has value n bigint, asked for list n string"):
         Handle(p.get_store(1).group).getListState("v", "n string")
 
 
@@ -300,7 +300,7 @@ def test_schemas_that_do_not_fit_are_refused(tmp_path: Path, old: str, new: str)
     store = p.get_store(0)
     Handle(store.group).getValueState("v", old)
     store.commit()
-    with pytest.raises(hs.CheckpointMismatchError, match="say how one becomes the other"):
+    with pytest.raises(hs.ProgramMismatchError, match="say how one becomes the other"):
         Handle(p.get_store(1).group).getValueState("v", new)
 
 
@@ -346,7 +346,7 @@ def test_values_of_another_schema_go_through_a_function(tmp_path: Path, ttl: int
     # The next batch finds them so, with the functions still there or gone.
     assert variables(p.get_store(2).group, upgrades) == upgraded
     assert variables(p.get_store(2).group, {}) == upgraded
-    with pytest.raises(hs.CheckpointMismatchError, match="only values can be upgraded"):
+    with pytest.raises(hs.ProgramMismatchError, match="only values can be upgraded"):
         Handle(p.get_store(2).group, {"m": both}).getMapState("m", "k long", "n long, t string", ttl)
 
 

@@ -102,7 +102,7 @@ def test_scenario_08_unload_and_reload(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     p.close()
-    with pytest.raises(hs.StoreClosedError):
+    with pytest.raises(hs.StateClosedError):
         p.get_store(1)
     assert write(provider(tmp_path), 1, b=2) == 2
 
@@ -187,9 +187,9 @@ def test_scenario_16_unsupported_operation(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     store = p.get_store(1)
-    with pytest.raises(hs.CheckpointMismatchError, match="holds a key_value store, asked for window"):
+    with pytest.raises(hs.ProgramMismatchError, match="holds a key_value store, asked for window"):
         store.window("default", retention="1 hour")
-    with pytest.raises(hs.CheckpointMismatchError, match="kind 'tree' is unknown"):
+    with pytest.raises(hs.ProgramMismatchError, match="kind 'tree' is unknown"):
         store.open("other", "tree", {})
     reader = p.get_read_store(1)
     with pytest.raises(hs.HybridStoreError, match="found a read store, expected a store of get_store"):
@@ -333,14 +333,14 @@ def test_scenario_27_use_after_the_end(tmp_path: Path) -> None:
     kv.put("a", 1)
     store.commit()
     for use in (store.commit, lambda: store.key_value("default"), p.commit):
-        with pytest.raises(hs.StoreClosedError):
+        with pytest.raises(hs.StateClosedError):
             use()
     # a handle kept beyond the commit changes nothing that is ever committed or read
     kv.put("late", 1)
     assert content(p.get_store(1)) == {"a": 1}
     aborted = p.get_store(1)
     aborted.abort()
-    with pytest.raises(hs.StoreClosedError):
+    with pytest.raises(hs.StateClosedError):
         aborted.commit()
 
 
@@ -385,7 +385,7 @@ def test_a_foreign_querys_files_are_refused(tmp_path: Path) -> None:
     other = StateStoreProvider(
         StateStoreId(str(tmp_path), "op", 0, query_id="another"), cache=ShardCache(), claim=started(tmp_path, 1)
     )
-    with pytest.raises(hs.ForeignFileError, match="it was written by another query, operator or shard"):
+    with pytest.raises(hs.errors.ForeignFileError, match="it was written by another query, operator or shard"):
         other.get_store(1)
 
 

@@ -342,7 +342,7 @@ def test_scenario_37_two_lines_with_the_same_numbers(tmp_path: Path, query_id: s
     for folder in (second / SHARD).iterdir():
         shutil.copytree(folder, first / SHARD / folder.name, dirs_exist_ok=True)
     if query_id:
-        with pytest.raises(hs.ForeignFileError, match="another query"):
+        with pytest.raises(hs.errors.ForeignFileError, match="another query"):
             at(first, 10)
     else:
         assert set(at(first, 10).values()) == {2}

@@ -193,7 +193,7 @@ def test_a_run_object_that_is_damaged_while_clearing_up_fails_no_batch(tmp_path:
     assert p.maintain(wait=True) == []
     assert checkpoint(tmp_path, 3).exists()
     # the next run of the query finds the damage
-    with pytest.raises(hs.CorruptFrameError, match="run object cannot be read"):
+    with pytest.raises(hs.errors.CorruptFrameError, match="run object cannot be read"):
         started(tmp_path, 3)
 
 

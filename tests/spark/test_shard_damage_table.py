@@ -133,18 +133,24 @@ FRAME = "later segments follow, so committed data is damaged"
 ROWS: dict[str, Row] = {
     "nothing": Row(lambda r: None, 8),
     "object: missing": Row(lambda r: segment(r, 7).unlink(), MissingVersionError, ("log 7",), "missing", 6),
-    "object: header": Row(lambda r: flip(segment(r, 7), 20), hs.CorruptFrameError, ("log 7",), "header checksum", 6),
-    "object: magic": Row(lambda r: flip(segment(r, 7), 0), hs.ForeignFileError, ("log 7",), "not a changelog", 6),
-    "object: frame": Row(lambda r: flip(segment(r, 7), 80), hs.CorruptFrameError, ("log 7",), FRAME, 6),
-    "object: commit": Row(lambda r: flip(segment(r, 7), -5), hs.CorruptFrameError, ("log 7",), FRAME, 6),
-    "object: cut": Row(lambda r: cut(segment(r, 7), -5), hs.CorruptFrameError, ("log 7",), FRAME, 6),
-    "object: another query's": Row(
-        lambda r: foreign(segment(r, 7)), hs.ForeignFileError, ("log 7", "log 7"), "belongs to", 6
+    "object: header": Row(
+        lambda r: flip(segment(r, 7), 20), hs.errors.CorruptFrameError, ("log 7",), "header checksum", 6
     ),
-    "newest object: frame": Row(lambda r: flip(segment(r, 8), 80), hs.CorruptFrameError, ("log 8",), FRAME, 7),
-    "newest object: header": Row(lambda r: cut(segment(r, 8), 10), hs.CorruptFrameError, ("log 8",), "header", 7),
+    "object: magic": Row(
+        lambda r: flip(segment(r, 7), 0), hs.errors.ForeignFileError, ("log 7",), "not a changelog", 6
+    ),
+    "object: frame": Row(lambda r: flip(segment(r, 7), 80), hs.errors.CorruptFrameError, ("log 7",), FRAME, 6),
+    "object: commit": Row(lambda r: flip(segment(r, 7), -5), hs.errors.CorruptFrameError, ("log 7",), FRAME, 6),
+    "object: cut": Row(lambda r: cut(segment(r, 7), -5), hs.errors.CorruptFrameError, ("log 7",), FRAME, 6),
+    "object: another query's": Row(
+        lambda r: foreign(segment(r, 7)), hs.errors.ForeignFileError, ("log 7", "log 7"), "belongs to", 6
+    ),
+    "newest object: frame": Row(lambda r: flip(segment(r, 8), 80), hs.errors.CorruptFrameError, ("log 8",), FRAME, 7),
+    "newest object: header": Row(
+        lambda r: cut(segment(r, 8), 10), hs.errors.CorruptFrameError, ("log 8",), "header", 7
+    ),
     "newest object: of another attempt": Row(
-        another_attempt, hs.DigestMismatchError, ("log 8",), "of another attempt", 7
+        another_attempt, hs.errors.DigestMismatchError, ("log 8",), "of another attempt", 7
     ),
     "object behind the checkpoint: frame": Row(lambda r: flip(segment(r, 4), 80), 8, ("log 4",)),
     "note: missing": Row(
@@ -152,7 +158,9 @@ ROWS: dict[str, Row] = {
     ),
     "notes behind the newest object": Row(lambda r: lost_note(r, range(9, 12), 11), 8, newest=10),
     "note below an object: missing": Row(lost_note_below, 9, newest=10),
-    "run: newer format": Row(newer_run, hs.UnsupportedVersionError, ("shard",), "format 7 needs a reader of version 7"),
+    "run: newer format": Row(
+        newer_run, hs.errors.UnsupportedVersionError, ("shard",), "format 7 needs a reader of version 7"
+    ),
     "checkpoint: index": Row(lambda r: flip(checkpoint(r, 6), 4116), 8, ("checkpoint 6",)),
     "checkpoint: index missing": Row(lambda r: checkpoint(r, 6).unlink(), 8),
     "checkpoint: pack missing": Row(lambda r: pack_of(r, 6).unlink(), 8, ("pack 6",)),
@@ -225,7 +233,7 @@ def test_damage(made_query: Path, tmp_path: Path, name: str) -> None:
     assert any(row.words in fault.what for fault in verifier.faults)
     with pytest.raises(row.loads, match=row.words):
         provider(root).get_read_store(row.newest)
-    if row.loads is hs.UnsupportedVersionError:
+    if row.loads is hs.errors.UnsupportedVersionError:
         with pytest.raises(row.loads, match=row.words):
             open_view(place)
         return

@@ -112,7 +112,9 @@ def test_a_failed_checkpoint_is_the_same_story_on_a_plain_store_and_on_a_shard(
     assert owner.checkpointer.written == 1
     # a caller who waits for a checkpoint gets its failure
     files.full = True
-    with pytest.raises(hs.CheckpointError, match=r"the checkpoint of version 3 failed: .*No space left on device"):
+    with pytest.raises(
+        hs.errors.CheckpointError, match=r"the checkpoint of version 3 failed: .*No space left on device"
+    ):
         owner.checkpoint()
     assert owner.failed() == 2
     assert len(caplog.messages) == 1

@@ -191,7 +191,7 @@ def test_a_damaged_block_fails_one_commit_and_is_named(path: Path) -> None:
         state.key_value("kv")["count"] = number
         try:
             state.commit()
-        except hs.CorruptCheckpointError as error:
+        except hs.errors.CorruptCheckpointError as error:
             failures.append(str(error))
             state.commit()
     assert len(failures) == 1

@@ -205,7 +205,7 @@ class Trial:
             self.settled()
             if dice.random() < 0.5:
                 state.checkpoint(wait=True)
-        except hs.StorePoisonedError:
+        except hs.StatePoisonedError:
             self.outcomes["poisoned"] += 1
             self.reopen()
             if self.reached == self.version:
@@ -213,7 +213,7 @@ class Trial:
             else:
                 assert (what, self.reached, self.stores.contents()) == ("commit", self.version + 1, uncommitted)
             return
-        except hs.CheckpointError:  # reported by the next call
+        except hs.errors.CheckpointError:  # reported by the next call
             self.outcomes["reported"] += 1
             return
         if dice.random() < 0.7:

@@ -111,7 +111,7 @@ def test_the_hashing_thread_dies_at_any_line(tmp_path: Path) -> None:
                 try:
                     kv.put_many(values.items())
                     state.commit()
-                except hs.StorePoisonedError:
+                except hs.StatePoisonedError:
                     refused += 1
                     break
                 expected |= values
@@ -200,7 +200,7 @@ def test_threads_that_use_a_store_at_once_get_errors_but_the_state_opens(tmp_pat
                     if i % 50 == number:
                         state.rollback()
                     list(kv.all())
-                except hs.StoreInUseError:
+                except hs.errors.StateInUseError:
                     pass  # one thread owns a state
                 except BaseException as error:
                     unexpected.append(error)

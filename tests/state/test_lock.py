@@ -15,7 +15,7 @@ def test_a_second_owner_is_refused_also_in_the_same_process(tmp_path: Path) -> N
     first = DirectoryLock(tmp_path)
     first.hold()
     with pytest.raises(
-        hs.StateDirectoryLockedError,
+        hs.StateLockedError,
         match=r"in use by process \d+ on \S+ since .* \(this one: close what opened it first; `hybridstore inspect` "
         r"reads",
     ):
@@ -26,7 +26,7 @@ def test_a_second_owner_is_refused_also_in_the_same_process(tmp_path: Path) -> N
 
 def test_an_owner_that_left_no_note_is_still_an_owner(tmp_path: Path) -> None:
     first = DirectoryLock(tmp_path)
-    with pytest.raises(hs.StateDirectoryLockedError, match="in use by another process"):
+    with pytest.raises(hs.StateLockedError, match="in use by another process"):
         DirectoryLock(tmp_path)
     first.release()
 
@@ -38,7 +38,7 @@ def test_a_failed_opening_gives_the_lock_back(tmp_path: Path) -> None:
     (segment,) = (tmp_path / "s" / "changelog").iterdir()
     raw = segment.read_bytes()
     segment.write_bytes(b"PK" + raw)
-    with pytest.raises(hs.ForeignFileError):
+    with pytest.raises(hs.errors.ForeignFileError):
         hs.open(tmp_path / "s")
     segment.write_bytes(raw)
     with hs.open(tmp_path / "s") as state:
@@ -93,6 +93,6 @@ def test_a_note_of_another_form_counts_as_none(tmp_path: Path, note: object) -> 
     (tmp_path / "LOCK").write_bytes(line + b"%08x\n" % zlib.crc32(line))
     assert read_note(tmp_path) in ({}, {"pid": 1})
     owner = DirectoryLock(tmp_path)
-    with pytest.raises(hs.StateDirectoryLockedError, match=r"in use by (another process|process 1 on None)"):
+    with pytest.raises(hs.StateLockedError, match=r"in use by (another process|process 1 on None)"):
         DirectoryLock(tmp_path)
     owner.release()

@@ -19,7 +19,7 @@ pytest.importorskip("obstore")
 
 import hybridstore as hs
 from changelog.cloud_storage import CloudStorage
-from hybridstore.errors import ForeignFileError, HybridStoreError, StateDirectoryLockedError, StorePoisonedError
+from hybridstore.errors import ForeignFileError, HybridStoreError, StateLockedError, StatePoisonedError
 from hybridstore.state import bucket_log, home
 from hybridstore.state.group import StoreGroup
 from hybridstore.state.opening import Tuning
@@ -138,9 +138,9 @@ def test_the_later_owner_has_the_state_and_nothing_acknowledged_is_lost(open_sta
     second = open_state()
     assert contents(second) == acknowledged
     fill(first, range(20, 30))
-    with pytest.raises(StateDirectoryLockedError, match=rf"process {os.getpid()} on .*this one commits nothing more"):
+    with pytest.raises(StateLockedError, match=rf"process {os.getpid()} on .*this one commits nothing more"):
         first.commit()
-    with pytest.raises(StorePoisonedError):
+    with pytest.raises(StatePoisonedError):
         first.commit()
     fill(second, range(30, 40))
     second.commit()
@@ -174,7 +174,7 @@ def test_an_owner_that_slept_for_any_time_by_any_clock_is_refused(
         names = CloudStorage(str(state.path), server.options).list("changelog/")
         assert len(names) < version, "nothing was pruned"
     fill(sleeper, range(10))
-    with pytest.raises(StateDirectoryLockedError, match="version 3 is that of process"):
+    with pytest.raises(StateLockedError, match="version 3 is that of process"):
         sleeper.commit()
     sleeper.close()
     with open_state(at="newest") as state:
@@ -254,7 +254,7 @@ def test_a_store_that_does_not_answer_poisons_and_reopening_shows_what_was_ackno
     server.draw = lambda method, path: "503"
     with pytest.raises(OSError, match="tried for"):
         state.commit()
-    with pytest.raises(StorePoisonedError, match=r"what was acknowledged is intact|reopen the store"):
+    with pytest.raises(StatePoisonedError, match=r"what was acknowledged is intact|reopen the store"):
         state.key_value("names").put("a", 1)
     server.draw = lambda method, path: None
     monkeypatch.undo()
@@ -303,7 +303,7 @@ def test_a_state_on_azure_is_restored_and_its_later_owner_has_it(tmp_path: Path)
         fill(second, range(5))
         second.commit()
         fill(first, range(9))
-        with pytest.raises(StateDirectoryLockedError, match="commits nothing more"):
+        with pytest.raises(StateLockedError, match="commits nothing more"):
             first.commit()
         crash(first)
         second.close()
@@ -383,7 +383,7 @@ def test_two_real_processes_never_both_acknowledge(server: S3Server, tmp_path: P
             # state.
             output, errors = ended(before)
             acknowledged = max([acknowledged, *map(int, output.split())])
-            assert "StateDirectoryLockedError" in errors or "Overtaken" in errors
+            assert "StateLockedError" in errors or "Overtaken" in errors
             assert first > acknowledged
         acknowledged = first
         before = now

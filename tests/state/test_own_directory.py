@@ -60,7 +60,7 @@ def test_a_writer_whose_directory_was_moved_harms_neither_state(tmp_path: Path, 
         with pytest.raises(hs.HybridStoreError, match=message):
             first.checkpoint(wait=True) if what == "checkpoint" else getattr(first, what)()
     if what not in ("checkpoint", "close"):
-        with pytest.raises(hs.StorePoisonedError, match=message):
+        with pytest.raises(hs.StatePoisonedError, match=message):
             first.commit()
     if what == "checkpoint":
         with pytest.raises(hs.HybridStoreError, match=message):
@@ -78,7 +78,7 @@ def test_a_writer_whose_lock_was_removed_overwrites_nothing_of_the_next_one(tmp_
     second = begin(tmp_path, "second", 5)
     look_again(first)
     first.key_value("kv")["more"] = 1
-    with pytest.raises(hs.StorePoisonedError, match="not the file that this writer has locked"):
+    with pytest.raises(hs.StatePoisonedError, match="not the file that this writer has locked"):
         first.commit()
     first.close()
     second.key_value("kv")["last"] = 1
@@ -116,7 +116,7 @@ class Moving(AppendFile):
 def test_a_checkpoint_in_the_making_is_not_published_into_the_state_that_took_its_place(tmp_path: Path) -> None:
     path = tmp_path / "state"
     first = begin(path, "first", 2, _files=MovingFiles(path))
-    with pytest.raises(hs.CheckpointError, match="the directory was moved or replaced"):
+    with pytest.raises(hs.errors.CheckpointError, match="the directory was moved or replaced"):
         first.checkpoint(wait=True)
     with pytest.raises(hs.HybridStoreError, match="the directory was moved or replaced"):
         first.close()
@@ -134,7 +134,9 @@ def test_a_state_on_a_file_system_without_flock_is_refused_and_no_descriptor_is_
     monkeypatch.setattr(fcntl, "flock", refuse)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        with pytest.raises(hs.StateDirectoryError, match=r"LOCK: cannot be locked: No locks available \(a state needs"):
+        with pytest.raises(
+            hs.errors.StateDirectoryError, match=r"LOCK: cannot be locked: No locks available \(a state needs"
+        ):
             hs.open(tmp_path / "state")
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -142,7 +144,7 @@ def test_a_state_on_a_file_system_without_flock_is_refused_and_no_descriptor_is_
 @pytest.mark.parametrize("link", ["nowhere", "state"])
 def test_a_link_that_leads_nowhere_is_refused_with_the_cause(tmp_path: Path, link: str) -> None:
     (tmp_path / "state").symlink_to(tmp_path / link)
-    with pytest.raises(hs.StateDirectoryError, match=r"state: cannot be opened: .*\(fix the cause") as caught:
+    with pytest.raises(hs.errors.StateDirectoryError, match=r"state: cannot be opened: .*\(fix the cause") as caught:
         hs.open(tmp_path / "state")
     assert isinstance(caught.value.__cause__, OSError)
 
@@ -169,7 +171,7 @@ def test_a_directory_that_becomes_read_only_poisons_the_writer_at_the_next_segme
             kv["n"] = state.version + 1
             state.commit()
 
-    with pytest.raises(hs.StorePoisonedError, match="Read-only file system"):
+    with pytest.raises(hs.StatePoisonedError, match="Read-only file system"):
         count()
     version = state.version
     state.close()

@@ -146,7 +146,7 @@ def test_a_rollback_that_fails_poisons_the_store_with_its_cause(prepared: Path) 
     window = state.window("win", retention=1000)
     iterator = kv.all()
     message = r"a rollback was cut short by OSError: .*\(reopen the store"
-    with FailingReads(prepared, 1, errno.EMFILE), pytest.raises(hs.StorePoisonedError, match=message) as caught:
+    with FailingReads(prepared, 1, errno.EMFILE), pytest.raises(hs.StatePoisonedError, match=message) as caught:
         state.rollback()
     assert isinstance(caught.value.__cause__, OSError)
     calls: list[Callable[[], Any]] = [
@@ -158,9 +158,9 @@ def test_a_rollback_that_fails_poisons_the_store_with_its_cause(prepared: Path) 
         lambda: state.key_value("kv"),
     ]  # fmt: skip
     for call in calls:
-        with pytest.raises(hs.StorePoisonedError, match="a rollback was cut short"):
+        with pytest.raises(hs.StatePoisonedError, match="a rollback was cut short"):
             call()
-    with pytest.raises(hs.StorePoisonedError, match="a rollback was cut short"):
+    with pytest.raises(hs.StatePoisonedError, match="a rollback was cut short"):
         next(iterator)
     state.close()
     state.close()
@@ -187,9 +187,9 @@ def test_what_fails_while_memory_is_apart_poisons_the_store(
     with pytest.raises(MemoryError):
         force_cold(state)
     monkeypatch.undo()
-    with pytest.raises(hs.StorePoisonedError, match="was cut short by MemoryError"):
+    with pytest.raises(hs.StatePoisonedError, match="was cut short by MemoryError"):
         state.commit()
-    with pytest.raises(hs.StorePoisonedError, match="was cut short by MemoryError"):
+    with pytest.raises(hs.StatePoisonedError, match="was cut short by MemoryError"):
         kv.get("k001")
     state.close()
     assert rows(prepared)[1] == expected
@@ -228,10 +228,10 @@ def test_a_digest_that_was_not_computed_commits_nothing(tmp_path: Path, monkeypa
     real = module.blake2b
     monkeypatch.setattr(module, "blake2b", lambda *args, **options: FailingHash(real, *args, **options))
     state.rollback()  # which begins a new digest
-    with pytest.raises(hs.StorePoisonedError, match=r"the thread that hashes failed in the middle .*MemoryError"):
+    with pytest.raises(hs.StatePoisonedError, match=r"the thread that hashes failed in the middle .*MemoryError"):
         commit_pieces(state)
     monkeypatch.undo()
-    with pytest.raises(hs.StorePoisonedError):
+    with pytest.raises(hs.StatePoisonedError):
         state.commit()
     state.close()
     # the thread is there for the next one
@@ -262,7 +262,7 @@ def test_no_increment_is_lost_or_done_again_for_a_checkpoint_that_fails_behind_i
         kv["count"] = kv["count"] + 1
         assert state.commit() == version + 1
         if commit % 100 == 0:  # however late the writer's thread runs: ten checkpoints fail at the least
-            with pytest.raises(hs.CheckpointError, match="No space left on device"):
+            with pytest.raises(hs.errors.CheckpointError, match="No space left on device"):
                 state.checkpoint(wait=True)
     monkeypatch.setattr(os, "link", real)
     assert state.metrics().failed_checkpoints >= 10
@@ -286,7 +286,7 @@ def test_a_checkpoint_that_gets_no_thread_fails_no_commit_and_is_made_up_for(
     assert state.commit() == 1
     kv["b"] = 2
     assert state.commit() == 2
-    with pytest.raises(hs.CheckpointError, match="can't start new thread"):
+    with pytest.raises(hs.errors.CheckpointError, match="can't start new thread"):
         state.checkpoint()
     assert state.metrics().failed_checkpoints == 2
     monkeypatch.undo()

@@ -58,7 +58,7 @@ def test_state_reopens_while_a_cold_store_of_the_closed_one_is_held(tmp_path: Pa
     again = open_small(tmp_path)
     assert again.restore_report.skipped == []  # the checkpoint was read, not done without
     assert again.key_value("x").get("k") == 1
-    with pytest.raises(hs.StoreClosedError):
+    with pytest.raises(hs.StateClosedError):
         old.get("k")
     again.close()
 
@@ -109,11 +109,11 @@ def test_a_closed_store_refuses_and_its_iterators_do_in_place_of_a_row(tmp_path:
     assert next(ended) == (5, 1)
     state.close()
     for rows in iterators:
-        with pytest.raises(hs.StoreClosedError, match="the store is closed"):
+        with pytest.raises(hs.StateClosedError, match="the store is closed"):
             list(rows)
     assert list(ended) == []  # no row is missing
     for call in (lambda: store.put("d", 1, 5), lambda: store.get("a", 5), store.all, lambda: store.fetch("a", 0, 9)):
-        with pytest.raises(hs.StoreClosedError):
+        with pytest.raises(hs.StateClosedError):
             call()
 
 

@@ -21,7 +21,7 @@ import pytest
 
 import hybridstore as hs
 from changelog import digest
-from changelog.errors import HybridStoreError, StoreInUseError, StorePoisonedError
+from changelog.errors import HybridStoreError, StateInUseError, StatePoisonedError
 from changelog.journal import Journal
 from hybridstore.stores.key_value import KeyValueStore
 from tests.conftest import STRESS
@@ -141,7 +141,7 @@ def test_another_threads_call_is_refused_and_changes_nothing(five: Five) -> None
     before, journal = five.contents(), list(five.state.group.journal.items)
     for name, call in {**five.writes(), **five.reads()}.items():
         error = in_thread(call)
-        assert isinstance(error, StoreInUseError), (name, error)
+        assert isinstance(error, StateInUseError), (name, error)
         assert "found a call by thread 'other', expected thread 'MainThread': one thread owns a state" in str(error)
         assert "hand_over()" in str(error)
     assert five.contents() == before
@@ -192,7 +192,7 @@ def test_a_read_of_another_thread_loads_nothing(tmp_path: Path, waits: str) -> N
     before = {name: (store.cold_blocks, store.waiting_rows) for name, store in state.stores.items()}
     assert all(any(counts) for counts in before.values())
     for name, call in {**stores.reads(), "kv.get": lambda: stores.kv.get("k1")}.items():
-        assert isinstance(in_thread(call), StoreInUseError), name
+        assert isinstance(in_thread(call), StateInUseError), name
     assert before == {name: (store.cold_blocks, store.waiting_rows) for name, store in state.stores.items()}
     assert stores.contents() == expected
     state.close()
@@ -206,7 +206,7 @@ def test_an_iterator_is_read_by_its_own_thread(tmp_path: Path) -> None:
         rows = window.all()
         next(rows)
         error = in_thread(lambda: list(rows))
-        assert isinstance(error, StoreInUseError)
+        assert isinstance(error, StateInUseError)
 
 
 ITERATORS: dict[str, Callable[[Five], Iterator[Any]]] = {
@@ -241,12 +241,12 @@ def test_an_iterator_of_a_closed_or_forked_store_does_not_end_short(five: Five, 
             os.write(writing, type(error).__name__.encode())
         os._exit(0)
     os.waitpid(child, 0)
-    assert os.read(reading, 100) == b"StoreClosedError"
+    assert os.read(reading, 100) == b"StateClosedError"
     os.close(reading)
     os.close(writing)
     assert [expected[0], *in_child] == expected  # the parent's go on
     five.state.close()
-    with pytest.raises(hs.StoreClosedError):
+    with pytest.raises(hs.StateClosedError):
         next(closed)
 
 
@@ -255,22 +255,22 @@ def test_the_first_use_decides_and_hand_over_passes_on(tmp_path: Path) -> None:
     kv = state.key_value("kv")  # declares, and binds nobody
     assert in_thread(lambda: kv.put("a", 1)) is None
     kv["b"] = 2  # the thread has ended, and with it its ownership
-    assert isinstance(in_thread(state.commit), StoreInUseError)
+    assert isinstance(in_thread(state.commit), StateInUseError)
     state.hand_over()
     assert in_thread(lambda: (state.commit(), state.hand_over())) == (1, None)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(kv.put, "c", 3).result()
-        with pytest.raises(StoreInUseError, match="expected thread 'ThreadPoolExecutor"):
+        with pytest.raises(StateInUseError, match="expected thread 'ThreadPoolExecutor"):
             kv["d"] = 4
-        with pytest.raises(StoreInUseError, match="one thread owns"):
+        with pytest.raises(StateInUseError, match="one thread owns"):
             state.hand_over()
-        with pytest.raises(StoreInUseError, match="one thread owns"):
+        with pytest.raises(StateInUseError, match="one thread owns"):
             state.close()
         pool.submit(state.commit).result()
         pool.submit(state.hand_over).result()
         assert dict(kv.all()) == {"a": 1, "b": 2, "c": 3}
     state.close()
-    assert isinstance(in_thread(lambda: kv.put("e", 1)), hs.StoreClosedError)
+    assert isinstance(in_thread(lambda: kv.put("e", 1)), hs.StateClosedError)
     assert isinstance(in_thread(state.close), type(None))
 
 
@@ -279,7 +279,7 @@ def test_a_state_at_a_version_has_an_owner_too(five: Five) -> None:
         stores = Five(past)
         assert len(stores.kv) == 7
         for name, call in stores.reads().items():
-            assert isinstance(in_thread(call), StoreInUseError), name
+            assert isinstance(in_thread(call), StateInUseError), name
 
 
 # --- in the middle of a call ------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def test_a_second_call_in_the_middle_is_refused_and_the_first_unharmed(
             outcome = inject(patch, place, call if who == "handler" else lambda call=call: in_thread(call))
             stores.kv["big"] = "x" * 70_000
             version = state.commit()
-        assert isinstance(outcome[0], StoreInUseError), (name, outcome)
+        assert isinstance(outcome[0], StateInUseError), (name, outcome)
         assert version == 2
         for i in range(3):
             stores.kv[f"c{i}"] = expected[f"c{i}"] = i
@@ -346,7 +346,7 @@ def test_a_handlers_read_of_another_store_is_answered(five: Five, monkeypatch: p
     assert outcome == [list(five.window.all())]
     outcome = inject(monkeypatch, "apply", lambda: list(five.kv.all()))
     five.kv.put("k1", 1)
-    assert isinstance(outcome[0], StoreInUseError)
+    assert isinstance(outcome[0], StateInUseError)
 
 
 def test_an_iterator_of_rows_and_an_aggregator_may_read_other_stores(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_no_commit_mark_is_written_with_a_digest_that_is_not_of_its_frames() -> 
     journal = Journal(refuse, frame_records=0)
     with pytest.raises(HybridStoreError, match="no"):
         journal.record(17, "key", "value")
-    with pytest.raises(StorePoisonedError, match=r"found 0 bytes of mutations in its frames, expected .* its digest"):
+    with pytest.raises(StatePoisonedError, match=r"found 0 bytes of mutations in its frames, expected .* its digest"):
         journal.seal()
 
 
@@ -401,7 +401,7 @@ def handler(*_):
         kv["handler"] = len(asked)
         version = state.commit()
         answers["done"] += 1
-    except hs.StoreInUseError:
+    except hs.errors.StateInUseError:
         asked.append(1)
         answers["refused"] += 1
 signal.signal(signal.SIGALRM, handler)
@@ -478,9 +478,9 @@ def use_at_random(state: Any, acknowledged: list[int], together: threading.Barri
         ]  # fmt: skip
         try:
             draw.choices(calls, [30, 10, 10, 10, 3, 3, 15, 3, 1, 2, 2, 2, 3 if step > 50 else 0])[0]()
-        except StoreInUseError:
+        except StateInUseError:
             refused += 1
-        except hs.StoreClosedError:
+        except hs.StateClosedError:
             break
         except HybridStoreError as error:
             if "uncommitted changes" not in str(error):

@@ -87,14 +87,14 @@ def test_a_state_from_further_back_goes_through_all_functions(tmp_path: Path) ->
     with hs.open(tmp_path / "s") as state:
         first(state)
     with hs.open(tmp_path / "s") as state:
-        with pytest.raises(hs.CheckpointMismatchError, match=r"values of version 0, .* cannot make those of version 1"):
+        with pytest.raises(hs.ProgramMismatchError, match=r"values of version 0, .* cannot make those of version 1"):
             stores(state, 2, named)
         assert contents(stores(state, 2, {1: pair, 2: named})) == wanted
         state.commit()
     with hs.open(tmp_path / "s") as state:
-        with pytest.raises(hs.CheckpointMismatchError, match="has values of version 2, the program is at version 1"):
+        with pytest.raises(hs.ProgramMismatchError, match="has values of version 2, the program is at version 1"):
             stores(state, 1, pair)
-        with pytest.raises(hs.CheckpointMismatchError, match="has values of version 2, the program is at version 0"):
+        with pytest.raises(hs.ProgramMismatchError, match="has values of version 2, the program is at version 0"):
             stores(state)
 
 
@@ -124,7 +124,7 @@ def test_what_is_rolled_back_is_of_the_version_before(tmp_path: Path) -> None:
         upgraded = stores(state, 1, pair)
         state.rollback()
         assert contents(stores(state)) == before
-        with pytest.raises(hs.StoreClosedError, match="ask for it again"):
+        with pytest.raises(hs.StateClosedError, match="ask for it again"):
             upgraded["names"].get(KEYS[0])
 
 
@@ -204,7 +204,7 @@ def test_a_store_of_process_is_upgraded_with_the_first_commit(tmp_path: Path, sh
     assert [change.verdict for change in new.changes(tmp_path / "s")] == ["taken"]
     (change,) = topology(both, version=1).changes(tmp_path / "s")
     assert (change.verdict, change.note) == ("refused", "pass upgrade= to convert values to version 1")
-    with pytest.raises(hs.CheckpointMismatchError, match=r"store totals: values of version 0 .*upgrade="):
+    with pytest.raises(hs.ProgramMismatchError, match=r"store totals: values of version 0 .*upgrade="):
         Engine(topology(both, version=1), tmp_path / "s", shards=shards)
     with Engine(new, tmp_path / "s", shards=shards) as engine:
         results = engine.process_many(ROWS[30:])

@@ -335,7 +335,7 @@ def test_columns_of_different_lengths_are_named_at_opening(tmp_path: Path) -> No
         state.group.journal.record(store.number * 16 + PUT_COLUMNS, ["a", "b"], [1, 2], [5])
         state.commit()
         crash(state)
-    with pytest.raises(hs.MutationError, match=r"cannot be applied: columns of different lengths: 2, 2, 1"):
+    with pytest.raises(hs.errors.ChangelogError, match=r"cannot be applied: columns of different lengths: 2, 2, 1"):
         opened(tmp_path)
 
 
@@ -350,10 +350,10 @@ def test_a_row_that_cannot_be_applied_is_named_when_it_is_touched(tmp_path: Path
         store = state.window("s", retention=100)
         assert store.get("a", 5) == 1
         with pytest.raises(
-            hs.MutationError, match=r"store 's': mutations of the changelog cannot be applied: TypeError"
+            hs.errors.ChangelogError, match=r"store 's': mutations of the changelog cannot be applied: TypeError"
         ):
             store.get("b", 5)
-        with pytest.raises(hs.StorePoisonedError, match="was cut short by TypeError"):
+        with pytest.raises(hs.StatePoisonedError, match="was cut short by TypeError"):
             store.get("b", 5)
 
 

@@ -104,7 +104,7 @@ def test_a_damaged_block_is_found_when_it_is_read_in(tmp_path: Path) -> None:
         state.checkpoint(wait=True)
     (file,) = own_packs(tmp_path, 1)
     flip(file, file.read_bytes().rindex(b"value 150"))
-    with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
+    with pytest.raises(hs.errors.CorruptCheckpointError, match="block checksum mismatch"):
         opened(tmp_path, lazy=False)
     with opened(tmp_path, lazy=False) as state:
         assert len(state.key_value("plain")) == 200

@@ -70,7 +70,7 @@ def test_what_lies_over_cold_blocks_is_checkpointed_as_it_is(
             if act < 0.2 and state.metrics().checkpoint_version != state.version:
                 with monkeypatch.context() as failing:
                     failing.setattr("recovery.index.encode", _full)
-                    with pytest.raises(hs.CheckpointError, match="No space left"):
+                    with pytest.raises(hs.errors.CheckpointError, match="No space left"):
                         state.checkpoint(wait=True)
             elif act < 0.7:
                 state.checkpoint(wait=True)

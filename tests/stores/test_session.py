@@ -189,7 +189,7 @@ def test_deletes_over_cold_blocks(state: hs.HybridStore) -> None:
 
 def test_other_parameters_are_refused(state: hs.HybridStore) -> None:
     state.session("s", retention="1 hour")
-    with pytest.raises(hs.CheckpointMismatchError, match="retention_ms 3600000, asked for retention_ms 60000"):
+    with pytest.raises(hs.ProgramMismatchError, match="retention_ms 3600000, asked for retention_ms 60000"):
         state.session("s", retention="1 minute")
     with pytest.raises(ValueError, match="retention"):
         state.session("t", retention=0)

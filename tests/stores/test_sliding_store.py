@@ -246,7 +246,7 @@ def test_another_strategy_takes_over_the_values(state: hs.HybridStore) -> None:
     assert state.sliding("s", size=100, aggregator=hs.Sum(), strategy="recompute") is store
     assert store.add("k", 2, 2) == ("k", 0, 2, 3)
     store._check()
-    with pytest.raises(hs.CheckpointMismatchError, match="aggregator"):
+    with pytest.raises(hs.ProgramMismatchError, match="aggregator"):
         state.sliding("s", size=100, aggregator=hs.Max())
     with pytest.raises(ValueError, match="size"):
         state.sliding("t", size=-1, aggregator=hs.Max())

@@ -183,7 +183,7 @@ class StateMachine(RuleBasedStateMachine):
         path = self.folder / "state"
         kept, segments = versions(path), list_segments(path / "changelog")
         if segments[0] > 1 and version < kept[0]:
-            with pytest.raises(hs.RestoreError, match=r"is not retained|is missing"):
+            with pytest.raises(hs.errors.RestoreError, match=r"is not retained|is missing"):
                 hs.open(path, at=version, _tuning=SMALL)
             return
         with self.timed(hs.open(path, at=version, _tuning=SMALL)) as past:

@@ -176,7 +176,7 @@ def test_arguments(state: hs.HybridStore) -> None:
     with pytest.raises(TypeError, match="end of window"):
         final.put(("k", 1, "x"), 1, 1)
     state.suppression("b", max_records=3)
-    with pytest.raises(hs.CheckpointMismatchError, match="max_records 3, asked for max_records 4"):
+    with pytest.raises(hs.ProgramMismatchError, match="max_records 3, asked for max_records 4"):
         state.suppression("b", max_records=4)
 
 
@@ -199,7 +199,7 @@ def test_the_size_is_of_packed_key_and_value_unless_given(state: hs.HybridStore)
     buffer = state.suppression("given", size_of=lambda key, value: 7)
     buffer.put("key", "value", 1)
     assert buffer.buffer_size == 7
-    with pytest.raises(hs.CheckpointMismatchError, match="size_of 'given', asked for size_of None"):
+    with pytest.raises(hs.ProgramMismatchError, match="size_of 'given', asked for size_of None"):
         state.suppression("given")
 
 

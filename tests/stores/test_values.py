@@ -342,7 +342,7 @@ def test_debug_names_the_key_of_a_value_mutated_in_place(
     state = open_state(tmp_path, debug=True)
     put(getattr(state, kind)("x", **params), "culprit", value)
     mutate(value)
-    with pytest.raises(hs.MutatedValueError, match="'culprit'"):
+    with pytest.raises(hs.errors.ValueChangedInPlaceError, match="'culprit'"):
         state.commit()
     crash(state)
 
@@ -354,7 +354,7 @@ def test_debug_looks_at_commits_without_changes_too(tmp_path: Path) -> None:
         store["culprit"] = value
         state.commit()
         value.append(2)
-        with pytest.raises(hs.MutatedValueError, match="'culprit'"):
+        with pytest.raises(hs.errors.ValueChangedInPlaceError, match="'culprit'"):
             state.commit()
         store["culprit"] = value
         assert state.commit() == 2
@@ -451,7 +451,7 @@ def test_every_parameter_that_differs_is_named(tmp_path: Path) -> None:
     with hs.open(tmp_path / "state") as state:
         state.window("rows", retention="5 minutes")
         with pytest.raises(
-            hs.CheckpointMismatchError,
+            hs.ProgramMismatchError,
             match="the state has grace_ms 300000, retention_ms 300000, asked for grace_ms 360000, retention_ms 360000",
         ):
             state.window("rows", retention="6 minutes")

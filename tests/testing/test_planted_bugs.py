@@ -72,7 +72,7 @@ def test_debug_names_a_value_that_was_changed_in_place() -> None:
     with ht.Driver(planted.value_changed_in_place(), debug=True) as driver:
         first, *_, last = (row for row in planted.rows() if row["user"] == "user 1")
         driver.push(first)
-        with pytest.raises(hs.MutatedValueError, match="seen"):
+        with pytest.raises(hs.errors.ValueChangedInPlaceError, match="seen"):
             driver.push(last)
 
 

@@ -111,7 +111,7 @@ class Owners:
                         self._checkpoint(state)
                 state.close()
                 return
-            except (hs.StateDirectoryLockedError, hs.StorePoisonedError) as error:
+            except (hs.StateLockedError, hs.StatePoisonedError) as error:
                 self.simulation.history.append(f"{actor.name}: {error}")
             except Exception as error:
                 if not is_simulated(error):
@@ -121,5 +121,5 @@ class Owners:
     def _checkpoint(self, state: hs.HybridStore) -> None:
         try:
             state.checkpoint(wait=True)
-        except hs.CheckpointError as error:  # no commit is lost
+        except hs.errors.CheckpointError as error:  # no commit is lost
             self.simulation.history.append(str(error))

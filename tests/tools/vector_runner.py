@@ -142,7 +142,7 @@ class Lookahead:
     def has_next(self) -> bool:
         if not self.ahead and not self.finished:
             # what a closed store has in place of a row is no row, and Java's hasNext does not throw
-            with suppress(hs.StoreClosedError):
+            with suppress(hs.StateClosedError):
                 self.ahead = list(islice(self.rows, 1))
             self.finished = not self.ahead
         return bool(self.ahead)

@@ -69,7 +69,7 @@ def refused(tmp_path: Path, old: hs.Topology, new: hs.Topology, match: str, allo
     """The new one is refused, by a text that says what differs and what to do; the old one goes on as if nothing had
     been."""
     go_on(old, tmp_path / "changed", ROWS[:CUT])
-    with pytest.raises(hs.CheckpointMismatchError, match=match):
+    with pytest.raises(hs.ProgramMismatchError, match=match):
         Engine(new, tmp_path / "changed", allow=allow)
     go_on(old, tmp_path / "always", ROWS[:CUT])
     assert go_on(old, tmp_path / "changed", ROWS[CUT:]) == go_on(old, tmp_path / "always", ROWS[CUT:])
@@ -91,9 +91,7 @@ def test_consent_is_text(tmp_path: Path) -> None:
 def test_a_column_of_the_key_may_be_renamed(tmp_path: Path) -> None:
     old, new = counting(), counting(key="account")
     rows = [{"account": row["user"], **row} for row in ROWS]
-    with pytest.raises(
-        hs.CheckpointMismatchError, match=r"key: user in the state, account in .*'rename user to account"
-    ):
+    with pytest.raises(hs.ProgramMismatchError, match=r"key: user in the state, account in .*'rename user to account"):
         changed(tmp_path / "without", old, new, rows=rows)
     results, always = changed(tmp_path, old, new, "rename user to account", rows)
     assert results == always
@@ -469,7 +467,7 @@ def test_other_parameters_of_a_store_are_refused(tmp_path: Path) -> None:
 
 def test_a_consent_for_what_does_not_change_is_refused_and_one_that_was_used_is_not(tmp_path: Path) -> None:
     go_on(counting(), tmp_path / "s", ROWS[:CUT], "drop aggregate total")  # a new state has nothing to lose
-    with pytest.raises(hs.CheckpointMismatchError, match="found 'drop aggregate n', but the program does not change"):
+    with pytest.raises(hs.ProgramMismatchError, match="found 'drop aggregate n', but the program does not change"):
         Engine(counting(), tmp_path / "s", allow="drop aggregate n")
     new = stream().aggregate(n=hs.Count())
     go_on(new, tmp_path / "s", ROWS[CUT:30], "drop aggregate total")

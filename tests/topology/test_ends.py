@@ -55,7 +55,7 @@ def test_a_source_that_ends_before_the_committed_position_is_an_error(form: str,
         source = FORMS[form](rows)
     assert len(list(COUNTS.run(FORMS[form](MONDAY), tmp_path))) == 10
     with pytest.raises(
-        hs.RestoreError,
+        hs.errors.RestoreError,
         match=rf"position: the source ended after {len(rows)} rows, of which 10 are committed.*with position=",
     ):
         list(COUNTS.run(source, tmp_path))
@@ -68,7 +68,7 @@ def test_a_source_that_ends_before_the_committed_position_is_an_error(form: str,
 def test_a_longer_source_with_another_row_at_the_committed_position_is_an_error(form: str, tmp_path: Path) -> None:
     longer = [{"k": "b", "t": 200_000 + i} for i in range(20)]
     list(COUNTS.run(MONDAY, tmp_path))
-    with pytest.raises(hs.RestoreError, match="row 10 of the source is b, 200009, committed there was a, 9000"):
+    with pytest.raises(hs.errors.RestoreError, match="row 10 of the source is b, 200009, committed there was a, 9000"):
         list(COUNTS.run(FORMS[form](longer), tmp_path))
 
 
@@ -93,9 +93,13 @@ def test_rows_that_a_map_makes_are_not_compared(tmp_path: Path) -> None:
 def test_a_source_by_position_that_ends_before_the_committed_one_is_an_error(tmp_path: Path) -> None:
     rows = [{**row, "id": 100 + i} for i, row in enumerate(MONDAY)]
     list(COUNTS.run(rows, tmp_path, position="id"))
-    with pytest.raises(hs.RestoreError, match="position: the source ended at 108, before 109, which is committed"):
+    with pytest.raises(
+        hs.errors.RestoreError, match="position: the source ended at 108, before 109, which is committed"
+    ):
         list(COUNTS.run(rows[:9], tmp_path, position="id"))
-    with pytest.raises(hs.RestoreError, match="the row at 109 of the source is a, 5, committed there was a, 9000"):
+    with pytest.raises(
+        hs.errors.RestoreError, match="the row at 109 of the source is a, 5, committed there was a, 9000"
+    ):
         list(COUNTS.run([{"k": "a", "t": 5, "id": 109}], tmp_path, position="id"))
     for source in (rows, rows[5:], rows[9:], []):
         assert list(COUNTS.run(source, tmp_path, position="id")) == []

@@ -35,7 +35,7 @@ def test_an_engine_in_a_loop_refuses_commits_of_other_threads_and_loses_nothing(
             if i % 20 == 19:
                 try:
                     await asyncio.to_thread(engine.commit)
-                except hs.StoreInUseError as error:
+                except hs.errors.StateInUseError as error:
                     assert "one thread owns" in str(error)  # noqa: PT017
                     refused += 1
                     engine.commit()
@@ -61,7 +61,7 @@ def test_every_call_of_another_thread_is_refused(tmp_path: Path) -> None:
             "close": engine.close,
         }
         for name, call in calls.items():
-            assert isinstance(outcome_of(call), hs.StoreInUseError), name
+            assert isinstance(outcome_of(call), hs.errors.StateInUseError), name
         engine.numbers()
         assert outcome_of(engine.numbers) is None  # a scrape
         engine.commit()
@@ -87,7 +87,7 @@ def test_a_call_in_the_middle_of_processing_is_refused(tmp_path: Path) -> None:
 
     def in_the_middle(row: dict[str, Any]) -> bool:
         for call in (engines[0].commit, engines[0].close, lambda: engines[0].process(ROWS[0])):
-            with pytest.raises(hs.StoreInUseError, match="in the middle of another call"):
+            with pytest.raises(hs.errors.StateInUseError, match="in the middle of another call"):
                 call()
             refused.append(row)
         return True

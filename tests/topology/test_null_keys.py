@@ -180,7 +180,7 @@ def test_a_state_keeps_to_its_null_keys(tmp_path: Path) -> None:
         .windowed_by(hs.TumblingWindows(1000))
         .aggregate(n=hs.Count(), emit="commit")
     )
-    with pytest.raises(hs.CheckpointMismatchError, match=r"null_keys.*group.*skip"):
+    with pytest.raises(hs.ProgramMismatchError, match=r"null_keys.*group.*skip"):
         skipping.open(tmp_path / "state")
     with pytest.raises(ValueError, match=r"null_keys: found 'drop', expected \"skip\" or \"group\""):
         hs.stream(key="k", timestamp="t", null_keys="drop")  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from hybridstore.state.group import StoreGroup
 from hybridstore.topology.aggregating import Aggregating
 from hybridstore.topology.batch import Records
 from hybridstore.topology.windows.panes import PanedWindowed
-from recovery.errors import CheckpointMismatchError
+from recovery.errors import ProgramMismatchError
 from tests.conftest import STRESS
 from tests.tools.topology_oracle import Row, TimeOracle
 from tests.tools.ways import aggregating
@@ -138,7 +138,7 @@ def test_a_state_with_whole_windows_keeps_them_whole(tmp_path: Path) -> None:
         row for row in topology.run(rows, commit_rows=20) if row.commit > 3
     ]
     list(topology.run(rows, tmp_path / "panes"))
-    with pytest.raises(CheckpointMismatchError, match=r"panes in the state, whole in the program .*keep both"):
+    with pytest.raises(ProgramMismatchError, match=r"panes in the state, whole in the program .*keep both"):
         declared(windows, "commit", ordered).open(tmp_path / "panes", allow="add aggregate other from now")
 
 

@@ -56,7 +56,7 @@ def test_an_error_names_the_words_that_would_rename_and_those_that_no_change_nee
     refused(tmp_path, old, new, "allow: found 'rename a to b', but no change needs that", "rename a to b")
     other = stream().aggregate(hits=hs.Sum("x"))
     refused(tmp_path, old, other, "aggregate hits: the state has", "rename requests to hits")
-    with pytest.raises(hs.CheckpointMismatchError, match="but the program does not change that"):
+    with pytest.raises(hs.ProgramMismatchError, match="but the program does not change that"):
         go_on(old, next(tmp_path.iterdir()), [], "rename requests to hits")
 
 

@@ -127,7 +127,7 @@ def test_a_commit_half_done_is_completed_with_its_own_rows(
         with pytest.raises(KeyboardInterrupt):
             list(topology.run(rows, state=tmp_path, commit_rows=20, shards=2))
     for wrong in (rows[:30], [*rows[:20]]):
-        with pytest.raises(hs.RestoreError, match="give the same rows"):
+        with pytest.raises(hs.errors.RestoreError, match="give the same rows"):
             list(topology.run(wrong, state=tmp_path, commit_rows=20, shards=2))
     # the second commit, half done, still has its 20 rows; then come smaller ones
     commits = {row.commit for row in topology.run(rows, state=tmp_path, commit_rows=7, shards=2)}
@@ -242,10 +242,10 @@ def test_another_source_of_batches_is_refused(tmp_path: Path) -> None:
     topology = declared(hs.TumblingWindows(5))
     table = pa.table({"user": ["a", "b"], "time": [3, 4], "n": [1, 3], "id": [1, 2]})
     list(topology.run(table, tmp_path, position="id"))
-    with pytest.raises(hs.RestoreError, match="the source ended at 1, before 2, which is committed"):
+    with pytest.raises(hs.errors.RestoreError, match="the source ended at 1, before 2, which is committed"):
         list(topology.run(table.slice(0, 1), tmp_path, position="id"))
     other = table.set_column(0, "user", pa.array(["a", "x"]))
-    with pytest.raises(hs.RestoreError, match="the row at 2 of the source is x, 4, committed there was b, 4"):
+    with pytest.raises(hs.errors.RestoreError, match="the row at 2 of the source is x, 4, committed there was b, 4"):
         list(topology.run(other, tmp_path, position="id"))
     later = pa.table({"user": ["a"], "time": [4], "n": [1], "id": [7]})
     assert [row["n"] for row in topology.run([table.slice(0, 0), later], tmp_path, position="id")] == [2]
@@ -304,7 +304,7 @@ def test_another_topology_is_refused_naming_what_differs(
 ) -> None:
     rows = [{"user": "a", "time": 1, "n": 1}]
     list(declared(hs.TumblingWindows(10)).run(rows, state=tmp_path))
-    with pytest.raises(hs.CheckpointMismatchError, match=words):
+    with pytest.raises(hs.ProgramMismatchError, match=words):
         list(other.run(rows, state=tmp_path))
 
 
@@ -312,13 +312,13 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
     topology = declared(hs.TumblingWindows(10))
     rows = [{"user": "a", "time": 1, "n": 1}]
     list(topology.run(rows, state=tmp_path / "three", shards=3))
-    with pytest.raises(hs.CheckpointMismatchError, match="the state has 3 shards, asked for 1"):
+    with pytest.raises(hs.ProgramMismatchError, match="the state has 3 shards, asked for 1"):
         topology.open(tmp_path / "three")
     list(topology.run(rows, state=tmp_path / "one"))
-    with pytest.raises(hs.CheckpointMismatchError, match="the state has 1 shard, asked for 2"):
+    with pytest.raises(hs.ProgramMismatchError, match="the state has 1 shard, asked for 2"):
         topology.open(tmp_path / "one", shards=2)
     # asking for more makes none: the state is as it was, for the one who asks for what it has
-    with pytest.raises(hs.CheckpointMismatchError, match="the state has 3 shards, asked for 5"):
+    with pytest.raises(hs.ProgramMismatchError, match="the state has 3 shards, asked for 5"):
         topology.open(tmp_path / "three", shards=5)
     topology.open(tmp_path / "three", shards=3).close()
 

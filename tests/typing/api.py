@@ -38,10 +38,10 @@ def clicks(s: hs.HybridStore) -> list[tuple[int, Any]]:
 def careful(directory: str) -> hs.HybridStore | None:
     try:
         return hs.open(directory, lazy=False, debug=True)
-    except hs.StateDirectoryLockedError as error:
-        assert_type(error, hs.StateDirectoryLockedError)
+    except hs.StateLockedError as error:
+        assert_type(error, hs.StateLockedError)
         print("in use", error)
-    except (hs.CorruptFrameError, hs.CorruptCheckpointError, hs.UnsupportedVersionError) as error:
+    except (hs.errors.CorruptFrameError, hs.errors.CorruptCheckpointError, hs.errors.UnsupportedVersionError) as error:
         print("damaged or newer", error)
     except hs.HybridStoreError as error:
         print("anything else of ours", error)

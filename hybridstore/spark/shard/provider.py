@@ -23,7 +23,7 @@ from recovery.rule import Runs, note
 from recovery.runs import Claim, newest_claim
 from recovery.shard_log import encode_note
 
-from ...errors import StoreClosedError
+from ...errors import StateClosedError
 from ...state.named_stores import NamedStores
 from ...state.policy import CheckpointPolicy, Logged
 from ...state.upgrades import Upgrades
@@ -158,16 +158,16 @@ class StateStore(NamedStores):
         return self.open(name, kind, parameters, upgrades)
 
     def usable(self) -> None:
-        """Raise StoreClosedError after commit or abort."""
+        """Raise StateClosedError after commit or abort."""
         if self._ended:
-            raise StoreClosedError(
+            raise StateClosedError(
                 f"{self._provider.path}: version {self.version} was committed or aborted (get the store again)"
             )
 
     def commit(self, metrics: dict[str, Any] | None = None) -> int:
         """Commit version + 1, durably, and return it; `metrics` are kept in its commit. O(changes), one create.
 
-        Raises CannotCommitError when the object could not be created, StoreClosedError after a commit or abort.
+        Raises CannotCommitError when the object could not be created, StateClosedError after a commit or abort.
 
         >>> from hybridstore.spark.launches import begin
         >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
@@ -290,7 +290,7 @@ class StateStoreProvider:
 
     def _usable(self, version: int) -> None:
         if self._closed:
-            raise StoreClosedError(f"{self.path}: the provider is closed (make a new one)")
+            raise StateClosedError(f"{self.path}: the provider is closed (make a new one)")
         if type(version) is not int or version < 0:
             raise MissingVersionError(f"{self.path}: version: found {version!r}, expected 0 or more")
 
@@ -354,7 +354,7 @@ class StateStoreProvider:
     def commit(self, metrics: dict[str, Any] | None = None) -> int:
         """Commit the open write store; see `StateStore.commit`."""
         if self._open is None:
-            raise StoreClosedError(f"{self.path}: no store is open for writing (get_store first)")
+            raise StateClosedError(f"{self.path}: no store is open for writing (get_store first)")
         return self._open.commit(metrics)
 
     def abort(self) -> None:
