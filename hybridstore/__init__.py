@@ -77,7 +77,7 @@ if _typing.TYPE_CHECKING:
     from .rescaling.report import RescaleReport as RescaleReport
     from .serving.server import serve as serve
     from .state.changes import Change as Change
-    from .state.directory import HybridStore as HybridStore
+    from .state.directory import State as State
     from .state.directory import open_store as _open_store
     from .state.metrics import Metrics as Metrics
     from .state.policy import CheckpointPolicy as CheckpointPolicy
@@ -128,7 +128,7 @@ __getattr__, __dir__, __all__ = _lazy(
         ".rescaling.report": "RescaleError RescaleReport",
         ".serving.server": "serve",
         ".state.changes": "Change",
-        ".state.directory": "HybridStore open_store=open",
+        ".state.directory": "State open_store=open",
         ".state.metrics": "Metrics",
         ".state.policy": "CheckpointPolicy",
         ".state.restart": "plan",

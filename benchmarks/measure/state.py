@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from benchmarks.measure.workload import Rows, Stream
-from hybridstore.state.directory import HybridStore, open_store
+from hybridstore.state.directory import State, open_store
 from hybridstore.state.policy import CheckpointPolicy
 
 # No checkpoint unless the benchmark asks for one.
@@ -30,17 +30,17 @@ def scratch(parent: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def open_state(folder: Path, durability: Literal["commit", "os"] = "os", **options: Any) -> HybridStore:
+def open_state(folder: Path, durability: Literal["commit", "os"] = "os", **options: Any) -> State:
     """Open a state that makes no checkpoint of its own accord; by default its commits are left to the kernel."""
     return open_store(folder, durability=durability, checkpoint=NEVER, **options)
 
 
-def window_of(state: HybridStore, stream: Stream, name: str = "events") -> Any:
+def window_of(state: State, stream: Stream, name: str = "events") -> Any:
     """Return a window store in which a whole stream is live."""
     return state.window(name, retention=stream.span_ms + 1)
 
 
-def fill(store: Any, rows: Rows, state: HybridStore) -> None:
+def fill(store: Any, rows: Rows, state: State) -> None:
     """Put rows by column, with a commit each 10,000."""
     for at in range(0, len(rows.keys), COMMIT_ROWS):
         store.put_columns(*rows.part(at, at + COMMIT_ROWS))

@@ -126,7 +126,7 @@ def _near_key(number: int) -> str:
     return f"customer-{number * 7_919 % KEYS:05d}"
 
 
-def _store(state: hs.HybridStore, workload: str, records: int) -> Any:
+def _store(state: hs.State, workload: str, records: int) -> Any:
     return state.key_value("rows") if workload == "random" else state.window("rows", retention=records * STEP_MS + 1)
 
 

@@ -17,9 +17,9 @@ from benchmarks.measure.result import Line, Target, line
 from benchmarks.measure.state import COMMIT_ROWS, open_state, scratch, window_of
 from benchmarks.measure.timing import Spread, check, interleaved
 from benchmarks.measure.workload import Rows, Stream
-from hybridstore.state.directory import HybridStore
+from hybridstore.state.directory import State
 
-Put = Callable[[Any, Rows, HybridStore], None]
+Put = Callable[[Any, Rows, State], None]
 _SINGLE, _MANY, _COLUMNS = "put", "put_many", "put_columns"
 
 

@@ -32,7 +32,7 @@ from recovery.layout import (
 from recovery.object_log import all_but_claims
 from recovery.write import FreshCheckpoint
 
-from ..state.directory import HybridStore, open_store
+from ..state.directory import State, open_store
 from ..state.generations import Generation, describe, shards_there
 from ..state.policy import CheckpointPolicy
 from ..topology.run_state import RESULTS, RUN, RunState, joined_results
@@ -58,7 +58,7 @@ class PlainShards(Shards):
 
     apart = (RESULTS,)
 
-    def __init__(self, place: Storage, there: Generation, states: list[HybridStore], into: int) -> None:
+    def __init__(self, place: Storage, there: Generation, states: list[State], into: int) -> None:
         self.where = self.location = place.url
         self._place = place
         self._there = there
@@ -89,7 +89,7 @@ class PlainShards(Shards):
         """See `Shards`."""
         return self._place
 
-    def _read(self, shard: int, state: HybridStore) -> Parent:
+    def _read(self, shard: int, state: State) -> Parent:
         state.checkpoint(wait=True)
         folder = self._there.folder(shard)
         storage = self.place.below(folder) if folder else self.place
@@ -161,7 +161,7 @@ def _opened(
     place: Storage,
     there: Generation,
     options: Mapping[str, Any] | None,
-) -> list[HybridStore]:
+) -> list[State]:
     """Open the shards that count as a job does. Raises RescaleError, also while a job has them open."""
     states = []
     for shard in range(there.shards):

@@ -1,6 +1,6 @@
 """State: an open state directory, and what a shard of a Spark operator shares with it.
 
-directory.py     HybridStore: open, commit, roll back, close       opening.py: what it was asked for
+directory.py     State: open, commit, roll back, close       opening.py: what it was asked for
 lock.py          who may write here                                 usable.py: whether it may still be used
 directory_log.py the changelog in the hands of its writer           own_files.py: no file of another writer is touched
 group.py         the stores that commit together                    named_stores.py: the ways to ask for them

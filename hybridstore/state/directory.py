@@ -1,11 +1,11 @@
-"""HybridStore: a state directory that is open: one sequence of versions, and the named stores that commit together.
+"""State: a state directory that is open: one sequence of versions, and the named stores that commit together.
 
     open       restore: newest checkpoint, then the changelog behind it
     commit     journal -> changelog (directory_log.py), then a checkpoint if one is due (checkpointer.py)
     rollback   restore again
     close      an end mark, and the lock is free
 
-One thread owns a HybridStore (`changelog.turn`); background threads write checkpoints and decode blocks ahead.
+One thread owns a State (`changelog.turn`); background threads write checkpoints and decode blocks ahead.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from .upgrades import Upgrades
 from .usable import Apart, Usable
 
 
-class HybridStore(Usable, NamedStores):
-    """A state directory that is open. Made by `HybridStore.open`; also a context manager, which closes it.
+class State(Usable, NamedStores):
+    """A state directory that is open. Made by `hybridstore.open`; also a context manager, which closes it.
 
     Changes are visible at once, durable when `commit()` returns, and lost after `rollback()` or a crash. One thread
     owns a state (see `hand_over`), and makes one call at a time; a forked child may not use it. After a write, a
@@ -58,7 +58,7 @@ class HybridStore(Usable, NamedStores):
     >>> state.commit()
     1
     >>> state
-    <HybridStore 'state', version 1, stores: users>
+    <State 'state', version 1, stores: users>
     """
 
     @classmethod
@@ -114,7 +114,7 @@ class HybridStore(Usable, NamedStores):
 
         Raises StateLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or
         CorruptFrameError when committed data would be lost, and StateDirectoryError for errors of the operating system.
-        `HybridStore.restore_report` describes the restore. O(blocks + tail).
+        `State.restore_report` describes the restore. O(blocks + tail).
 
         >>> with hs.open("state") as state:
         ...     state.window("clicks", retention="1 hour").put("ann", 1, ts=60_000)
@@ -578,7 +578,7 @@ class HybridStore(Usable, NamedStores):
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"version {self._group.version}"
-        return f"<HybridStore {str(self.path)!r}, {state}, stores: {', '.join(self._group.stores) or 'none'}>"
+        return f"<State {str(self.path)!r}, {state}, stores: {', '.join(self._group.stores) or 'none'}>"
 
 
-open_store = HybridStore.open
+open_store = State.open

@@ -1,6 +1,6 @@
 """Store group: the named stores that commit together, with the functions that restore and checkpoint need.
 
-The group knows no files: a `HybridStore` keeps it in a directory with an appended changelog, the Spark adapter in one
+The group knows no files: a `State` keeps it in a directory with an appended changelog, the Spark adapter in one
 segment per version.
 """
 

@@ -36,7 +36,7 @@ TUNING: Final = Tuning()
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The options of `HybridStore.open`, described there. Raises TypeError or ValueError for wrong options."""
+    """The options of `State.open`, described there. Raises TypeError or ValueError for wrong options."""
 
     durability: Durability
     lazy: bool

@@ -34,7 +34,7 @@ _FEW_ROUNDS: Final = 4  # a heap of up to so many times the new rows is rebuilt 
 
 
 class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
-    """A key-value store, also a mapping. Made by `HybridStore.key_value`; see there for the parameters.
+    """A key-value store, also a mapping. Made by `State.key_value`; see there for the parameters.
 
     Time complexity: put, get and delete O(1); ordered scans O(result) plus sorting the keys that are new since the last
     one.

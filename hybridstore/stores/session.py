@@ -31,7 +31,7 @@ from .time_buckets import BUCKETS_PER_RETENTION
 
 
 class SessionStore(SessionReads):
-    """A session store. Made by `HybridStore.session`; see there for the parameters.
+    """A session store. Made by `State.session`; see there for the parameters.
 
     The store merges nothing: overlapping sessions of a key stay apart. Time complexity, with n sessions of a key in a
     bucket and b buckets in range: put O(1) in order and O(log n) otherwise, get O(log n), find_sessions O(b + log n +

@@ -32,7 +32,7 @@ _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 
 
 class SlidingStore(SlidingMaps):
-    """A store of sliding windows. Made by `HybridStore.sliding`; see there for the parameters.
+    """A store of sliding windows. Made by `State.sliding`; see there for the parameters.
 
     The cost of an add depends on the strategy (`hybridstore.aggregation.strategy`); at most O(values in the window).
 

@@ -30,7 +30,7 @@ _FULL_ROWS: Final = 64  # so many rows are put into a full buffer one by one bef
 
 
 class SuppressionBuffer(SuppressionMaps):
-    """A suppression buffer. Made by `HybridStore.suppression`; see there for the parameters.
+    """A suppression buffer. Made by `State.suppression`; see there for the parameters.
 
     Time complexity, with n buffered records: put and each emission O(log n).
 

@@ -42,7 +42,7 @@ class Stored(NamedTuple):
 
 
 class VersionedStore:
-    """A versioned key-value store. Made by `HybridStore.versioned`; see there for the parameters.
+    """A versioned key-value store. Made by `State.versioned`; see there for the parameters.
 
     T is the newest time that any put or delete of the store had; with `moved` False only `advance` moves T. Time
     complexity: put and get of the newest version O(1); of another O(log n + versions of the key that overlap).

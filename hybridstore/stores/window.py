@@ -31,7 +31,7 @@ from .window_runs import SHORT, append_rows, combined, gathered, in_turn, parts_
 
 
 class WindowStore(WindowReads):
-    """A window store. Made by `HybridStore.window`; see there for the parameters.
+    """A window store. Made by `State.window`; see there for the parameters.
 
     Time complexity, with n records of a key in a bucket and b buckets in range: put O(1) in order and O(log n)
     otherwise, get O(log n), fetch O(b log n + rows), expiry O(expired).

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from ..state.directory import HybridStore
+from ..state.directory import State
 from .comparing import Case, Result, Row, at_least_once
 
 
@@ -35,10 +35,10 @@ def crashes(after: int, *, behind: bool = False) -> Iterator[None]:
     1
     1
     """
-    commit, close = HybridStore.commit, HybridStore.close
+    commit, close = State.commit, State.close
     count, over = 0, False
 
-    def counted(state: HybridStore) -> int:
+    def counted(state: State) -> int:
         nonlocal count, over
         if over or count >= after:
             over = True
@@ -50,14 +50,14 @@ def crashes(after: int, *, behind: bool = False) -> Iterator[None]:
             raise Crash
         return version
 
-    def closed(state: HybridStore) -> None:
+    def closed(state: State) -> None:
         if over:
             state._checkpoints.finish(wait=True)
             state._abandon()
         else:
             close(state)
 
-    with patch.object(HybridStore, "commit", counted), patch.object(HybridStore, "close", closed):
+    with patch.object(State, "commit", counted), patch.object(State, "close", closed):
         try:
             yield
         except Crash:

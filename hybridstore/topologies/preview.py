@@ -16,7 +16,7 @@ from recovery.layout import SPARK_FOLDER
 
 from ..errors import ForeignFileError
 from ..state.changes import Change
-from ..state.directory import HybridStore
+from ..state.directory import State
 from ..state.generations import place_below, shards_there
 from ..stores.kinds import KINDS
 from ..topology.adopt import TOPOLOGY, changes_of
@@ -45,7 +45,7 @@ def preview(
             changes = changes_of(plan, {TOPOLOGY: program}, allow)
         else:
             states = [
-                opened.enter_context(HybridStore.open(path, at="newest", storage_options=storage_options))
+                opened.enter_context(State.open(path, at="newest", storage_options=storage_options))
                 for path in _states(place)
             ]
             each = [changes_of(plan, state.settings, allow) for state in states]

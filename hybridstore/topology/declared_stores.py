@@ -1,6 +1,6 @@
 """Declared stores: the stores of custom logic (`Topology.process`), declared with the topology.
 
-The functions take the parameters of the methods of `HybridStore` with the same names, and check them at once.
+The functions take the parameters of the methods of `State` with the same names, and check them at once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _declares(method: Callable[Concatenate[NamedStores, P], object], example: st
         parameters=parameters, return_annotation="StoreDeclaration"
     )
     declare.__name__ = declare.__qualname__ = f"{name}_store"
-    declare.__doc__ = f"""Declare a {name.replace("_", "-")} store for `Topology.process`; see `HybridStore.{name}`.
+    declare.__doc__ = f"""Declare a {name.replace("_", "-")} store for `Topology.process`; see `State.{name}`.
 
     Raises ValueError or TypeError.
 

@@ -27,7 +27,7 @@ from ..collector import collector_held
 from ..shards import shard_of
 from ..state.arguments import check
 from ..state.changes import announce, consents, judge
-from ..state.directory import HybridStore, open_store
+from ..state.directory import State, open_store
 from ..state.generations import Generation, begin_shards, existing_shards, place_below, shards_there
 from ..state.numbers import TOTALS, added, row_of
 from ..state.opening import TUNING, Durability, Tuning, as_documented
@@ -106,7 +106,7 @@ class Engine:
         paths = {place_below(self.state, there.folder(shard)): shard for shard in range(shards)}
         existing = existing_shards(place, there)
         present = [path for path, shard in paths.items() if shard in existing]
-        self.states: list[HybridStore] = []
+        self.states: list[State] = []
         """The open state of each shard."""
         self._runs: list[ShardRun] = []
         try:
@@ -171,7 +171,7 @@ class Engine:
     # --- threads ----------------------------------------------------------------------------------------------
 
     def hand_over(self) -> None:
-        """Let another thread use this engine: the next thread that uses it owns it; see `HybridStore.hand_over`. The
+        """Let another thread use this engine: the next thread that uses it owns it; see `State.hand_over`. The
         opening is no use. Raises StateInUseError when another thread owns the engine, and in the middle of a call.
 
         >>> from concurrent.futures import ThreadPoolExecutor

@@ -15,7 +15,7 @@ from changelog.storage import LocalStorage
 from recovery.restore import restore
 
 from ..collector import collector_held
-from ..state.directory import HybridStore
+from ..state.directory import State
 from ..state.generations import shards_there
 from ..state.group import StoreGroup
 from .plan import END, START
@@ -48,21 +48,21 @@ class RunState(NamedTuple):
     times: TimeForm = "ms"
 
     @classmethod
-    def of(cls, store: HybridStore) -> RunState:
+    def of(cls, store: State) -> RunState:
         """Return the state of a shard's run."""
         return cls(**store.settings.get(RUN, {}))
 
-    def set_in(self, store: HybridStore) -> None:
+    def set_in(self, store: State) -> None:
         """Set this in the version in progress."""
         store.set(RUN, self._asdict())
 
 
-def kept_commits(store: HybridStore) -> list[int]:
+def kept_commits(store: State) -> list[int]:
     """Return the numbers of the commits whose results a shard keeps."""
     return list(store.key_value(RESULTS))
 
 
-def kept(store: HybridStore, commit: int) -> ResultTable:
+def kept(store: State, commit: int) -> ResultTable:
     """Return the results of a shard's commit, one of the last. O(results)."""
     value = store.key_value(RESULTS).get(commit)
     return ResultTable(None, None, []) if value is None else _decoded(value)
@@ -78,7 +78,7 @@ def _decoded(value: Any) -> ResultTable:
     return ResultTable(names, times, columns, Late(*late[0]) if late else None)
 
 
-def keep(store: HybridStore, commit: int, table: ResultTable, since: int) -> None:
+def keep(store: State, commit: int, table: ResultTable, since: int) -> None:
     """Keep the results of the commit in progress, and drop those of commits before `since`, which the consumer has
     taken.
 

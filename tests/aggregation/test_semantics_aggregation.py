@@ -15,7 +15,7 @@ from tests.tools.vector_runner import opened
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
+def state(tmp_path: Path) -> Iterator[hs.State]:
     with opened(tmp_path) as state:
         yield state
 
@@ -35,7 +35,7 @@ def step(running: hs.Engine, ts: int, key: str = "k") -> list[tuple[Any, ...]]:
 # --- sliding windows as in the text of KIP-450 ---------------------------------------------------------------------
 
 
-def test_stream_time_of_sliding_windows_is_over_all_keys(state: hs.HybridStore) -> None:
+def test_stream_time_of_sliding_windows_is_over_all_keys(state: hs.State) -> None:
     store = state.sliding("s", size=10, aggregator=hs.Sum())
     store.add("a", 1, 100)
     store.add("b", 2, 105)
@@ -45,7 +45,7 @@ def test_stream_time_of_sliding_windows_is_over_all_keys(state: hs.HybridStore) 
     assert store.add("a", 8, 94) is None
 
 
-def test_a_record_is_late_only_when_it_is_older_than_the_window(state: hs.HybridStore) -> None:
+def test_a_record_is_late_only_when_it_is_older_than_the_window(state: hs.State) -> None:
     store = state.sliding("s", size=10, aggregator=hs.Sum())
     store.add("k", 1, 100)
     assert store.add("k", 2, 90) == ("k", 90, 100, 3)  # ts = stream time - size: both ends belong to the window
@@ -54,7 +54,7 @@ def test_a_record_is_late_only_when_it_is_older_than_the_window(state: hs.Hybrid
     assert store.add("k", 8, 101) == ("k", 91, 101, 9)  # 90 has left, exactly now
 
 
-def test_a_window_never_starts_before_0(state: hs.HybridStore) -> None:
+def test_a_window_never_starts_before_0(state: hs.State) -> None:
     store = state.sliding("s", size=10, aggregator=hs.Count())
     assert store.add("k", 1, 0) == ("k", 0, 0, 1)
     assert store.add("k", 1, 9) == ("k", 0, 9, 2)
@@ -70,7 +70,7 @@ def test_each_accepted_record_gives_exactly_one_result_and_time_gives_none(tmp_p
         assert (running.dropped, step(running, 101, "a")) == (1, [(101, 111, 1)])
 
 
-def test_records_of_one_key_and_time_all_count(state: hs.HybridStore) -> None:
+def test_records_of_one_key_and_time_all_count(state: hs.State) -> None:
     store = state.sliding("s", size=10, aggregator=hs.Sum())
     assert [store.add("k", 2, 5)[3] for _ in range(3)] == [2, 4, 6]  # type: ignore[index]  # none is late
     assert list(store.fetch("k")) == [(5, 2), (5, 2), (5, 2)]
@@ -100,7 +100,7 @@ def test_values_and_time_are_logged_and_no_aggregate_ever_is(tmp_path: Path) -> 
         assert store.add("k", 1, 10) == ("k", 10, 20, [1])
 
 
-def test_values_are_applied_in_order_of_time_unless_the_aggregator_commutes(state: hs.HybridStore) -> None:
+def test_values_are_applied_in_order_of_time_unless_the_aggregator_commutes(state: hs.State) -> None:
     text = hs.Aggregator(str, lambda text_so_far, value: text_so_far + value, name="text")
     store = state.sliding("s", size=10, aggregator=text)
     for value, ts in (("c", 7), ("a", 5), ("d", 7), ("b", 6)):

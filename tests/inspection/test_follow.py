@@ -24,11 +24,11 @@ from tests.tools.shard_tools import ATTEMPTS, OFTEN, operator, provider, put, re
 KEYS = [f"k{i}" for i in range(12)]
 
 
-def opened(path: Path) -> hs.HybridStore:
+def opened(path: Path) -> hs.State:
     return hs.open(path, checkpoint=CheckpointPolicy(every_commits=4, keep=1))
 
 
-def one_commit(state: hs.HybridStore, r: random.Random, now: int) -> None:
+def one_commit(state: hs.State, r: random.Random, now: int) -> None:
     counts, windows, sessions = (
         state.key_value("counts"),
         state.window("windows", retention=50),
@@ -45,7 +45,7 @@ def one_commit(state: hs.HybridStore, r: random.Random, now: int) -> None:
     state.commit()
 
 
-def content(state: hs.HybridStore) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
+def content(state: hs.State) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
     rows: dict[str, dict[str, list[tuple[Any, ...]]]] = {"counts": {}, "windows": {}, "sessions": {}}
     for key, value in state.key_value("counts").all():
         rows["counts"].setdefault(key, []).append((key, (), value))
@@ -70,7 +70,7 @@ def test_a_view_follows_whatever_the_owner_does(tmp_path: Path, seed: int, round
                 if r.random() < 0.2:
                     state.checkpoint(wait=True)
             if r.random() < 0.15:
-                (crash if r.random() < 0.5 else hs.HybridStore.close)(state)
+                (crash if r.random() < 0.5 else hs.State.close)(state)
                 state = opened(path)
             before = view.version
             assert view.refresh() == (before != state.version)

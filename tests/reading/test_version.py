@@ -21,7 +21,7 @@ from tests.tools.shard_tools import provider, put, restarted, write
 TUNING = Tuning(segment_bytes=2000, block_records=7)
 
 
-def one_commit(state: hs.HybridStore, dice: random.Random, clock: int) -> int:
+def one_commit(state: hs.State, dice: random.Random, clock: int) -> int:
     """Change records of every kind."""
     for _ in range(dice.randrange(9)):
         key, ts, value = f"k{dice.randrange(12)}", max(0, clock - dice.randrange(30)), dice.randrange(99)
@@ -35,7 +35,7 @@ def one_commit(state: hs.HybridStore, dice: random.Random, clock: int) -> int:
     return state.commit()
 
 
-def content(state: hs.HybridStore) -> dict[str, list[Row]]:
+def content(state: hs.State) -> dict[str, list[Row]]:
     return {store.name: list(KINDS[store.kind].rows(store)) for store in state.stores.values()}
 
 

@@ -37,7 +37,7 @@ STORES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "sup": ("suppression", {"max_records": 4, "time_limit": 20}, {}),
         "sli": ("sliding", {"size": 30, "aggregator": "sum"}, {}),
     }.items()
-    if hasattr(hs.HybridStore, declared[0])
+    if hasattr(hs.State, declared[0])
 }
 KEYS = ["a", "b", "c", "d", "e", "f", "g"]
 Calls = list[tuple[str, str, tuple[Any, ...]]]
@@ -153,7 +153,7 @@ class Played:
         return self._sequels[version]
 
 
-def open_state(path: Path, files: QuickFiles, durability: Any = "commit") -> hs.HybridStore:
+def open_state(path: Path, files: QuickFiles, durability: Any = "commit") -> hs.State:
     return hs.open(path, durability=durability, checkpoint=hs.CheckpointPolicy(keep=2), _tuning=TUNING, _files=files)
 
 

@@ -41,12 +41,12 @@ NEWEST = 12
 VALUE = "x" * 400
 
 
-def open_state(path: Path, **options: Any) -> hs.HybridStore:
+def open_state(path: Path, **options: Any) -> hs.State:
     options.setdefault("checkpoint", hs.CheckpointPolicy(keep=3))
     return hs.open(path, _files=QuickFiles(), _tuning=Tuning(segment_bytes=4000, block_records=8), **options)
 
 
-def commit(path: Path, versions: range, checkpoints: tuple[int, ...] = (), line: str = "") -> hs.HybridStore:
+def commit(path: Path, versions: range, checkpoints: tuple[int, ...] = (), line: str = "") -> hs.State:
     """Commit these versions, five rows each, with checkpoints after some of them; the state is left open."""
     state = open_state(path)
     kv = state.key_value("kv")

@@ -24,7 +24,7 @@ from tests.tools.hooks import crash, force_cold
 NEVER = hs.CheckpointPolicy(every_commits=None)
 
 
-def fill(state: hs.HybridStore) -> int:
+def fill(state: hs.State) -> int:
     """Commit rows until something fails, and return the last acknowledged version; the error is raised through."""
     kv = state.key_value("kv")
     number = state.version
@@ -94,7 +94,7 @@ def test_a_failed_sync_is_never_tried_again(tmp_path: Path, good: int) -> None:
         assert state.version in (acknowledged, acknowledged + 1)
 
 
-def some(path: Path, files: Files | None = None) -> hs.HybridStore:
+def some(path: Path, files: Files | None = None) -> hs.State:
     state = hs.open(path, checkpoint=NEVER, _tuning=Tuning(block_records=16), _files=files or Files())
     kv = state.key_value("kv")
     for i in range(2000):

@@ -162,7 +162,7 @@ def test_two_processes_that_begin_a_state_agree_on_its_id(tmp_path: Path) -> Non
     assert begin_shards(place, 2, bytes([2] * 16)) == first == shards_there(place)
 
 
-def values_of(state: hs.HybridStore) -> dict[str, int]:
+def values_of(state: hs.State) -> dict[str, int]:
     return dict(state.key_value("kv").all())
 
 

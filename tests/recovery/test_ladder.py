@@ -26,12 +26,12 @@ TUNING = Tuning(segment_bytes=2000, block_records=8)
 VALUE = "x" * 400
 
 
-def open_state(path: Path, **options: Any) -> hs.HybridStore:
+def open_state(path: Path, **options: Any) -> hs.State:
     options.setdefault("checkpoint", hs.CheckpointPolicy(keep=3))
     return hs.open(path, _tuning=TUNING, **options)
 
 
-def write(path: Path, versions: range, checkpoints: tuple[int, ...] = ()) -> hs.HybridStore:
+def write(path: Path, versions: range, checkpoints: tuple[int, ...] = ()) -> hs.State:
     """Commit these versions, five rows each, with checkpoints after some of them; the state is left open."""
     state = open_state(path)
     kv = state.key_value("kv")
@@ -368,7 +368,7 @@ def test_a_version_opens_as_it_was_read_only(path: Path) -> None:
 
 
 def test_a_version_that_is_open_read_only_refuses_every_change_and_keeps_its_records(tmp_path: Path) -> None:
-    def opened(state: hs.HybridStore) -> dict[str, Any]:
+    def opened(state: hs.State) -> dict[str, Any]:
         return {
             "keys": state.key_value("keys"),
             "rows": state.window("rows", retention=100),

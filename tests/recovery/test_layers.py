@@ -197,7 +197,7 @@ def test_an_emptied_block_has_no_line() -> None:
     assert line.entries() == []
 
 
-def opened(path: Path, **options: Any) -> hs.HybridStore:
+def opened(path: Path, **options: Any) -> hs.State:
     return hs.open(path, durability="os", _tuning=Tuning(block_records=64), **options)
 
 

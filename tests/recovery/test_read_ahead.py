@@ -43,14 +43,14 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return decoded
 
 
-def ahead_of(state: hs.HybridStore) -> ReadAhead:
+def ahead_of(state: hs.State) -> ReadAhead:
     assert state._checkpoints.reader is not None
     ahead = state._checkpoints.reader.ahead
     assert isinstance(ahead, ReadAhead)
     return ahead
 
 
-def settled(state: hs.HybridStore) -> ReadAhead:
+def settled(state: hs.State) -> ReadAhead:
     """The blocks of a state that were decoded ahead, when all are."""
     reading = ahead_of(state)
     reading.has_some()  # as a commit asks

@@ -26,7 +26,7 @@ NEVER_MS = 10**9
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
+def state(tmp_path: Path) -> Iterator[hs.State]:
     with hs.open(tmp_path / "state") as state:
         users = state.key_value("users")
         users.put_all({f"user-{number:02}": {"n": number, "x": number / 4} for number in range(20)})
@@ -54,7 +54,7 @@ class Served:
 
 
 @pytest.fixture
-def served(state: hs.HybridStore, tmp_path: Path) -> Iterator[Served]:
+def served(state: hs.State, tmp_path: Path) -> Iterator[Served]:
     served = Served(tmp_path / "state")
     yield served
     served.shared.close()
@@ -180,7 +180,7 @@ def test_a_damaged_block_is_a_sentence(tmp_path: Path) -> None:
     served.shared.close()
 
 
-def test_newer_versions_come_by_a_refresh_and_by_min_version(state: hs.HybridStore, served: Served) -> None:
+def test_newer_versions_come_by_a_refresh_and_by_min_version(state: hs.State, served: Served) -> None:
     state.key_value("users")["user-00"] = "new"
     version = state.commit()
     assert served.json("stores/users/rows", key="user-00")["version"] == 1
@@ -307,7 +307,7 @@ def test_a_state_that_is_away_is_served_as_it_was(served: Served, tmp_path: Path
     assert "failure" not in served.json("")
 
 
-def test_a_closed_state_is_not_read(state: hs.HybridStore, tmp_path: Path) -> None:
+def test_a_closed_state_is_not_read(state: hs.State, tmp_path: Path) -> None:
     served = Served(tmp_path / "state")
     served.shared.close()
     answer = served.get("")

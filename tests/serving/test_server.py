@@ -24,7 +24,7 @@ TOKEN = "0123456789abcdef"
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
+def state(tmp_path: Path) -> Iterator[hs.State]:
     with hs.open(tmp_path / "state") as state:
         state.key_value("a").put_all({key: 0 for key in range(10)})
         state.commit()
@@ -42,7 +42,7 @@ def ask(server: Server, target: str, method: str = "GET", body: bytes = b"", **h
         connection.close()
 
 
-def test_a_token_is_needed_beyond_loopback_and_checked(state: hs.HybridStore, tmp_path: Path) -> None:
+def test_a_token_is_needed_beyond_loopback_and_checked(state: hs.State, tmp_path: Path) -> None:
     path = tmp_path / "state"
     with pytest.raises(ValueError, match=r"host: found '0\.0\.0\.0', which others can reach, without a token"):
         hs.serve(path, host="0.0.0.0")
@@ -56,7 +56,7 @@ def test_a_token_is_needed_beyond_loopback_and_checked(state: hs.HybridStore, tm
         assert ask(server, "/", Authorization=f"Bearer {TOKEN}")[0] == 200
 
 
-def test_names_of_other_hosts_are_refused(state: hs.HybridStore, tmp_path: Path) -> None:
+def test_names_of_other_hosts_are_refused(state: hs.State, tmp_path: Path) -> None:
     with hs.serve(tmp_path / "state", hosts=["states.test"]) as server:
         for host, status in [
             ("attacker.test", 403),
@@ -79,7 +79,7 @@ def raw(server: Server, request: bytes) -> bytes:
         return answer
 
 
-def test_bodies_and_heads_are_bounded(state: hs.HybridStore, tmp_path: Path) -> None:
+def test_bodies_and_heads_are_bounded(state: hs.State, tmp_path: Path) -> None:
     with hs.serve(tmp_path / "state") as server:
         head = b"POST /stores/a/rows HTTP/1.1\r\nHost: localhost\r\n"
         for more, status in [
@@ -99,7 +99,7 @@ def test_bodies_and_heads_are_bounded(state: hs.HybridStore, tmp_path: Path) -> 
 
 
 def test_connections_beyond_the_bound_are_closed(
-    state: hs.HybridStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: hs.State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 2)
     with hs.serve(tmp_path / "state") as server:
@@ -109,7 +109,7 @@ def test_connections_beyond_the_bound_are_closed(
             connection.close()
 
 
-def test_every_answer_is_of_one_version(state: hs.HybridStore, tmp_path: Path) -> None:
+def test_every_answer_is_of_one_version(state: hs.State, tmp_path: Path) -> None:
     store = state.key_value("a")
     with hs.serve(tmp_path / "state", refresh_ms=1) as server, ThreadPoolExecutor(4) as pool:
         answers = []
@@ -127,7 +127,7 @@ def test_every_answer_is_of_one_version(state: hs.HybridStore, tmp_path: Path) -
     assert not server._thread.is_alive()
 
 
-def test_the_command_serves_until_it_is_stopped(state: hs.HybridStore, tmp_path: Path) -> None:
+def test_the_command_serves_until_it_is_stopped(state: hs.State, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(f"{TOKEN}\n")
     words = [sys.executable, "-m", "hybridstore", "serve", str(tmp_path / "state"), "--port", "0"]
@@ -157,7 +157,7 @@ def test_the_command_serves_until_it_is_stopped(state: hs.HybridStore, tmp_path:
     ],
 )
 def test_the_command_says_what_is_wrong(
-    state: hs.HybridStore, tmp_path: Path, words: list[str], code: int, sentence: str
+    state: hs.State, tmp_path: Path, words: list[str], code: int, sentence: str
 ) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "hybridstore", "serve", *words],
@@ -170,7 +170,7 @@ def test_the_command_says_what_is_wrong(
     assert (ended.returncode, sentence in ended.stderr) == (code, True), ended.stderr
 
 
-def test_an_idle_connection_is_not_answered_after_the_end(state: hs.HybridStore, tmp_path: Path) -> None:
+def test_an_idle_connection_is_not_answered_after_the_end(state: hs.State, tmp_path: Path) -> None:
     server = hs.serve(tmp_path / "state")
     connection = http.client.HTTPConnection(*server.address, timeout=60)
     connection.request("GET", "/")

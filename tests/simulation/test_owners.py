@@ -49,9 +49,9 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 POLICY = hs.CheckpointPolicy(every_commits=None, keep=1)
 
 
-def open_state(storage: Storage) -> hs.HybridStore:
+def open_state(storage: Storage) -> hs.State:
     asked = Opening("commit", True, POLICY, None, False, None, None, Files(), Tuning())
-    return hs.HybridStore.at_home(BucketHome(storage, asked), asked)
+    return hs.State.at_home(BucketHome(storage, asked), asked)
 
 
 def play(owners: Owners) -> None:

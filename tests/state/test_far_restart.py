@@ -82,7 +82,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
         yield requests
 
 
-Open = Callable[..., hs.HybridStore]
+Open = Callable[..., hs.State]
 
 
 @pytest.fixture
@@ -90,20 +90,20 @@ def open_far(requests: Requests, filled: MemoryStorage, tmp_path: Path, monkeypa
     storage = CountedStorage(requests, filled)
     route(monkeypatch, storage)
 
-    def opened(cache: str = "cache", **options: Any) -> hs.HybridStore:
+    def opened(cache: str = "cache", **options: Any) -> hs.State:
         requests.reset()
         return hs.open(URL, at="newest", cache=tmp_path / cache, **options)
 
     return opened
 
 
-def reader_of(state: hs.HybridStore) -> CheckpointReader:
+def reader_of(state: hs.State) -> CheckpointReader:
     reader = state._checkpoints.reader
     assert reader is not None
     return reader
 
 
-def run_ahead(state: hs.HybridStore) -> None:
+def run_ahead(state: hs.State) -> None:
     """Do in a thread all that is done behind the owner, and wait for it."""
     reader = reader_of(state)
     assert isinstance(reader.ahead, ReadAhead)

@@ -7,7 +7,7 @@ import hybridstore as hs
 
 
 def test_help_shows_no_private_parameter() -> None:
-    for function in (hs.open, hs.Engine, hs.HybridStore.open):
+    for function in (hs.open, hs.Engine, hs.State.open):
         names = list(inspect.signature(function).parameters)
         assert names
         assert not [name for name in names if name.startswith("_")], function

@@ -29,7 +29,7 @@ def nobody_decodes_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReadAhead, "start", lambda self: None)
 
 
-def open_state(path: Path, **options: Any) -> hs.HybridStore:
+def open_state(path: Path, **options: Any) -> hs.State:
     return hs.open(path, _tuning=TUNING, **options)
 
 
@@ -62,7 +62,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return read
 
 
-def rows(state: hs.HybridStore) -> tuple[list[Any], list[Any]]:
+def rows(state: hs.State) -> tuple[list[Any], list[Any]]:
     return list(state.key_value("kv").all()), list(state.window("win", retention=10_000).all())
 
 

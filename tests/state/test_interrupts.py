@@ -63,7 +63,7 @@ class Interrupt:
         sys.settrace(self._before)
 
 
-def opened(path: Path) -> hs.HybridStore:
+def opened(path: Path) -> hs.State:
     policy = hs.CheckpointPolicy(max_restore="1 hour", every_commits=7)
     return hs.open(path, durability="os", checkpoint=policy, _tuning=TUNING, _files=QuickFiles())
 
@@ -71,7 +71,7 @@ def opened(path: Path) -> hs.HybridStore:
 class Stores:
     """The stores of a state, and random changes to them."""
 
-    def __init__(self, state: hs.HybridStore) -> None:
+    def __init__(self, state: hs.State) -> None:
         self.state = state
         self.kv = state.key_value("kv")
         self.ttl = state.key_value("ttl", ttl=60)

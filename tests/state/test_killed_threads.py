@@ -72,7 +72,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "REST_SECONDS", 0.0)
 
 
-def opened(path: Path) -> hs.HybridStore:
+def opened(path: Path) -> hs.State:
     return hs.open(path, checkpoint=NEVER, _files=QuickFiles(), _tuning=Tuning(block_records=10))
 
 

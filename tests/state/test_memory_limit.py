@@ -23,7 +23,7 @@ NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
 KINDS = ("k", "w", "s", "l", "b")
 
 
-def fill(s: hs.HybridStore, first: int) -> None:
+def fill(s: hs.State, first: int) -> None:
     for i in range(first, first + 50):
         s.key_value("k").put(f"key {i}", i)
         s.window("w", retention="1 hour").put(f"key {i % 5}", i, 1000 * i)
@@ -33,7 +33,7 @@ def fill(s: hs.HybridStore, first: int) -> None:
     s.commit()
 
 
-def contents(s: hs.HybridStore) -> list[list[Any]]:
+def contents(s: hs.State) -> list[list[Any]]:
     buffered = list(s.suppression("b", time_limit="1 hour").buffered())
     return [*(list(s.stores[name].all()) for name in ("k", "w", "s", "l")), buffered]
 

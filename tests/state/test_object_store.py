@@ -47,31 +47,31 @@ def server(running: S3Server) -> Iterator[S3Server]:
     running.reset()
 
 
-Open = Callable[..., hs.HybridStore]
+Open = Callable[..., hs.State]
 
 
 @pytest.fixture
 def open_state(server: S3Server, tmp_path: Path, request: pytest.FixtureRequest) -> Open:
     url = server.url(f"states/{request.node.name}")
 
-    def opened(name: str = "state", **options: Any) -> hs.HybridStore:
+    def opened(name: str = "state", **options: Any) -> hs.State:
         options = {"storage_options": server.options, "cache": tmp_path / "cache", "_tuning": SMALL} | options
         return hs.open(f"{url}/{name}", **options)
 
     return opened
 
 
-def contents(state: hs.HybridStore) -> dict[str, Any]:
+def contents(state: hs.State) -> dict[str, Any]:
     return {name: sorted(store.all()) for name, store in state.stores.items()}
 
 
-def fill(state: hs.HybridStore, rows: range) -> None:
+def fill(state: hs.State, rows: range) -> None:
     for number in rows:
         state.key_value("names").put(f"k{number % 50:03d}", number)
         state.window("clicks", retention=10_000).put("w", number, ts=number * 10)
 
 
-def with_checkpoint_and_tail(state: hs.HybridStore) -> dict[str, Any]:
+def with_checkpoint_and_tail(state: hs.State) -> dict[str, Any]:
     """Fill a state, with a checkpoint and a commit after it; return its contents."""
     fill(state, range(100))
     state.commit()
@@ -291,7 +291,7 @@ def test_a_restart_reads_the_checkpoint_index_and_the_blocks_that_are_touched(
 def test_a_state_on_azure_is_restored_and_its_later_owner_has_it(tmp_path: Path) -> None:
     with Azurite() as azurite:
 
-        def opened() -> hs.HybridStore:
+        def opened() -> hs.State:
             return hs.open(
                 azurite.url("state"), storage_options=azurite.options, cache=tmp_path / "cache", _tuning=SMALL
             )

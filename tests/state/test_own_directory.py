@@ -18,11 +18,11 @@ from tests.tools.faults import QuickFiles
 NEVER = hs.CheckpointPolicy(max_restore="1 hour")
 
 
-def opened(path: Path, **options: Any) -> hs.HybridStore:
+def opened(path: Path, **options: Any) -> hs.State:
     return hs.open(path, checkpoint=NEVER, _tuning=Tuning(segment_bytes=400), **options)
 
 
-def begin(path: Path, name: str, commits: int, **options: Any) -> hs.HybridStore:
+def begin(path: Path, name: str, commits: int, **options: Any) -> hs.State:
     state = opened(path, **options)
     kv = state.key_value("kv")
     for i in range(commits):
@@ -31,7 +31,7 @@ def begin(path: Path, name: str, commits: int, **options: Any) -> hs.HybridStore
     return state
 
 
-def look_again(state: hs.HybridStore) -> None:
+def look_again(state: hs.State) -> None:
     """Let the next frame ask for the directory, however quick this test is."""
     state._owned_at = 0.0
 

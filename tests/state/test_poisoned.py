@@ -29,7 +29,7 @@ NEVER = hs.CheckpointPolicy(max_restore="1 hour")
 COMMITTED = {f"k{i:03}": i for i in range(40)}
 
 
-def opened(path: Path, **options: Any) -> hs.HybridStore:
+def opened(path: Path, **options: Any) -> hs.State:
     return hs.open(path, checkpoint=NEVER, _tuning=TUNING, _files=QuickFiles(), **options)
 
 
@@ -54,19 +54,19 @@ def prepared(tmp_path: Path) -> Path:
     return path
 
 
-def rollback(path: Path, reads: FailingReads) -> hs.HybridStore:
+def rollback(path: Path, reads: FailingReads) -> hs.State:
     state = opened(path)
     state.key_value("kv")["uncommitted"] = 1
     del state.key_value("kv")["k001"]
     return during(reads, state, state.rollback)
 
 
-def checkpoint(path: Path, reads: FailingReads) -> hs.HybridStore:
+def checkpoint(path: Path, reads: FailingReads) -> hs.State:
     state = opened(path)
     return during(reads, state, lambda: state.checkpoint(wait=True))
 
 
-def hydrate(path: Path, reads: FailingReads) -> hs.HybridStore:
+def hydrate(path: Path, reads: FailingReads) -> hs.State:
     state = opened(path)
 
     def load() -> None:
@@ -76,12 +76,12 @@ def hydrate(path: Path, reads: FailingReads) -> hs.HybridStore:
     return during(reads, state, load)
 
 
-def going_cold(path: Path, reads: FailingReads) -> hs.HybridStore:
+def going_cold(path: Path, reads: FailingReads) -> hs.State:
     state = opened(path)
     return during(reads, state, lambda: force_cold(state))
 
 
-def opening(path: Path, reads: FailingReads) -> hs.HybridStore:
+def opening(path: Path, reads: FailingReads) -> hs.State:
     try:
         with reads:
             return opened(path)
@@ -89,7 +89,7 @@ def opening(path: Path, reads: FailingReads) -> hs.HybridStore:
         return opened(path)
 
 
-def reading(path: Path, reads: FailingReads) -> hs.HybridStore:
+def reading(path: Path, reads: FailingReads) -> hs.State:
     try:
         with reads:
             opened(path, at="newest").close()
@@ -98,7 +98,7 @@ def reading(path: Path, reads: FailingReads) -> hs.HybridStore:
     return opened(path)
 
 
-def during(reads: FailingReads, state: hs.HybridStore, act: Callable[[], object]) -> hs.HybridStore:
+def during(reads: FailingReads, state: hs.State, act: Callable[[], object]) -> hs.State:
     """Do it while reads fail; what comes out is one of our errors."""
     try:
         with reads:
@@ -113,7 +113,7 @@ def during(reads: FailingReads, state: hs.HybridStore, act: Callable[[], object]
 @pytest.mark.parametrize("how", [errno.EIO, "short", *([errno.EMFILE] if STRESS else [])])
 @pytest.mark.parametrize("act", [rollback, checkpoint, hydrate, going_cold, opening, reading])
 def test_whichever_read_fails_nothing_committed_goes_and_nothing_uncommitted_comes(
-    prepared: Path, tmp_path: Path, act: Callable[[Path, FailingReads], hs.HybridStore], how: int | str
+    prepared: Path, tmp_path: Path, act: Callable[[Path, FailingReads], hs.State], how: int | str
 ) -> None:
     for nth in count(1):
         path = tmp_path / str(nth)
@@ -210,7 +210,7 @@ class FailingHash:
         return bytes(self._hash.digest())
 
 
-def commit_pieces(state: hs.HybridStore) -> int:
+def commit_pieces(state: hs.State) -> int:
     """Commit a version of several pieces, each hashed apart."""
     kv = state.key_value("kv")
     for i in range(3 * PIECE_BYTES // 4000):

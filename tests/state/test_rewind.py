@@ -28,7 +28,7 @@ def rewind(path: Path, version: int, *more: str) -> int:
     return run(["rewind", str(path), "--to", str(version), *more])
 
 
-def rows(state: hs.HybridStore) -> dict[str, Any]:
+def rows(state: hs.State) -> dict[str, Any]:
     return dict(state.key_value("rows").all())
 
 
@@ -146,7 +146,7 @@ def test_a_topology_of_several_shards_goes_back_to_one_commit(tmp_path: Path) ->
         assert [rows_of(state) for state in engine.states] == [rows_of(state) for state in other.states]
 
 
-def rows_of(state: hs.HybridStore) -> dict[str, list[Any]]:
+def rows_of(state: hs.State) -> dict[str, list[Any]]:
     return {name: sorted(map(repr, store.all())) for name, store in state.stores.items()}
 
 

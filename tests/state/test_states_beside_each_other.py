@@ -39,7 +39,7 @@ def counted_often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Stores:
     """The five kinds in one state."""
 
-    def __init__(self, state: hs.HybridStore) -> None:
+    def __init__(self, state: hs.State) -> None:
         self.kv = state.key_value("kv")
         self.window = state.window("window", retention=500, retain_duplicates=True)
         self.session = state.session("session", retention=500)

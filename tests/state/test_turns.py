@@ -52,7 +52,7 @@ def in_thread(call: Callable[[], Any], name: str = "other") -> Any:
 class Five:
     """The five kinds of stores in a state, and every call of them and of the state."""
 
-    def __init__(self, state: hs.HybridStore) -> None:
+    def __init__(self, state: hs.State) -> None:
         self.state = state
         self.kv = state.key_value("kv")
         self.ttl = state.key_value("ttl", ttl=1000)
@@ -122,7 +122,7 @@ class Five:
         }  # fmt: skip
 
 
-def opened(path: Path, **options: Any) -> hs.HybridStore:
+def opened(path: Path, **options: Any) -> hs.State:
     return hs.open(path, durability="os", checkpoint=NEVER, **options)
 
 

@@ -16,7 +16,7 @@ from tests.tools.hooks import check_stores, crash
 KEYS = [f"k{i:03d}" for i in range(60)]
 
 
-def first(state: hs.HybridStore) -> None:
+def first(state: hs.State) -> None:
     """Write values of version 0: in a checkpoint, in the changelog behind it, over cold blocks, and deletions."""
     names, clicks, visits = (
         state.key_value("names"),
@@ -44,7 +44,7 @@ def named(value: list[int]) -> dict[str, int]:
     return {"n": value[0], "minus": value[1]}
 
 
-def stores(state: hs.HybridStore, version: int = 0, upgrade: Any = None) -> dict[str, Any]:
+def stores(state: hs.State, version: int = 0, upgrade: Any = None) -> dict[str, Any]:
     given: dict[str, Any] = {"version": version, "upgrade": upgrade}
     return {
         "names": state.key_value("names", **given),

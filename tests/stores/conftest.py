@@ -10,7 +10,7 @@ from tests.tools.vector_runner import opened
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
+def state(tmp_path: Path) -> Iterator[hs.State]:
     """A state that is open, with blocks of a few records."""
     with opened(tmp_path) as state:
         yield state

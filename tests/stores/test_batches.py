@@ -129,7 +129,7 @@ def test_a_batch_of_any_shape_is_as_single_puts(
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
+def state(tmp_path: Path) -> Iterator[hs.State]:
     with hs.open(tmp_path / "s", durability="os", _tuning=SMALL) as opened:
         yield opened
 
@@ -158,7 +158,7 @@ BAD: list[tuple[str, Row, type[Exception], str]] = [
 @pytest.mark.parametrize("call", ["put_many", "put_columns"])
 @pytest.mark.parametrize(("kind", "bad", "error", "message"), BAD)
 def test_a_batch_with_a_bad_row_leaves_the_store_as_it_was_and_logs_nothing(
-    state: hs.HybridStore, kind: str, bad: Row, error: type[Exception], message: str, call: str, fresh: bool
+    state: hs.State, kind: str, bad: Row, error: type[Exception], message: str, call: str, fresh: bool
 ) -> None:
     store = getattr(state, kind)("s", retention=RETENTION)
     if not fresh:
@@ -178,7 +178,7 @@ def test_a_batch_with_a_bad_row_leaves_the_store_as_it_was_and_logs_nothing(
     ("session", ("c", 1, 8), r"row 3: found 3 fields, expected 4 \(key, start, end, value\)"),
 ])  # fmt: skip
 def test_a_batch_with_a_ragged_row_leaves_the_store_as_it_was(
-    state: hs.HybridStore, kind: str, row: Row, message: str
+    state: hs.State, kind: str, row: Row, message: str
 ) -> None:
     store = getattr(state, kind)("s", retention=RETENTION)
     version, before = state.commit(), content(store)
@@ -191,7 +191,7 @@ def test_a_batch_with_a_ragged_row_leaves_the_store_as_it_was(
 
 @pytest.mark.parametrize("kind", ["window", "session"])
 def test_a_batch_of_values_too_large_for_one_mutation_is_cut_until_they_fit(
-    state: hs.HybridStore, kind: str, monkeypatch: pytest.MonkeyPatch
+    state: hs.State, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("changelog.journal.MAX_MUTATION_BYTES", 1000)
     store = getattr(state, kind)("s", retention=RETENTION)

@@ -216,7 +216,7 @@ def test_a_tail_gives_each_row_once_and_those_of_a_key_in_order(
         assert list(tail.keys()) == [key for key, _ in remaining]
 
 
-def opened(path: Path) -> hs.HybridStore:
+def opened(path: Path) -> hs.State:
     return hs.open(path, durability="os")
 
 

@@ -17,7 +17,7 @@ from tests.tools.hooks import crash, force_cold, logged
 from tests.tools.vector_runner import SMALL
 
 Row = tuple[Any, ...]
-Open = Callable[[hs.HybridStore], Any]
+Open = Callable[[hs.State], Any]
 
 
 KINDS: dict[str, Open] = {
@@ -113,7 +113,7 @@ def test_a_batch_of_any_shape_is_as_single_puts(kind: str, small: bool, tmp_path
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
+def state(tmp_path: Path) -> Iterator[hs.State]:
     with hs.open(tmp_path / "s", durability="os", _tuning=SMALL) as opened:
         yield opened
 
@@ -136,7 +136,7 @@ CASES = [(kind, *case) for kind in ("plain", *TIMED) for case in BAD if kind in 
 @pytest.mark.parametrize("call", ["put_many", "put_columns"])
 @pytest.mark.parametrize(("kind", "bad", "error", "message"), CASES)
 def test_a_batch_with_a_bad_row_leaves_the_store_as_it_was_and_logs_nothing(
-    state: hs.HybridStore, kind: str, bad: Row, error: type[Exception], message: str, call: str, fresh: bool
+    state: hs.State, kind: str, bad: Row, error: type[Exception], message: str, call: str, fresh: bool
 ) -> None:
     store = KINDS[kind](state)
     width = 3 if kind in TIMED else 2
@@ -152,7 +152,7 @@ def test_a_batch_with_a_bad_row_leaves_the_store_as_it_was_and_logs_nothing(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_with_a_ragged_row_leaves_the_store_as_it_was(state: hs.HybridStore, kind: str) -> None:
+def test_a_batch_with_a_ragged_row_leaves_the_store_as_it_was(state: hs.State, kind: str) -> None:
     store = KINDS[kind](state)
     width = 3 if kind in TIMED else 2
     version, before = state.commit(), content(store)
@@ -163,7 +163,7 @@ def test_a_batch_with_a_ragged_row_leaves_the_store_as_it_was(state: hs.HybridSt
     assert (content(store), logged(state, "s"), state.commit()) == (before, [], version)
 
 
-def test_the_rows_up_to_the_one_that_fills_a_buffer_are_in_it(state: hs.HybridStore) -> None:
+def test_the_rows_up_to_the_one_that_fills_a_buffer_are_in_it(state: hs.State) -> None:
     buffer = state.suppression("s", max_records=2, on_full="raise")
     with pytest.raises(hs.BufferFullError):
         buffer.put_many([("a", 1, 1), ("b", 2, 2), ("c", 3, 3), ("d", 4, 4)])
@@ -174,7 +174,7 @@ def test_the_rows_up_to_the_one_that_fills_a_buffer_are_in_it(state: hs.HybridSt
 
 
 @pytest.mark.parametrize("kind", ["plain", "ttl"])
-def test_deletions_alone_decide_no_type_of_keys(state: hs.HybridStore, kind: str) -> None:
+def test_deletions_alone_decide_no_type_of_keys(state: hs.State, kind: str) -> None:
     store = KINDS[kind](state)
     width = 3 if kind in TIMED else 2
     store.put_many([("a", None, 5)[:width], (1, None, 6)[:width]])

@@ -19,11 +19,11 @@ from tests.tools.hooks import crash
 _TUNING = Tuning(block_records=8, frame_records=10)
 
 
-def opened(path: Path, **options: Any) -> hs.HybridStore:
+def opened(path: Path, **options: Any) -> hs.State:
     return hs.open(path, durability="os", _tuning=_TUNING, **options)
 
 
-def stores_of(state: hs.HybridStore) -> tuple[Any, Any, Any, Any]:
+def stores_of(state: hs.State) -> tuple[Any, Any, Any, Any]:
     return (
         state.key_value("plain"),
         state.key_value("timed", ttl=1000),
@@ -32,7 +32,7 @@ def stores_of(state: hs.HybridStore) -> tuple[Any, Any, Any, Any]:
     )
 
 
-def content(state: hs.HybridStore) -> list[list[Any]]:
+def content(state: hs.State) -> list[list[Any]]:
     plain, timed, sliding, buffer = stores_of(state)
     return [list(plain.all()), list(timed.all()), list(sliding.all()), list(buffer.buffered())]
 

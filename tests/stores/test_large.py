@@ -42,12 +42,12 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(module, name, getattr(journal, name))
 
 
-def opened(path: Path) -> hs.HybridStore:
+def opened(path: Path) -> hs.State:
     return hs.open(path, durability="os", checkpoint=NEVER)
 
 
 class Stores:
-    def __init__(self, state: hs.HybridStore) -> None:
+    def __init__(self, state: hs.State) -> None:
         self.kv = state.key_value("kv")
         self.ttl = state.key_value("ttl", ttl=10**6)
         self.window = state.window("window", retention=10**6)

@@ -19,7 +19,7 @@ from tests.tools.vector_runner import SMALL
 ROOM = 1 << 40
 
 
-def opened(path: Path, kind: str, parameters: dict[str, Any]) -> tuple[hs.HybridStore, Any]:
+def opened(path: Path, kind: str, parameters: dict[str, Any]) -> tuple[hs.State, Any]:
     state = hs.open(path, durability="os", memory_limit=ROOM, _tuning=replace(SMALL, block_records=8))
     return state, getattr(state, kind)("s", retention=1000, **parameters)
 

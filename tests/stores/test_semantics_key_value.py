@@ -11,7 +11,7 @@ from tests.tools.hooks import crash
 from tests.tools.vector_runner import opened
 
 
-def test_delete_and_put_if_absent_return_what_was_there(state: hs.HybridStore) -> None:
+def test_delete_and_put_if_absent_return_what_was_there(state: hs.State) -> None:
     store = state.key_value("k")
     assert (store.delete("a"), store.put_if_absent("a", 1), store.put_if_absent("a", 2)) == (None, None, 1)
     assert (store.get("a"), store.delete("a"), store.delete("a"), store.get("a")) == (1, 1, None, None)
@@ -29,7 +29,7 @@ BAD_ENTRIES: dict[str, tuple[type[Exception], Any]] = {
 
 
 @pytest.mark.parametrize("bad", BAD_ENTRIES)
-def test_put_all_is_all_or_nothing(bad: str, state: hs.HybridStore) -> None:
+def test_put_all_is_all_or_nothing(bad: str, state: hs.State) -> None:
     store = state.key_value("k")
     store.put_all({"a": 0, "z": 1})
     error, entries = BAD_ENTRIES[bad]
@@ -40,7 +40,7 @@ def test_put_all_is_all_or_nothing(bad: str, state: hs.HybridStore) -> None:
     assert list(store.all()) == [("b", 3), ("z", 1)]
 
 
-def test_a_prefix_is_text_bytes_or_the_leading_elements_of_a_tuple(state: hs.HybridStore) -> None:
+def test_a_prefix_is_text_bytes_or_the_leading_elements_of_a_tuple(state: hs.State) -> None:
     text, raw, pairs = state.key_value("t"), state.key_value("b"), state.key_value("p")
     for key in ("a", "ab", "abc", "b", "a\U0010ffff"):
         text.put(key, 1)
@@ -60,7 +60,7 @@ def test_a_prefix_is_text_bytes_or_the_leading_elements_of_a_tuple(state: hs.Hyb
         numbers.prefix_scan(1)
 
 
-def test_it_is_a_mapping(state: hs.HybridStore) -> None:
+def test_it_is_a_mapping(state: hs.State) -> None:
     store = state.key_value("k")
     store["b"] = 1
     store.update({"a": 2, "c": 3})
@@ -75,7 +75,7 @@ def test_it_is_a_mapping(state: hs.HybridStore) -> None:
     assert (len(store), dict(store)) == (0, {})
 
 
-def test_a_row_with_a_time_to_live_dies_exactly_at_it(state: hs.HybridStore) -> None:
+def test_a_row_with_a_time_to_live_dies_exactly_at_it(state: hs.State) -> None:
     store = state.key_value("k", ttl=10)
     store.put("a", 1, 5)
     store.put("b", 2, 14)  # 14 - 10 = 4
@@ -88,7 +88,7 @@ def test_a_row_with_a_time_to_live_dies_exactly_at_it(state: hs.HybridStore) -> 
     assert store.get("a") == 5
 
 
-def test_a_new_put_gives_a_row_its_own_time_also_an_earlier_one(state: hs.HybridStore) -> None:
+def test_a_new_put_gives_a_row_its_own_time_also_an_earlier_one(state: hs.State) -> None:
     store = state.key_value("k", ttl=10)
     store.put("later", 1, 5)
     store.put("later", 2, 9)
@@ -98,7 +98,7 @@ def test_a_new_put_gives_a_row_its_own_time_also_an_earlier_one(state: hs.Hybrid
     assert dict(store.all()) == {"later": 2, "now": 0}
 
 
-def test_with_a_time_to_live_the_time_is_required_and_without_one_refused(state: hs.HybridStore) -> None:
+def test_with_a_time_to_live_the_time_is_required_and_without_one_refused(state: hs.State) -> None:
     with pytest.raises(ValueError, match="ts: found None, expected a time in ms"):
         state.key_value("k", ttl=10).put("a", 1)
     with pytest.raises(ValueError, match="ts: found 5, but the store has no ttl"):

@@ -20,7 +20,7 @@ LAST = 2**63 - 1
 class Kind(NamedTuple):
     """How a kind of store is opened, given a row, and read."""
 
-    open: Callable[[hs.HybridStore], Any]
+    open: Callable[[hs.State], Any]
     put: Callable[[Any, Any, Any, int], Any]  # store, key, value, time
     rows: Callable[[Any], list[tuple[Any, Any]]]  # (key, value) of every row, in order
 
@@ -60,7 +60,7 @@ TIMED = [name for name in KINDS if name != "key_value"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_int_keys_reach_to_the_ends_of_int64_and_are_in_order_of_number(kind: str, state: hs.HybridStore) -> None:
+def test_int_keys_reach_to_the_ends_of_int64_and_are_in_order_of_number(kind: str, state: hs.State) -> None:
     store = KINDS[kind].open(state)
     for key in (0, LAST, -1, -LAST - 1):
         KINDS[kind].put(store, key, "v", 5)
@@ -82,7 +82,7 @@ NO_KEYS: list[tuple[Any, type[Exception]]] = [
 @pytest.mark.parametrize(("key", "error"), NO_KEYS, ids=repr)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_key_is_refused_and_nothing_changes(
-    kind: str, key: Any, error: type[Exception], state: hs.HybridStore
+    kind: str, key: Any, error: type[Exception], state: hs.State
 ) -> None:
     store = KINDS[kind].open(state)
     with pytest.raises(error):
@@ -130,7 +130,7 @@ def test_not_a_number_is_a_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_value_that_cannot_be_stored_is_named_with_its_key(kind: str, state: hs.HybridStore) -> None:
+def test_a_value_that_cannot_be_stored_is_named_with_its_key(kind: str, state: hs.State) -> None:
     store = KINDS[kind].open(state)
     with pytest.raises(TypeError, match=r"'the key'.*complex"):
         KINDS[kind].put(store, "the key", [1j], 5)
@@ -138,14 +138,14 @@ def test_a_value_that_cannot_be_stored_is_named_with_its_key(kind: str, state: h
 
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if name not in ("suppression", "sliding")])
-def test_none_deletes(kind: str, state: hs.HybridStore) -> None:
+def test_none_deletes(kind: str, state: hs.State) -> None:
     store = KINDS[kind].open(state)
     KINDS[kind].put(store, "k", 1, 5)
     KINDS[kind].put(store, "k", None, 5)
     assert KINDS[kind].rows(store) == []
 
 
-def test_none_is_a_buffered_tombstone_under_suppression(state: hs.HybridStore) -> None:
+def test_none_is_a_buffered_tombstone_under_suppression(state: hs.State) -> None:
     buffer = state.suppression("x", time_limit=10)
     buffer.put("k", 1, 5)
     buffer.put("k", None, 6)
@@ -158,7 +158,7 @@ def test_none_is_a_buffered_tombstone_under_suppression(state: hs.HybridStore) -
 
 @pytest.mark.parametrize("ts", [True, 1.0, -1, LAST + 1, None, "1"], ids=repr)
 @pytest.mark.parametrize("kind", TIMED)
-def test_what_is_no_time_is_refused_and_nothing_changes(kind: str, ts: Any, state: hs.HybridStore) -> None:
+def test_what_is_no_time_is_refused_and_nothing_changes(kind: str, ts: Any, state: hs.State) -> None:
     store = KINDS[kind].open(state)
     with pytest.raises(ValueError if type(ts) is int or (ts is None and "ttl" in kind) else TypeError):
         KINDS[kind].put(store, "k", "v", ts)
@@ -181,7 +181,7 @@ def test_times_reach_from_0_to_the_end_of_int64(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("bound", [True, 1.0, "1"], ids=repr)
-def test_bounds_of_a_time_range_are_ints(bound: Any, state: hs.HybridStore) -> None:
+def test_bounds_of_a_time_range_are_ints(bound: Any, state: hs.State) -> None:
     window, session = state.window("w", retention=10), state.session("s", retention=10)
     for read in (
         lambda: window.fetch("k", bound, None),
@@ -198,7 +198,7 @@ def test_bounds_of_a_time_range_are_ints(bound: Any, state: hs.HybridStore) -> N
 
 
 @pytest.mark.parametrize("kind", TIMED)
-def test_stream_time_is_the_largest_ever_put_and_begins_at_minus_1(kind: str, state: hs.HybridStore) -> None:
+def test_stream_time_is_the_largest_ever_put_and_begins_at_minus_1(kind: str, state: hs.State) -> None:
     store = KINDS[kind].open(state)
     assert store.stream_time == -1
     for ts, expected in ((5, 5), (3, 5), (0, 5), (6, 6)):
@@ -207,13 +207,13 @@ def test_stream_time_is_the_largest_ever_put_and_begins_at_minus_1(kind: str, st
 
 
 @pytest.mark.parametrize("kind", ["key_value with a ttl", "window", "session", "suppression"])
-def test_a_delete_moves_stream_time_too(kind: str, state: hs.HybridStore) -> None:
+def test_a_delete_moves_stream_time_too(kind: str, state: hs.State) -> None:
     store = KINDS[kind].open(state)
     KINDS[kind].put(store, "absent", None, 7)
     assert store.stream_time == 7
 
 
-def test_reads_and_remove_never_move_stream_time(state: hs.HybridStore) -> None:
+def test_reads_and_remove_never_move_stream_time(state: hs.State) -> None:
     window, session = state.window("w", retention=10), state.session("s", retention=10)
     profiles, load = state.key_value("k", ttl=10), state.sliding("l", size=10, aggregator=hs.Sum())
     window.put("k", 1, 5)
@@ -250,7 +250,7 @@ def test_stream_time_is_restored_and_expires_what_it_did(kind: str, way: str, tm
         assert KINDS[kind].rows(store) == before
 
 
-def test_what_changes_stream_time_alone_is_logged_and_what_changes_nothing_is_not(state: hs.HybridStore) -> None:
+def test_what_changes_stream_time_alone_is_logged_and_what_changes_nothing_is_not(state: hs.State) -> None:
     stores = {name: KINDS[name].open for name in ("window", "session", "key_value with a ttl")}
     for name, opening in stores.items():
         with hs.open(state.path.parent / name, durability="os") as other:
@@ -264,7 +264,7 @@ def test_what_changes_stream_time_alone_is_logged_and_what_changes_nothing_is_no
             assert other.commit() == version + 1, name
 
 
-def test_an_overwrite_with_an_equal_value_is_a_change_and_is_logged(state: hs.HybridStore) -> None:
+def test_an_overwrite_with_an_equal_value_is_a_change_and_is_logged(state: hs.State) -> None:
     """1, 1.0 and True are equal: whether a value differs is not asked."""
     store = state.window("x", retention=10)
     store.put("k", 1, 5)
@@ -274,7 +274,7 @@ def test_an_overwrite_with_an_equal_value_is_a_change_and_is_logged(state: hs.Hy
     assert repr(store.get("k", 5)) == "1.0"
 
 
-def test_dropped_records_are_counted_by_reason_and_neither_raised_nor_logged(state: hs.HybridStore) -> None:
+def test_dropped_records_are_counted_by_reason_and_neither_raised_nor_logged(state: hs.State) -> None:
     window = state.window("w", retention=10, grace=5)
     window.put("k", 1, 20)
     window.put("k", 2, 15)
@@ -298,7 +298,7 @@ def test_dropped_records_are_counted_by_reason_and_neither_raised_nor_logged(sta
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_iterator_is_a_snapshot_of_the_moment_of_the_call(kind: str, state: hs.HybridStore) -> None:
+def test_an_iterator_is_a_snapshot_of_the_moment_of_the_call(kind: str, state: hs.State) -> None:
     """Later puts, overwrites, deletes and expiry are not seen, and nothing has to be closed."""
     store = KINDS[kind].open(state)
     for key, ts in (("a", 1), ("b", 2), ("c", 3)):
@@ -319,7 +319,7 @@ def test_an_iterator_is_a_snapshot_of_the_moment_of_the_call(kind: str, state: h
 
 
 @pytest.mark.parametrize("end", ["rollback", "checkpoint", "cold"])
-def test_an_open_iterator_outlives_what_happens_to_the_state(end: str, state: hs.HybridStore) -> None:
+def test_an_open_iterator_outlives_what_happens_to_the_state(end: str, state: hs.State) -> None:
     store = state.window("w", retention=1000)
     store.put_many([(f"k{i:02}", i, i) for i in range(50)])
     state.commit()
@@ -337,7 +337,7 @@ def test_an_open_iterator_outlives_what_happens_to_the_state(end: str, state: hs
     assert [first, *rows] == [((f"k{i:02}", i), i) for i in range(50)]
 
 
-def filled(state: hs.HybridStore) -> dict[str, Callable[..., Iterator[Any]]]:
+def filled(state: hs.State) -> dict[str, Callable[..., Iterator[Any]]]:
     """Reads over the times or keys 1 to 5 by their bounds; the last element of what each yields is that number."""
     window, session, profiles = (
         state.window("w", retention=100),
@@ -371,7 +371,7 @@ READS = [
 
 
 @pytest.mark.parametrize("read", READS)
-def test_bounds_are_inclusive_none_is_open_and_an_inverted_range_is_empty(read: str, state: hs.HybridStore) -> None:
+def test_bounds_are_inclusive_none_is_open_and_an_inverted_range_is_empty(read: str, state: hs.State) -> None:
     rows = filled(state)[read]
     for low, high, expected in (
         (2, 4, [2, 3, 4]),
@@ -387,7 +387,7 @@ def test_bounds_are_inclusive_none_is_open_and_an_inverted_range_is_empty(read: 
 
 
 @pytest.mark.parametrize("kind", ["window", "session"])
-def test_bounds_of_keys_are_inclusive_too(kind: str, state: hs.HybridStore) -> None:
+def test_bounds_of_keys_are_inclusive_too(kind: str, state: hs.State) -> None:
     store = KINDS[kind].open(state)
     for key in "abcd":
         KINDS[kind].put(store, key, key, 5)
@@ -402,7 +402,7 @@ def test_bounds_of_keys_are_inclusive_too(kind: str, state: hs.HybridStore) -> N
         assert [row[1] for row in store.fetch_range(low, high, reverse=True)] == list(expected)[::-1], (low, high)
 
 
-def test_reverse_is_the_exact_mirror_also_among_ties(state: hs.HybridStore) -> None:
+def test_reverse_is_the_exact_mirror_also_among_ties(state: hs.State) -> None:
     window = state.window("w", retention=100, retain_duplicates=True)
     session, profiles, load = (
         state.session("s", retention=100),
@@ -463,7 +463,7 @@ def test_a_commit_is_durable_when_it_returns(tmp_path: Path) -> None:
         assert state.key_value("k").get("a") == 1
 
 
-def test_a_commit_without_changes_makes_no_version(state: hs.HybridStore) -> None:
+def test_a_commit_without_changes_makes_no_version(state: hs.State) -> None:
     state.key_value("k").put("a", 1)
     assert (state.commit(), state.commit()) == (1, 1)
 
@@ -489,7 +489,7 @@ BAD_ROWS: dict[str, tuple[type[Exception], tuple[Any, Any, Any]]] = {
 
 @pytest.mark.parametrize(("kind", "bad"), [(k, b) for k in KINDS for b in BAD_ROWS if k in TIMED or "time" not in b])
 def test_a_batch_with_a_bad_row_changes_nothing_and_decides_no_type_of_key(
-    kind: str, bad: str, state: hs.HybridStore
+    kind: str, bad: str, state: hs.State
 ) -> None:
     store = KINDS[kind].open(state)
     error, row = BAD_ROWS[bad]

@@ -17,7 +17,7 @@ def characters(key: Any, value: Any) -> int:
     return len(value or "")
 
 
-def test_any_subset_of_bounds_may_be_given(state: hs.HybridStore) -> None:
+def test_any_subset_of_bounds_may_be_given(state: hs.State) -> None:
     rows = [("a", "xxx", 10), ("b", "xx", 20), ("c", "xx", 30), ("d", "x", 31)]
     expected = {
         "none": ({}, []),
@@ -32,7 +32,7 @@ def test_any_subset_of_bounds_may_be_given(state: hs.HybridStore) -> None:
         assert [row[0] for row in state.suppression(name, size_of=characters, **options).put_many(rows)] == keys, name
 
 
-def test_a_bound_holds_exactly(state: hs.HybridStore) -> None:
+def test_a_bound_holds_exactly(state: hs.State) -> None:
     records = state.suppression("r", max_records=2)
     assert [records.put("a", 1, 1), records.put("b", 1, 2), records.put("c", 1, 3)] == [[], [], [("a", 1, 1)]]
     sizes = state.suppression("b", max_bytes=4, size_of=characters)
@@ -42,7 +42,7 @@ def test_a_bound_holds_exactly(state: hs.HybridStore) -> None:
     assert nothing.put("a", 1, 1) == [("a", 1, 1)]
 
 
-def test_what_is_due_by_time_leaves_first_and_then_the_oldest_until_all_bounds_hold(state: hs.HybridStore) -> None:
+def test_what_is_due_by_time_leaves_first_and_then_the_oldest_until_all_bounds_hold(state: hs.State) -> None:
     buffer = state.suppression("b", max_records=2, time_limit=10)
     buffer.put("old", 1, 5)
     buffer.put("kept", 2, 12)
@@ -52,7 +52,7 @@ def test_what_is_due_by_time_leaves_first_and_then_the_oldest_until_all_bounds_h
     assert [key for key, _, _ in buffer.buffered()] == ["new", "newer"]
 
 
-def test_a_late_record_may_leave_at_once(state: hs.HybridStore) -> None:
+def test_a_late_record_may_leave_at_once(state: hs.State) -> None:
     timed, bounded = state.suppression("t", time_limit=10), state.suppression("b", max_records=1)
     timed.put("a", 1, 20)
     assert timed.put("late", 2, 10) == [("late", 2, 10)]
@@ -61,7 +61,7 @@ def test_a_late_record_may_leave_at_once(state: hs.HybridStore) -> None:
     assert bounded.put("older", 2, 19) == [("older", 2, 19)]
 
 
-def test_a_record_that_fits_nowhere_pushes_out_all_older_ones_and_then_itself(state: hs.HybridStore) -> None:
+def test_a_record_that_fits_nowhere_pushes_out_all_older_ones_and_then_itself(state: hs.State) -> None:
     buffer = state.suppression("b", max_bytes=3, size_of=characters)
     buffer.put("a", "x", 1)
     buffer.put("b", "x", 3)
@@ -70,7 +70,7 @@ def test_a_record_that_fits_nowhere_pushes_out_all_older_ones_and_then_itself(st
     assert list(buffer.buffered()) == [("newer", "x", 9)]
 
 
-def test_a_record_is_due_exactly_at_the_time_limit(state: hs.HybridStore) -> None:
+def test_a_record_is_due_exactly_at_the_time_limit(state: hs.State) -> None:
     buffer = state.suppression("b", time_limit=10)
     buffer.put("a", 1, 5)
     assert buffer.put("b", 2, 14) == []
@@ -81,7 +81,7 @@ def test_a_record_is_due_exactly_at_the_time_limit(state: hs.HybridStore) -> Non
 
 @pytest.mark.parametrize(("timer", "first_out"), [("latest", ("b", 2, 6)), ("first", ("a", 3, 9))])
 def test_an_update_moves_its_key_or_leaves_it_where_it_was_first_seen(
-    timer: Any, first_out: tuple[str, int, int], state: hs.HybridStore
+    timer: Any, first_out: tuple[str, int, int], state: hs.State
 ) -> None:
     buffer = state.suppression("b", time_limit=10, timer=timer)
     buffer.put("a", 1, 5)
@@ -94,7 +94,7 @@ def test_an_update_moves_its_key_or_leaves_it_where_it_was_first_seen(
     assert len(rows) == (2 if timer == "first" else 1)
 
 
-def test_an_update_from_an_earlier_time_replaces_the_value_all_the_same(state: hs.HybridStore) -> None:
+def test_an_update_from_an_earlier_time_replaces_the_value_all_the_same(state: hs.State) -> None:
     buffer = state.suppression("b", time_limit=10)
     buffer.put("a", "newer", 9)
     buffer.put("a", "arrived last", 5)
@@ -102,7 +102,7 @@ def test_an_update_from_an_earlier_time_replaces_the_value_all_the_same(state: h
     assert buffer.advance(15) == [("a", "arrived last", 5)]
 
 
-def test_a_key_seen_again_after_it_left_begins_anew(state: hs.HybridStore) -> None:
+def test_a_key_seen_again_after_it_left_begins_anew(state: hs.State) -> None:
     buffer = state.suppression("b", time_limit=10, timer="first")
     buffer.put("a", 1, 5)
     assert buffer.put("a", 2, 15) == [("a", 2, 15)]
@@ -111,7 +111,7 @@ def test_a_key_seen_again_after_it_left_begins_anew(state: hs.HybridStore) -> No
     assert buffer.advance(26) == [("a", 3, 16)]
 
 
-def test_ties_in_time_leave_by_key(state: hs.HybridStore) -> None:
+def test_ties_in_time_leave_by_key(state: hs.State) -> None:
     buffer = state.suppression("b", time_limit=10)
     for key in "cab":
         buffer.put(key, 1, 5)
@@ -119,7 +119,7 @@ def test_ties_in_time_leave_by_key(state: hs.HybridStore) -> None:
     assert [key for key, _, _ in buffer.advance(15)] == ["a", "b", "c"]
 
 
-def test_a_full_buffer_raises_when_asked_to_and_keeps_the_record_that_was_too_much(state: hs.HybridStore) -> None:
+def test_a_full_buffer_raises_when_asked_to_and_keeps_the_record_that_was_too_much(state: hs.State) -> None:
     buffer = state.suppression("b", max_records=1, on_full="raise")
     buffer.put("a", 1, 1)
     buffer.put("a", 2, 2)  # an update takes no room
@@ -131,7 +131,7 @@ def test_a_full_buffer_raises_when_asked_to_and_keeps_the_record_that_was_too_mu
     assert emits.put("b", 3, 3) == [("a", 1, 1)]
 
 
-def test_until_windows_close_nothing_leaves_early(state: hs.HybridStore) -> None:
+def test_until_windows_close_nothing_leaves_early(state: hs.State) -> None:
     with pytest.raises(ValueError, match="on_full"):
         state.suppression("b", until_window_closes=5, max_records=1)
     bounded = state.suppression("b", until_window_closes=hs.until_window_closes(5, max_records=1))
@@ -140,7 +140,7 @@ def test_until_windows_close_nothing_leaves_early(state: hs.HybridStore) -> None
         bounded.put(("b", 0, 10), 1, 1)
 
 
-def test_a_window_with_an_exclusive_end_closes_at_its_end_and_grace(state: hs.HybridStore) -> None:
+def test_a_window_with_an_exclusive_end_closes_at_its_end_and_grace(state: hs.State) -> None:
     buffer = state.suppression("b", until_window_closes=5)
     buffer.put(("k", 0, 10), "r", 3)
     assert buffer.advance(14) == []
@@ -149,7 +149,7 @@ def test_a_window_with_an_exclusive_end_closes_at_its_end_and_grace(state: hs.Hy
     assert buffer.put(("k", 5, 10), "late", 9) == [(("k", 5, 10), "late", 9)]
 
 
-def test_a_tombstone_of_a_window_is_dropped_when_it_would_leave(state: hs.HybridStore) -> None:
+def test_a_tombstone_of_a_window_is_dropped_when_it_would_leave(state: hs.State) -> None:
     buffer = state.suppression("b", until_window_closes=0)
     buffer.put(("k", 0, 10), "r", 3)
     buffer.put(("k", 0, 10), None, 4)

@@ -11,7 +11,7 @@ from tests.tools.vector_runner import opened
 # --- window store --------------------------------------------------------------------------------------------------
 
 
-def test_a_row_expires_when_it_is_exactly_the_retention_old(state: hs.HybridStore) -> None:
+def test_a_row_expires_when_it_is_exactly_the_retention_old(state: hs.State) -> None:
     store = state.window("w", retention=10)
     store.put("a", 1, 5)
     store.put("b", 2, 14)  # stream time - retention = 4: a lives
@@ -29,7 +29,7 @@ def test_a_row_expires_when_it_is_exactly_the_retention_old(state: hs.HybridStor
     assert store.get("a", 6) == 4
 
 
-def test_what_expired_is_freed_as_whole_buckets_when_time_advances(state: hs.HybridStore) -> None:
+def test_what_expired_is_freed_as_whole_buckets_when_time_advances(state: hs.State) -> None:
     store = state.window("w", retention=80)  # buckets of 10 ms with these thresholds
     store.put_many([("k", ts, ts) for ts in range(0, 80)])
     records = store.num_records
@@ -39,7 +39,7 @@ def test_what_expired_is_freed_as_whole_buckets_when_time_advances(state: hs.Hyb
     assert (store.num_records, len(store._buckets)) == (0, 0)
 
 
-def test_a_put_moves_time_before_it_is_judged_and_drops_what_expired(state: hs.HybridStore) -> None:
+def test_a_put_moves_time_before_it_is_judged_and_drops_what_expired(state: hs.State) -> None:
     store = state.window("w", retention=1)
     store.put("k", 1, 5)
     store.put("k", 2, 6)
@@ -47,7 +47,7 @@ def test_a_put_moves_time_before_it_is_judged_and_drops_what_expired(state: hs.H
     assert store.dropped == {"expired": 0, "grace": 0}
 
 
-def test_grace_refuses_exactly_at_its_length_and_reads_are_bound_by_retention(state: hs.HybridStore) -> None:
+def test_grace_refuses_exactly_at_its_length_and_reads_are_bound_by_retention(state: hs.State) -> None:
     store = state.window("w", retention=10, grace=3)
     store.put("k", 1, 17)
     store.put("k", 1, 18)
@@ -64,7 +64,7 @@ def test_grace_refuses_exactly_at_its_length_and_reads_are_bound_by_retention(st
     assert store.get("k", 17) is None
 
 
-def test_grace_is_the_retention_unless_given(state: hs.HybridStore) -> None:
+def test_grace_is_the_retention_unless_given(state: hs.State) -> None:
     store = state.window("w", retention=10)
     assert store.grace_ms == 10
     store.put("k", 1, 20)
@@ -73,7 +73,7 @@ def test_grace_is_the_retention_unless_given(state: hs.HybridStore) -> None:
     assert (store.get("k", 11), store.dropped) == (2, {"expired": 1, "grace": 0})
 
 
-def test_beyond_the_retention_a_record_counts_as_expired_whatever_the_grace(state: hs.HybridStore) -> None:
+def test_beyond_the_retention_a_record_counts_as_expired_whatever_the_grace(state: hs.State) -> None:
     store = state.window("w", retention=10, grace=50)
     store.put("k", 1, 20)
     store.put("k", 2, 10)
@@ -95,7 +95,7 @@ def test_without_any_grace_every_write_is_refused_and_moves_time(tmp_path: Path)
         assert (list(store.all()), store.stream_time) == ([], 9)
 
 
-def test_duplicates_are_kept_in_order_of_arrival_and_a_point_get_returns_them(state: hs.HybridStore) -> None:
+def test_duplicates_are_kept_in_order_of_arrival_and_a_point_get_returns_them(state: hs.State) -> None:
     store = state.window("w", retention=10, retain_duplicates=True)
     for value in ("b", "a", "b"):
         store.put("k", value, 5)
@@ -106,7 +106,7 @@ def test_duplicates_are_kept_in_order_of_arrival_and_a_point_get_returns_them(st
     assert list(store.fetch("k", reverse=True)) == [(5, "b"), (5, "a"), (5, "b"), (4, "earlier")]
 
 
-def test_with_duplicates_a_none_is_ignored_but_moves_time(state: hs.HybridStore) -> None:
+def test_with_duplicates_a_none_is_ignored_but_moves_time(state: hs.State) -> None:
     store = state.window("w", retention=10, retain_duplicates=True)
     store.put("k", 1, 5)
     store.put("k", None, 5)
@@ -138,7 +138,7 @@ def test_the_order_of_arrival_goes_on_after_a_restart(way: str, tmp_path: Path) 
         assert store.get("k", 5) == ["z", "y", "x"]
 
 
-def test_rows_are_in_order_of_time_then_key_then_arrival(state: hs.HybridStore) -> None:
+def test_rows_are_in_order_of_time_then_key_then_arrival(state: hs.State) -> None:
     store = state.window("w", retention=100, retain_duplicates=True)
     for row in (("b", 1, 5), ("a", 2, 6), ("a", 3, 5), ("b", 4, 4), ("a", 5, 5)):
         store.put(*row)
@@ -146,13 +146,13 @@ def test_rows_are_in_order_of_time_then_key_then_arrival(state: hs.HybridStore) 
 
 
 @pytest.mark.parametrize("retention", [0, -1])
-def test_a_retention_of_0_or_less_is_refused(retention: int, state: hs.HybridStore) -> None:
+def test_a_retention_of_0_or_less_is_refused(retention: int, state: hs.State) -> None:
     for opening in (state.window, state.session):
         with pytest.raises(ValueError, match=f"retention: found {retention}"):
             opening("x", retention=retention)
 
 
-def test_a_window_may_be_as_long_as_the_retention_and_no_longer(state: hs.HybridStore) -> None:
+def test_a_window_may_be_as_long_as_the_retention_and_no_longer(state: hs.State) -> None:
     state.window("w", retention=10, window_size=10)
     with pytest.raises(ValueError, match="window_size: found 11 ms, expected at most the retention of 10 ms"):
         state.window("x", retention=10, window_size=11)
@@ -161,7 +161,7 @@ def test_a_window_may_be_as_long_as_the_retention_and_no_longer(state: hs.Hybrid
 # --- session store -------------------------------------------------------------------------------------------------
 
 
-def test_a_session_is_known_by_key_start_and_end_and_nothing_is_merged(state: hs.HybridStore) -> None:
+def test_a_session_is_known_by_key_start_and_end_and_nothing_is_merged(state: hs.State) -> None:
     store = state.session("s", retention=100)
     store.put("k", 0, 10, "outer")
     store.put("k", 2, 8, "inner")
@@ -174,7 +174,7 @@ def test_a_session_is_known_by_key_start_and_end_and_nothing_is_merged(state: hs
     ]
 
 
-def test_a_session_may_start_at_its_end_and_not_after_it(state: hs.HybridStore) -> None:
+def test_a_session_may_start_at_its_end_and_not_after_it(state: hs.State) -> None:
     store = state.session("s", retention=100)
     store.put("k", 5, 5, "a moment")
     assert store.get("k", 5, 5) == "a moment"
@@ -183,7 +183,7 @@ def test_a_session_may_start_at_its_end_and_not_after_it(state: hs.HybridStore) 
             call()
 
 
-def test_a_session_expires_by_its_end_exactly_at_the_retention(state: hs.HybridStore) -> None:
+def test_a_session_expires_by_its_end_exactly_at_the_retention(state: hs.State) -> None:
     store = state.session("s", retention=10)
     store.put("k", 0, 5, "short")
     store.put("k", 0, 14, "long")  # 14 - 10 = 4
@@ -196,7 +196,7 @@ def test_a_session_expires_by_its_end_exactly_at_the_retention(state: hs.HybridS
     assert store.get("k", 0, 6) == "in time"
 
 
-def test_find_sessions_includes_both_bounds(state: hs.HybridStore) -> None:
+def test_find_sessions_includes_both_bounds(state: hs.State) -> None:
     store = state.session("s", retention=100)
     store.put("k", 10, 20, 1)
     for earliest_end, latest_start, count in ((20, 10, 1), (21, 10, 0), (20, 9, 0), (None, 10, 1), (20, None, 1)):

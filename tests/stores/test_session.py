@@ -17,7 +17,7 @@ from tests.tools.vector_runner import SMALL
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
+def state(tmp_path: Path) -> Iterator[hs.State]:
     with hs.open(tmp_path / "s", durability="os", _tuning=SMALL) as opened:
         yield opened
 
@@ -26,7 +26,7 @@ def rows(result: Any) -> list[Any]:
     return list(result)
 
 
-def test_order_is_end_then_key_then_start_descending(state: hs.HybridStore) -> None:
+def test_order_is_end_then_key_then_start_descending(state: hs.State) -> None:
     store = state.session("s", retention=1000)
     for key, start, end in [("b", 0, 10), ("a", 0, 10), ("a", 5, 10), ("a", 9, 9), ("a", 2, 10)]:
         store.put(key, start, end, 1)
@@ -36,7 +36,7 @@ def test_order_is_end_then_key_then_start_descending(state: hs.HybridStore) -> N
     assert [session for session, _ in store.fetch("a", reverse=True)] == order[3::-1]
 
 
-def test_start_after_end_and_bad_times_change_nothing(state: hs.HybridStore) -> None:
+def test_start_after_end_and_bad_times_change_nothing(state: hs.State) -> None:
     store = state.session("s", retention=1000)
     with pytest.raises(ValueError, match="start: found 6, expected at most the end, 5"):
         store.put("k", 6, 5, "v")
@@ -49,7 +49,7 @@ def test_start_after_end_and_bad_times_change_nothing(state: hs.HybridStore) -> 
     assert (store.stream_time, rows(store.all()), logged(state, "s")) == (-1, [], [])
 
 
-def test_remove_moves_no_time_and_none_moves_it(state: hs.HybridStore) -> None:
+def test_remove_moves_no_time_and_none_moves_it(state: hs.State) -> None:
     store = state.session("s", retention=10)
     store.put("k", 0, 5, "v")
     store.remove("k", 50, 60)
@@ -60,7 +60,7 @@ def test_remove_moves_no_time_and_none_moves_it(state: hs.HybridStore) -> None:
     assert logged(state, "s") == [("k", 0, 5, "v")]
 
 
-def test_dropped_is_counted_and_not_logged(state: hs.HybridStore) -> None:
+def test_dropped_is_counted_and_not_logged(state: hs.State) -> None:
     store = state.session("s", retention=10)
     store.put("k", 100, 100, "v")
     store.put("k", 0, 90, "late")
@@ -70,7 +70,7 @@ def test_dropped_is_counted_and_not_logged(state: hs.HybridStore) -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_searches_agree_with_the_model_on_overlapping_sessions(state: hs.HybridStore, reverse: bool) -> None:
+def test_searches_agree_with_the_model_on_overlapping_sessions(state: hs.State, reverse: bool) -> None:
     """Sessions of very unlike length, where a search by bisection could miss or add some."""
     model = ModelState({}).session("s", retention=500)
     store = state.session("s", retention=500)
@@ -99,7 +99,7 @@ def test_searches_agree_with_the_model_on_overlapping_sessions(state: hs.HybridS
         store._check()
 
 
-def test_a_search_looks_at_few_sessions(state: hs.HybridStore) -> None:
+def test_a_search_looks_at_few_sessions(state: hs.State) -> None:
     """Not by walking every end: of 1,000 sessions of one key, an open-ended search reads those that overlap and no
     more.
     """
@@ -146,7 +146,7 @@ def test_batches_are_as_single_puts(tmp_path: Path) -> None:
     assert actual[0] == actual[1] == actual[2]
 
 
-def test_a_bad_row_in_a_batch_changes_nothing(state: hs.HybridStore) -> None:
+def test_a_bad_row_in_a_batch_changes_nothing(state: hs.State) -> None:
     store = state.session("s", retention=30)
     with pytest.raises(ValueError, match="start: found 9"):
         store.put_many([("a", 1, 2, "v"), ("a", 9, 2, "v")])
@@ -158,7 +158,7 @@ def test_a_bad_row_in_a_batch_changes_nothing(state: hs.HybridStore) -> None:
     assert store.stream_time == -1
 
 
-def test_iterators_are_snapshots(state: hs.HybridStore) -> None:
+def test_iterators_are_snapshots(state: hs.State) -> None:
     store = state.session("s", retention=100)
     store.put_many([("k", i, i, i) for i in range(20)])
     before = rows(store.all())
@@ -171,7 +171,7 @@ def test_iterators_are_snapshots(state: hs.HybridStore) -> None:
     assert [rows(each) for each in opened] == [before[1:], *expected[1:]]
 
 
-def test_deletes_over_cold_blocks(state: hs.HybridStore) -> None:
+def test_deletes_over_cold_blocks(state: hs.State) -> None:
     store = state.session("s", retention=1000)
     store.put_many([(key, i, i + 5, i) for key in "abc" for i in range(30)])
     force_cold(state)
@@ -187,7 +187,7 @@ def test_deletes_over_cold_blocks(state: hs.HybridStore) -> None:
     store._check()
 
 
-def test_other_parameters_are_refused(state: hs.HybridStore) -> None:
+def test_other_parameters_are_refused(state: hs.State) -> None:
     state.session("s", retention="1 hour")
     with pytest.raises(hs.ProgramMismatchError, match="retention_ms 3600000, asked for retention_ms 60000"):
         state.session("s", retention="1 minute")

@@ -14,12 +14,12 @@ from tests.tools.topology_oracle import in_event_order
 from tests.tools.vector_runner import SMALL
 
 
-def opened(path: Path, **options: Any) -> hs.HybridStore:
+def opened(path: Path, **options: Any) -> hs.State:
     return hs.open(path / "s", durability="os", _tuning=SMALL, **options)
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
+def state(tmp_path: Path) -> Iterator[hs.State]:
     with opened(tmp_path) as state:
         yield state
 
@@ -53,7 +53,7 @@ AGGREGATORS: dict[str, Any] = {
 }
 
 
-def test_one_result_for_a_record_and_late_ones_are_counted(state: hs.HybridStore) -> None:
+def test_one_result_for_a_record_and_late_ones_are_counted(state: hs.State) -> None:
     store = state.sliding("s", size="10 ms", aggregator=hs.Sum())
     assert store.add("a", 1, 5) == ("a", 0, 5, 1)
     assert store.add("b", 2, 15) == ("b", 5, 15, 2)
@@ -135,7 +135,7 @@ def test_a_restore_adds_every_value_once_at_the_first_touch(tmp_path: Path) -> N
         assert adds[0] < 130
 
 
-def test_aggregates_handed_out_share_nothing(state: hs.HybridStore) -> None:
+def test_aggregates_handed_out_share_nothing(state: hs.State) -> None:
     store = state.sliding("s", size=100, aggregator=in_place())
     first = store.add("k", 1, 1)
     second = store.add("k", 2, 2)
@@ -193,7 +193,7 @@ def test_a_record_that_the_aggregator_refuses_is_not_added(tmp_path: Path, call:
         store._check()
 
 
-def test_what_cannot_be_stored_changes_nothing(state: hs.HybridStore) -> None:
+def test_what_cannot_be_stored_changes_nothing(state: hs.State) -> None:
     store = state.sliding("s", size=10, aggregator=hs.Count())
     for args in (("k", object(), 1), (None, 1, 1), ("k", 1, 1.0)):
         with pytest.raises(TypeError):
@@ -227,7 +227,7 @@ def test_quiet_keys_leave_memory_and_checkpoints(tmp_path: Path) -> None:
         assert (store.num_records, store.cold_blocks) == (0, 0)
 
 
-def test_a_restored_key_waits_beside_its_cold_block(state: hs.HybridStore) -> None:
+def test_a_restored_key_waits_beside_its_cold_block(state: hs.State) -> None:
     store = state.sliding("s", size=1000, aggregator=hs.Collect())
     store.add_many([(key, f"{key}{ts}", ts) for ts in range(0, 40, 10) for key in "abcdefgh"])
     force_cold(state)
@@ -240,7 +240,7 @@ def test_a_restored_key_waits_beside_its_cold_block(state: hs.HybridStore) -> No
     assert list(store.fetch("b", reverse=True)) == list(store.fetch("b"))[::-1]
 
 
-def test_another_strategy_takes_over_the_values(state: hs.HybridStore) -> None:
+def test_another_strategy_takes_over_the_values(state: hs.State) -> None:
     store = state.sliding("s", size=100, aggregator=hs.Sum())
     store.add("k", 1, 1)
     assert state.sliding("s", size=100, aggregator=hs.Sum(), strategy="recompute") is store
@@ -252,7 +252,7 @@ def test_another_strategy_takes_over_the_values(state: hs.HybridStore) -> None:
         state.sliding("t", size=-1, aggregator=hs.Max())
 
 
-def test_several_aggregates_at_once(state: hs.HybridStore) -> None:
+def test_several_aggregates_at_once(state: hs.State) -> None:
     combined = Combined({"n": hs.Count(), "total": hs.Sum("bytes"), "most": hs.Max("bytes")})
     store = state.sliding("s", size=100, aggregator=combined)
     store.add("k", combined.project({"bytes": 5}), 1)
@@ -303,7 +303,7 @@ def test_checkpoints_of_what_lies_beside_cold_blocks(tmp_path: Path, no_hydratio
     r = random.Random(seed)
     now = 0
 
-    def opened(name: str) -> tuple[hs.HybridStore, Any]:
+    def opened(name: str) -> tuple[hs.State, Any]:
         state = hs.open(tmp_path / name, durability="os", _tuning=SMALL)
         return state, state.sliding("s", size=200, aggregator=hs.Collect())
 

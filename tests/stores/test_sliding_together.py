@@ -94,7 +94,7 @@ def test_together_is_one_by_one(kind: str, numbers: str, tmp_path: Path, went: l
     aggregator = Combined(AGGREGATORS[kind])
     width = len(aggregator.columns)
 
-    def opened(name: str) -> tuple[hs.HybridStore, SlidingStore]:
+    def opened(name: str) -> tuple[hs.State, SlidingStore]:
         state = hs.open(tmp_path / name, durability="os", _tuning=SMALL)
         return state, state.sliding("s", size=40, aggregator=aggregator)
 

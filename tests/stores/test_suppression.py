@@ -124,7 +124,7 @@ def test_batches_are_as_single_puts(tmp_path: Path) -> None:
     assert all(result == results[0] for result in results)
 
 
-def test_full_raises_and_keeps_the_record_and_what_left_before(state: hs.HybridStore) -> None:
+def test_full_raises_and_keeps_the_record_and_what_left_before(state: hs.State) -> None:
     buffer = state.suppression("b", max_records=2, time_limit=100, on_full="raise")
     buffer.put("a", 1, 0)
     buffer.put("b", 2, 50)
@@ -142,7 +142,7 @@ def test_full_raises_and_keeps_the_record_and_what_left_before(state: hs.HybridS
     assert [key for key, _, _ in buffer.buffered()] == ["f", "g", "h"]
 
 
-def test_final_results_wait_for_their_window(state: hs.HybridStore) -> None:
+def test_final_results_wait_for_their_window(state: hs.State) -> None:
     buffer = state.suppression("b", until_window_closes=hs.until_window_closes("5 ms"))
     assert buffer.put(("k", 0, 10), "early", 3) == []
     assert buffer.put(("k", 10, 20), "other", 14) == []
@@ -159,7 +159,7 @@ def test_final_results_wait_for_their_window(state: hs.HybridStore) -> None:
     ]
 
 
-def test_arguments(state: hs.HybridStore) -> None:
+def test_arguments(state: hs.State) -> None:
     with pytest.raises(ValueError, match="on_full"):
         state.suppression("b", until_window_closes=hs.until_window_closes(0), on_full="emit", max_records=3)
     with pytest.raises(ValueError, match="time_limit: found 5 with until_window_closes"):
@@ -180,7 +180,7 @@ def test_arguments(state: hs.HybridStore) -> None:
         state.suppression("b", max_records=4)
 
 
-def test_sizes_are_checked_before_anything_changes(state: hs.HybridStore) -> None:
+def test_sizes_are_checked_before_anything_changes(state: hs.State) -> None:
     sizes: list[Any] = [2.5, -1]
     buffer = state.suppression("b", max_bytes=10, size_of=lambda key, value: sizes.pop(0))
     with pytest.raises(TypeError, match="size_of: found float, expected int"):
@@ -190,7 +190,7 @@ def test_sizes_are_checked_before_anything_changes(state: hs.HybridStore) -> Non
     assert (list(buffer.buffered()), buffer.stream_time) == ([], -1)
 
 
-def test_the_size_is_of_packed_key_and_value_unless_given(state: hs.HybridStore) -> None:
+def test_the_size_is_of_packed_key_and_value_unless_given(state: hs.State) -> None:
     buffer = state.suppression("b")
     buffer.put("key", "value", 1)
     assert buffer.buffer_size == 4 + 6
@@ -203,7 +203,7 @@ def test_the_size_is_of_packed_key_and_value_unless_given(state: hs.HybridStore)
         state.suppression("given")
 
 
-def test_only_blocks_that_are_needed_are_loaded(state: hs.HybridStore) -> None:
+def test_only_blocks_that_are_needed_are_loaded(state: hs.State) -> None:
     buffer = state.suppression("b", time_limit=1000)
     buffer.put_many([(f"{number:03}", number, number) for number in range(100)])
     force_cold(state)

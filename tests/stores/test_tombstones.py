@@ -47,7 +47,7 @@ def test_put_and_deleted_over_a_cold_block(kind: str, put: Any, tmp_path: Path) 
 def test_a_bucket_whose_last_record_was_removed_while_it_was_cold_is_gone_once_its_block_is_loaded(
     tmp_path: Path, kind: str
 ) -> None:
-    def opened() -> tuple[hs.HybridStore, Any]:
+    def opened() -> tuple[hs.State, Any]:
         state = hs.open(tmp_path, durability="os", _tuning=Tuning(bucket_divisor=4, block_records=1))
         return state, state.session("s", retention=100) if kind == "session" else state.window("s", retention=100)
 

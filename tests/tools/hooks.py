@@ -17,7 +17,7 @@ from hybridstore.state.policy import SPEED
 from tests.tools.model import ModelState
 
 
-def crash(state: hs.HybridStore | ModelState) -> None:
+def crash(state: hs.State | ModelState) -> None:
     """Lose everything in memory as a killed process would: nothing is flushed, closed or committed."""
     if isinstance(state, ModelState):
         state.close()
@@ -26,7 +26,7 @@ def crash(state: hs.HybridStore | ModelState) -> None:
     state._abandon()
 
 
-def force_cold(state: hs.HybridStore | ModelState) -> None:
+def force_cold(state: hs.State | ModelState) -> None:
     """Commit, checkpoint, and let every block go cold."""
     state.commit()
     if not isinstance(state, ModelState):
@@ -40,13 +40,13 @@ def as_reference_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(SPEED, name, value)
 
 
-def check_stores(state: hs.HybridStore) -> None:
+def check_stores(state: hs.State) -> None:
     """Assert the invariants of every store."""
     for store in state.stores.values():
         store._check()
 
 
-def logged(state: hs.HybridStore, name: str) -> list[tuple[Any, ...]]:
+def logged(state: hs.State, name: str) -> list[tuple[Any, ...]]:
     """Return the rows of one store in the changelog, in order, uncommitted ones too: None as value is a deletion.
 
     Rows are (key, value), (key, ts, value) or (key, start, end, value). Mutations that only move time, and evictions,

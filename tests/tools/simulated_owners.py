@@ -21,7 +21,7 @@ from changelog.storage import Storage
 from tests.tools.simulated_storage import Actor, Chooser, Process, SimulatedStorage, Simulation
 from tests.tools.spark_query import WrongState, is_simulated
 
-Open = Callable[[Storage], hs.HybridStore]
+Open = Callable[[Storage], hs.State]
 OPENINGS = 3
 DAY = 86_400.0
 # What a clock may do between two commits, in seconds: the quiet choice first.
@@ -118,7 +118,7 @@ class Owners:
                     raise
                 self.simulation.history.append(f"{actor.name}: fails: {error}")
 
-    def _checkpoint(self, state: hs.HybridStore) -> None:
+    def _checkpoint(self, state: hs.State) -> None:
         try:
             state.checkpoint(wait=True)
         except hs.errors.CheckpointError as error:  # no commit is lost

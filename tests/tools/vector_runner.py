@@ -60,7 +60,7 @@ def ways_of(number: int) -> list[str]:
     return [*WAYS] if STRESS else [plain, others[(number + SEED) % len(others)]]
 
 
-def opened(path: Path) -> hs.HybridStore:
+def opened(path: Path) -> hs.State:
     """Open a state below a folder, with blocks of a few records and without syncs."""
     return hs.open(path / "s", durability="os", _tuning=SMALL)
 

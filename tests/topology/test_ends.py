@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridstore as hs
-from hybridstore.state.directory import HybridStore
+from hybridstore.state.directory import State
 from tests.tools.hooks import crash
 from tests.topology.test_topology import WINDOWS, declared, some_rows
 
@@ -168,17 +168,17 @@ class Killed(Exception):
 @contextlib.contextmanager
 def killed_at(commits: int) -> Iterator[None]:
     """Let the process die in place of a commit of some shard, after so many; nothing is closed then."""
-    commit, counter = HybridStore.commit, [0]
+    commit, counter = State.commit, [0]
 
-    def instead(store: HybridStore) -> int:
+    def instead(store: State) -> int:
         if counter[0] == commits:
             raise Killed
         counter[0] += 1
         return commit(store)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HybridStore, "commit", instead)
-        patch.setattr(HybridStore, "close", crash)
+        patch.setattr(State, "commit", instead)
+        patch.setattr(State, "close", crash)
         with contextlib.suppress(Killed):
             yield
 

@@ -11,7 +11,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.spark.program import TopologyProgram
-from hybridstore.state.directory import HybridStore
+from hybridstore.state.directory import State
 from hybridstore.state.group import StoreGroup
 
 pa = pytest.importorskip("pyarrow")
@@ -147,17 +147,17 @@ def test_an_error_that_depends_on_what_is_stored_leaves_the_aggregate_as_it_was(
 def test_bad_rows_come_out_exactly_once_over_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topology, rows = TOPOLOGIES["tumbling"].errors(), rows_of(random.Random(3), 60)
     expected = [(row.commit, dict(row)) for row in topology.run(rows, commit_rows=5)]
-    commit_of_store = HybridStore.commit
+    commit_of_store = State.commit
     remaining = 0
 
-    def commit(store: HybridStore) -> Any:
+    def commit(store: State) -> Any:
         nonlocal remaining
         remaining -= 1
         if remaining == 0:
             raise KeyboardInterrupt
         return commit_of_store(store)
 
-    monkeypatch.setattr(HybridStore, "commit", commit)
+    monkeypatch.setattr(State, "commit", commit)
     whole: dict[int, list[Row]] = {}
     for crashes in (1, 2, 3, 1, 4, 2, 0):
         remaining, given = crashes, {}

@@ -17,7 +17,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.clock import Watermark
-from hybridstore.state.directory import HybridStore
+from hybridstore.state.directory import State
 from hybridstore.topology.plan import Emit
 from tests.tools.hooks import crash
 from tests.topology.test_every_way import WINDOWS, Runners, batches_of
@@ -128,7 +128,7 @@ def test_late_rows_come_once_however_often_the_run_is_killed(
     options: dict[str, Any] = {"commit_rows": 5, "shards": 2}
     expected = [dict(row) for row in topology.run(source, **options)]
     assert late_of(expected)
-    commit = HybridStore.commit
+    commit = State.commit
 
     class Killed(Exception):
         pass
@@ -136,7 +136,7 @@ def test_late_rows_come_once_however_often_the_run_is_killed(
     survived = iter([1, 2, 4, 3, 1, 2, 1, 3])
     budget = [0]
 
-    def killed(store: HybridStore) -> int:
+    def killed(store: State) -> int:
         if not budget[0]:
             raise Killed
         budget[0] -= 1
@@ -149,8 +149,8 @@ def test_late_rows_come_once_however_often_the_run_is_killed(
         budget[0] = next(survived, 1000)
         received: dict[int, list[dict[str, Any]]] = {}
         with monkeypatch.context() as patched, contextlib.suppress(Killed):
-            patched.setattr(HybridStore, "commit", killed)
-            patched.setattr(HybridStore, "close", crash)  # nothing is closed by what is killed
+            patched.setattr(State, "commit", killed)
+            patched.setattr(State, "close", crash)  # nothing is closed by what is killed
             for row in topology.run(source, tmp_path, replay_last=True, **options):
                 received.setdefault(row.commit, []).append(dict(row))
             done = True

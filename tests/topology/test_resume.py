@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.state.directory import HybridStore, open_store
+from hybridstore.state.directory import State, open_store
 from hybridstore.testing import Consumer, crashes
 from hybridstore.topology.times import TO_TIME, TimeForm
 from tests.tools.hooks import crash
@@ -113,17 +113,17 @@ def test_a_commit_half_done_is_completed_with_its_own_rows(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topology, rows = declared(WINDOWS["tumbling"], "commit"), some_rows(seed, 60)
-    commit = HybridStore.commit
+    commit = State.commit
     done: list[int] = []
 
-    def killed(store: HybridStore) -> int:
+    def killed(store: State) -> int:
         if len(done) == 3:
             raise KeyboardInterrupt
         done.append(1)
         return commit(store)
 
     with monkeypatch.context() as patched:
-        patched.setattr(HybridStore, "commit", killed)
+        patched.setattr(State, "commit", killed)
         with pytest.raises(KeyboardInterrupt):
             list(topology.run(rows, state=tmp_path, commit_rows=20, shards=2))
     for wrong in (rows[:30], [*rows[:20]]):
@@ -331,9 +331,9 @@ def test_a_crash_while_the_shards_are_made(shards_made: int, tmp_path: Path, mon
     class Killed(Exception):
         pass
 
-    opened: list[HybridStore] = []
+    opened: list[State] = []
 
-    def killed(*args: Any, **options: Any) -> HybridStore:
+    def killed(*args: Any, **options: Any) -> State:
         if len(opened) == shards_made:
             raise Killed
         opened.append(open_store(*args, **options))
@@ -341,7 +341,7 @@ def test_a_crash_while_the_shards_are_made(shards_made: int, tmp_path: Path, mon
 
     with monkeypatch.context() as patched:
         patched.setattr("hybridstore.topology.engine.open_store", killed)
-        patched.setattr(HybridStore, "close", crash)
+        patched.setattr(State, "close", crash)
         with pytest.raises(Killed):
             list(topology.run(rows, state=tmp_path, shards=5))
     assert len(list(topology.run(rows, state=tmp_path, shards=5))) == len(rows)

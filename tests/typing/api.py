@@ -9,7 +9,7 @@ import hybridstore as hs
 
 def profiles(directory: str) -> int:
     with hs.open(directory, durability="os", checkpoint=hs.CheckpointPolicy(max_restore=timedelta(seconds=1))) as s:
-        assert_type(s, hs.HybridStore)
+        assert_type(s, hs.State)
         store = s.key_value("profiles", ttl="1 hour")
         assert_type(store, hs.KeyValueStore)
         store.put("ann", {"visits": 3}, ts=1_000)
@@ -22,7 +22,7 @@ def profiles(directory: str) -> int:
         return s.commit()
 
 
-def clicks(s: hs.HybridStore) -> list[tuple[int, Any]]:
+def clicks(s: hs.State) -> list[tuple[int, Any]]:
     store = s.window("clicks", retention=timedelta(hours=1))
     assert_type(store, hs.WindowStore)
     store.put("ann", 1, 1_000)
@@ -35,7 +35,7 @@ def clicks(s: hs.HybridStore) -> list[tuple[int, Any]]:
     return list(store.fetch("ann", 0, 9_000))
 
 
-def careful(directory: str) -> hs.HybridStore | None:
+def careful(directory: str) -> hs.State | None:
     try:
         return hs.open(directory, lazy=False, debug=True)
     except hs.StateLockedError as error:
@@ -48,5 +48,5 @@ def careful(directory: str) -> hs.HybridStore | None:
     return None
 
 
-def restored(s: hs.HybridStore) -> hs.RestoreReport | None:
+def restored(s: hs.State) -> hs.RestoreReport | None:
     return s.restore_report

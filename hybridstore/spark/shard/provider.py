@@ -99,7 +99,7 @@ class ShardMetrics:
 class StateStore(NamedStores):
     """One version of a shard, for reading or for writing the next. Made by `StateStoreProvider`; for one thread.
 
-    The stores are opened as with a `HybridStore`: by `key_value`, `window`, and the other kinds, or by `open(name,
+    The stores are opened as with a `State`: by `key_value`, `window`, and the other kinds, or by `open(name,
     kind, parameters)`.
 
     >>> from hybridstore.spark.launches import begin
