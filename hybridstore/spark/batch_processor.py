@@ -14,6 +14,7 @@ from .operator import spark_schema
 from .session import prepare
 from .sharding import SHARD_COLUMN, check_key, shard_column
 from .shipped import carried
+from .worker import by_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +27,8 @@ def process_batch(df: DataFrame, program: Any, tasks: int) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
+    from .ticks import with_every_shard
+
     session = df.sparkSession
     prepare(session)
     zone = session.conf.get("spark.sql.session.timeZone")
@@ -37,7 +40,8 @@ def process_batch(df: DataFrame, program: Any, tasks: int) -> DataFrame:
     wanted = spark_schema(program.output_schema(rows))
     function = BatchFunction(program, tasks, rows, arrow_schema(wanted, zone))
     sharded = df.select("*", shard_column(df.schema, program.key, tasks, program.null_keys))
-    return sharded.repartitionById(tasks, f.col(SHARD_COLUMN)).mapInArrow(carried(function), wanted)
+    shard = f.pmod(f.col(SHARD_COLUMN), f.lit(tasks))
+    return with_every_shard(sharded, tasks).repartitionById(tasks, shard).mapInArrow(carried(function), wanted)
 
 
 class BatchFunction:
@@ -47,11 +51,8 @@ class BatchFunction:
         self.program, self.tasks, self.rows, self.output = program, tasks, rows, output
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        table = pa.Table.from_batches([batch.drop_columns([SHARD_COLUMN]) for batch in batches], self.rows)
-        runner = self.program.open(StoreGroup(lambda body: None))
-        runner.begin_alone(int(time.time() * 1000), 0 if context is None else context.partitionId(), self.tasks)
-        yield from runner.process(table, self.output).to_batches()
+        # Each call has a tick of its shard, also below a `coalesce`, where the number of the task does not say it.
+        for shard, table in by_shard([part for part in batches if part.num_rows], self.tasks):
+            runner = self.program.open(StoreGroup(lambda body: None))
+            runner.begin_alone(int(time.time() * 1000), shard, self.tasks)
+            yield from runner.process(table.cast(self.rows), self.output).to_batches()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -65,6 +66,9 @@ NOTES_AT_ONCE: Final = 8
 # What the rows of a batch pay for a replayed record, which the load has only read (1.1 µs for counts of 100,000 keys,
 # 1.7 µs for sliding windows).
 APPLYING_MS: Final = 0.001
+# Added to the attempt of a call that knows its shards, in a batch in which calls without rows process shards, too
+# (`ShardWork.everywhere`): the objects of calls that know count. A multiple of what tells the notes of attempts apart.
+KNOWN: Final = 1 << 40
 # PySpark's worker runs the garbage collector after every task: 0.25 s for half a million records that are not frozen.
 _tasks = Tasks()
 
@@ -134,16 +138,15 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
         tables: list[pa.Table] = []
         arrived = by_shard(received, operator.shards)
         program, is_first = operator.program, batch.number == batch.claim.first
-        everywhere = program.empty_shards == "batch" or (is_first and program.begins_everywhere)
-        if batch.changed or everywhere:
-            arrived = with_all(operator, batch.partition, arrived)
+        if batch.changed or program.empty_shards == "batch" or (is_first and program.begins_everywhere):
+            arrived = work.everywhere(arrived)
         work.begin([shard for shard, _ in arrived])
         for shard, table in arrived:
-            results = hand_over(function, batch, shard, table, read_ms)
+            results = hand_over(function, work.batch, shard, table, read_ms)
             if results is None:
                 results = work.shard(shard, table, read_ms)
                 if work.moved_ms is not None:
-                    note_load(function, batch, shard, work.moved_ms)
+                    note_load(function, work.batch, shard, work.moved_ms)
             else:
                 # the worker's copy of the shard from the time before the holder started
                 CACHE.drop(work.storage.url)
@@ -179,16 +182,6 @@ def by_shard(received: list[pa.RecordBatch], shards: int) -> list[tuple[int, pa.
     if len(called) == 1:
         return [(called.pop(), table)]
     return [(shard, table.filter(pc.equal(column, shard))) for shard in sorted(called)]
-
-
-def with_all(operator: Operator, task: int, arrived: list[tuple[int, pa.Table]]) -> list[tuple[int, pa.Table]]:
-    """Return the rows of each shard of a task, also of shards without rows. `arrived` is returned if a row belongs to a
-    shard of another task (then the task cannot know its shards), or if the schema of the input is not known.
-    """
-    mine, tables = operator.shards_of(task), dict(arrived)
-    if operator.input is None or any(shard not in mine for shard in tables):
-        return arrived
-    return [(shard, tables.get(shard, operator.input.empty_table())) for shard in mine]
 
 
 def number_of(attempt: int, placement: Literal["worker", "holder"]) -> int:
@@ -289,19 +282,47 @@ class ShardWork:
             warn("operator %r, shard %d: %s", operator.name, shard, "; ".join(store.loaded.skipped), logger=SPARK)
         return results
 
+    def everywhere(self, arrived: list[tuple[int, pa.Table]]) -> list[tuple[int, pa.Table]]:
+        """Return the rows of each shard of the call, also of shards without rows.
+
+        A row or a tick says whose call it is. A call without either is taken for that of the task's number, unless
+        tasks have moved: such a call has no shards, which wait for their next row or tick. What a call without rows
+        commits ranks below the objects of calls that know their shards (`KNOWN`). O(shards of the task), one list each.
+        """
+        operator, batch = self.operator, self.batch
+        if operator.input is None:
+            return arrived
+        tables, empty = dict(arrived), operator.input.empty_table()
+        task = operator.task_of(arrived[0][0]) if arrived else batch.partition
+        mine = operator.shards_of(task)
+        if not arrived and has_moved(self.storage):
+            return []
+        if (not arrived or batch.number == batch.claim.first) and any(map(self._was_called, mine)):
+            self._note_moved()
+            if not arrived:
+                return []
+        if arrived:
+            self.batch = replace(batch, attempt=batch.attempt + KNOWN)
+        return [(shard, tables.get(shard, empty)) for shard in mine]
+
+    def _was_called(self, shard: int) -> bool:
+        """Whether this task, below a `coalesce`, has done the batch for a shard before."""
+        return self._provider(shard).was_called(self.batch.number)
+
     def begin(self, arrived: Sequence[int]) -> None:
         """Write notes for the task's shards without rows (all but `arrived`), after a check of the next task's shards.
 
-        A task without rows finds its shards by its number. With a union or a coalesce, tasks do not run under their own
-        number, so these notes may be for other shards. A note does not count if an attempt with rows has committed the
-        batch. Raises SkippedBatchError, StaleAttemptError, CannotCommitError. O(shards of the task), one create each.
+        A call without rows finds its shards by the task's number. With a union or a coalesce, tasks do not run under
+        their own number, so these notes may be for other shards. A note does not count if an attempt with rows has
+        committed the batch. Raises SkippedBatchError, StaleAttemptError, CannotCommitError. O(shards of the task), one
+        create each.
         """
         operator, batch = self.operator, self.batch
-        mine = operator.shards_of(batch.partition)
-        if not mine or any(shard not in mine for shard in arrived):
+        task = operator.task_of(arrived[0]) if arrived else batch.partition
+        mine = operator.shards_of(task)
+        if not mine or task != batch.partition:
             self._note_moved()
-            return
-        if arrived:
+        elif arrived:
             self._check_neighbour()
         empty = [self._provider(shard) for shard in mine if shard not in arrived]
         self._providers += empty

@@ -15,7 +15,7 @@ from recovery.layout import MOVED
 from tests.tools.spark_jobs import Job, Source, count, expected, failure, row
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -119,3 +119,79 @@ def test_a_query_goes_on_with_other_numbers_of_shards(source: Source, job: Job) 
     assert hs.rescale(job.checkpoint, "op", shards=3, spark=source.spark).done
     go_on(3)
     assert job.rows == expected(source.batches)
+
+
+class Counted:
+    """A class for transformWithState: rows so far, and who is reminded of them by the clock of the next batch."""
+
+    def init(self, handle: Any) -> None:
+        self.handle, self.n = handle, handle.getValueState("n", "n long")
+
+    def handleInitialState(self, key: Any, row: Any, timers: Any) -> None:
+        self.n.update((row.n,))
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:
+        from pyspark.sql import Row
+
+        self.n.update(((self.n.get() or (0,))[0] + len(list(rows)),))
+        if timers.getCurrentProcessingTimeInMs() > 0:
+            self.handle.registerTimer(timers.getCurrentProcessingTimeInMs())
+        yield Row(k=key[0], n=self.n.get()[0])
+
+    def handleExpiredTimer(self, key: Any, timers: Any, info: Any) -> Any:
+        from pyspark.sql import Row
+
+        yield Row(k=key[0], n=-self.n.get()[0])
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("mode", ["None", "ProcessingTime"])
+@pytest.mark.parametrize("shape", ["one", "two", "union"])
+def test_a_class_of_sparks_below_plans_that_move_tasks(
+    source: Source, job: Job, tmp_path: Path, mode: str, shape: str
+) -> None:
+    from hybridstore import spark as hsp
+
+    known = {f"k{i}": 100 * (i + 1) for i in range(9)}
+    initial = source.spark.createDataFrame(list(known.items()), "k string, n long").groupBy("k")
+    asked: Any = ("k string, n long", "Update", mode, initial)
+    other = Source(tmp_path / "other", source.spark)
+    # a batch without rows, rows for one task only, for some, for none, for all, over two starts
+    for start, batches in enumerate(((0, 1, 3), (0, 2, 9, 4))):
+        for keys in batches:
+            source.add(*(row(f"k{i}") for i in range(keys)))
+            other.add(*(row(f"o{i}") for i in range(start)))
+        out = hsp.transform_with_state(
+            source.stream().groupBy("k"),
+            Counted(),
+            *asked,
+            name="op",
+            checkpoint=str(job.checkpoint),
+            shards=5,
+            tasks=4,
+        )
+        if shape == "union":
+            job.run(other.stream().selectExpr("k", "v as n").union(out))
+        else:
+            job.run(out.coalesce(1 if shape == "one" else 2))
+    expected: dict[int, list[tuple[str, int]]] = {}
+    for number, batch in enumerate(source.batches):
+        for each in batch:
+            known[each["k"]] += 1
+        reminded = [(key, -known[key]) for key in (each["k"] for each in batch)] if mode == "ProcessingTime" else []
+        expected[number] = sorted([*((each["k"], known[each["k"]]) for each in batch), *reminded])
+    kept = {number: [row for row in rows if row[0].startswith("k")] for number, rows in job.rows.items()}
+    assert kept == expected
+    assert (job.checkpoint / "hybridstore/op" / MOVED).exists()
+
+
+def test_the_initial_state_of_a_batch_dataframe_below_a_coalesce(spark: "SparkSession") -> None:
+    from hybridstore import spark as hsp
+
+    initial = spark.createDataFrame([(f"k{i}", 100) for i in range(9)], "k string, n long").groupBy("k")
+    df = spark.createDataFrame([(f"k{i}",) for i in range(12)], "k string").groupBy("k")
+    out = hsp.transform_with_state(df, Counted(), "k string, n long", initialState=initial, name="op", shards=4)
+    rows = out.coalesce(1).collect()
+    assert sorted(map(tuple, rows)) == sorted((f"k{i}", 101 if i < 9 else 1) for i in range(12))

@@ -110,6 +110,11 @@ class AttemptLog:
         names = {name for name in self.objects.names(version - 1) if name.version == version}
         return any(name.attempt != NOTE and note(version, name.launch, name.attempt | 1) in names for name in names)
 
+    def was_called(self, version: int, launch: int, attempt: int) -> bool:
+        """True when an attempt, whose number is odd, or its holder has left an object of a version. One list."""
+        names = [name for name in self.objects.names(version - 1) if name.version == version and name.attempt != NOTE]
+        return any(note(version, name.launch, name.attempt | 1) == note(version, launch, attempt) for name in names)
+
     def _skipped(self, first: int, last: int, newest: int) -> SkippedBatchError:
         what = f"batch {first - 1}" if first == last else f"batches {first - 1} to {last - 1}"
         return SkippedBatchError(

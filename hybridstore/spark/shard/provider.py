@@ -345,6 +345,12 @@ class StateStoreProvider:
         """
         return self.log.was_called_twice(version)
 
+    def was_called(self, version: int) -> bool:
+        """True when this provider's attempt has left an object of the batch `version`, for rows or without. One list.
+        Takes an attempt's number.
+        """
+        return self.log.was_called(version + 1, self._claimed(version).launch, next(self._attempts))
+
     def _ended(self, store: StateStore) -> None:
         if self._open is store:
             self._open = None
