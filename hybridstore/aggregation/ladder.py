@@ -60,51 +60,27 @@ class LadderState(WindowState):
                 rung[1] = hi + 1
 
     def update(self, ts: int, value: Any, lo: int) -> Any:
-        strategy = self.strategy
-        if ts < self.newest:
-            self.push(ts, value, lo)
+        if not self.push(ts, value, lo):
             return self.value()
-        # `TimeLog.push`, inlined: a call costs a twentieth of a record's time
-        end = self.end
-        if not end & 63:
-            self.roll()
-        self.newest = ts
-        self.times.append(ts)
-        self.values.append(value)
-        self.end = end + 1
-        head = self.head
-        oldest = self.oldest
-        if oldest < lo:
-            times = self.old_times
-            if oldest >= 0 and head + 1 < len(times) and (oldest := times[head + 1]) >= lo:
-                if head < 31:
-                    self.head = head = head + 1
-                else:
-                    self.trim(32)
-                    head = 0
-                self.start += 1
-                self.oldest = oldest
-            else:
-                self.expire(lo)
-                head = self.head
+        strategy = self.strategy
         start = self.start
         at = self.lo
         add = strategy.add
         if at < start:
-            if (at < 0 and end - start < strategy.promote - 1) or (at := self._climb()) < 0:
+            if (at < 0 and self.end - start < strategy.promote) or (at := self._climb()) < 0:
                 return self._add_up()
             running = self.running
-        elif self.hi == end:
+        elif self.hi == self.end - 1:
             running = self.running = add(self.running, value)
-            self.hi = end + 1
+            self.hi += 1
         else:
             return self.value()
         if at > start:
             if strategy.copy is not None:
                 running = strategy.copy(running)
-            stop = head + at - start
+            stop = self.head + at - start
             values = self.old_values
-            gap = values[head:stop] if stop <= len(values) else self.slice(start, at)
+            gap = values[self.head : stop] if stop <= len(values) else self.slice(start, at)
             running = reduce(add, gap, running)
             return running if strategy.result is None else strategy.result(running)
         if strategy.result is not None:

@@ -156,13 +156,17 @@ class SubtractState(MergeLadderState):
     def update(self, ts: int, value: Any, lo: int) -> Any:
         strategy = self.strategy
         total = self.total
-        if (
-            ts < self.newest
-            or total is _UNKNOWN
-            or (
-                value.__class__ not in strategy.exact_kinds
-                and strategy.exact_types is not None
-                and not strategy.exact_for(value)
+        # a sum of ints takes two operators in place of two calls
+        plain = strategy.plain and type(value) is int and type(total) is int
+        if ts < self.newest or (
+            not plain
+            and (
+                total is _UNKNOWN
+                or (
+                    value.__class__ not in strategy.exact_kinds
+                    and strategy.exact_types is not None
+                    and not strategy.exact_for(value)
+                )
             )
         ):
             self.insert(ts, value)
@@ -177,7 +181,7 @@ class SubtractState(MergeLadderState):
         self.times.append(ts)
         self.values.append(value)
         self.end = end + 1
-        total = strategy.add(total, value)
+        total = total + value if plain else strategy.add(total, value)
         if self.oldest < lo:
             head = self.head
             try:
@@ -185,7 +189,8 @@ class SubtractState(MergeLadderState):
             except IndexError:
                 oldest = -1
             if oldest >= lo:
-                total = self.total = strategy.subtract(total, self.old_values[head])
+                expired = self.old_values[head]
+                total = total - expired if plain else strategy.subtract(total, expired)
                 if head < 31:
                     self.head = head + 1
                 else:
@@ -196,8 +201,9 @@ class SubtractState(MergeLadderState):
                 self.total = total
                 self.expire(lo)
                 total = self.total
-        else:
-            self.total = total
+        self.total = total
+        if plain:
+            return total
         if strategy.result is not None:
             return strategy.result(total)
         return total if strategy.copy is None else strategy.copy(total)
@@ -210,47 +216,8 @@ class SubtractState(MergeLadderState):
         return 1 if self.total is not _UNKNOWN else super().aggregates_held()
 
 
-class SumState(SubtractState):
-    """The same for a plain sum: two operators in place of two calls."""
-
-    __slots__ = ()
-
-    def update(self, ts: int, value: Any, lo: int) -> Any:
-        total = self.total
-        if ts < self.newest or type(value) is not int or type(total) is not int:
-            return super().update(ts, value, lo)
-        end = self.end
-        if not end & 63:
-            self.roll()
-        self.newest = ts
-        self.times.append(ts)
-        self.values.append(value)
-        self.end = end + 1
-        total += value
-        if self.oldest < lo:
-            head = self.head
-            try:
-                oldest = self.old_times[head + 1]
-            except IndexError:
-                oldest = -1
-            if oldest < lo:
-                self.total = total
-                self.expire(lo)
-                # without floats the total is its own result
-                return self.total
-            total -= self.old_values[head]
-            if head < 31:
-                self.head = head + 1
-            else:
-                self.trim(32)
-            self.start += 1
-            self.oldest = oldest
-        self.total = total
-        return total
-
-
-class TotalsState(SubtractState):
-    """The same for a count and a sum of one column, a frequent pair in topologies: no call per value."""
+class NumbersState(SubtractState):
+    """The same for a sum or a mean of one column, and a count, as topologies ask for: no call per value."""
 
     __slots__ = ()
 
@@ -259,13 +226,18 @@ class TotalsState(SubtractState):
         if ts < self.newest or type(value) is not int:
             return super().update(ts, value, lo)
         strategy = self.strategy
+        at = strategy.number_at
         if total is _UNKNOWN:
             if self.end > self.start or self.inexact_until >= 0:
                 return super().update(ts, value, lo)
             # the first record, or the first after a pause
             self.total = total = strategy.init()
             self.oldest = ts
-        elif type(total[strategy.sum_at]) is not int:
+        if strategy.averages:
+            sums, count = total[at]
+        else:
+            sums = total[at]
+        if type(sums) is not int:
             return super().update(ts, value, lo)
         end = self.end
         if not end & 63:
@@ -274,74 +246,6 @@ class TotalsState(SubtractState):
         self.times.append(ts)
         self.values.append(value)
         self.end = end + 1
-        if self.oldest < lo:
-            times, values = self.old_times, self.old_values
-            head = first = self.head
-            try:
-                oldest = times[head + 1]
-            except IndexError:
-                oldest = -1
-            if oldest >= lo and type(expired := values[head]) is int:
-                # one value expires for the new one: the count stays
-                total[strategy.sum_at] += value - expired
-                if head < 31:
-                    self.head = head + 1
-                else:
-                    self.trim(32)
-                self.start += 1
-                self.oldest = oldest
-                return tuple(total)
-            total[strategy.count_at] += 1
-            total[strategy.sum_at] += value
-            if times[-1] < lo:
-                self.expire(lo)
-                return tuple(self.total)
-            # all expired values are in the oldest block
-            while (oldest := times[head]) < lo and type(expired := values[head]) is int:
-                total[strategy.sum_at] -= expired
-                head += 1
-            total[strategy.count_at] -= head - first
-            self.start += head - first
-            self.oldest = oldest
-            if head < 32:
-                self.head = head
-            else:
-                self.trim(head)
-            if oldest < lo:
-                self.expire(lo)
-            return tuple(total)
-        total[strategy.count_at] += 1
-        total[strategy.sum_at] += value
-        return tuple(total)
-
-
-class MeanState(SubtractState):
-    """The same for a mean of one column, by itself or with a count."""
-
-    __slots__ = ()
-
-    def update(self, ts: int, value: Any, lo: int) -> Any:
-        total = self.total
-        if ts < self.newest or type(value) is not int:
-            return super().update(ts, value, lo)
-        strategy = self.strategy
-        if total is _UNKNOWN:
-            if self.end > self.start or self.inexact_until >= 0:
-                return super().update(ts, value, lo)
-            # the first record, or the first after a pause
-            self.total = total = strategy.init()
-            self.oldest = ts
-        elif type(total[strategy.mean_at][0]) is not int:
-            return super().update(ts, value, lo)
-        end = self.end
-        if not end & 63:
-            self.roll()
-        self.newest = ts
-        self.times.append(ts)
-        self.values.append(value)
-        self.end = end + 1
-        mean_at = strategy.mean_at
-        sums, count = total[mean_at]
         sums += value
         more = 1
         if self.oldest < lo and (times := self.old_times)[-1] >= lo:
@@ -358,18 +262,21 @@ class MeanState(SubtractState):
                 self.head = head
             else:
                 self.trim(head)
-        count += more
-        total[mean_at] = (sums, count)
+        number: float
+        if strategy.averages:
+            count += more
+            total[at] = (sums, count)
+            number = sums / count
+        else:
+            number = total[at] = sums
         if len(total) > 1:
-            total[strategy.count_at] += more
+            rows = total[1 - at] = total[1 - at] + more
         if self.oldest < lo:
             self.expire(lo)
             return strategy.finish(self.total)
         if len(total) == 1:
-            return (sums / count,)
-        # of rows, which may lack the value
-        rows = total[strategy.count_at]
-        return (rows, sums / count) if mean_at else (sums / count, rows)
+            return (number,)
+        return (rows, number) if at else (number, rows)
 
 
 class CountState(SubtractState):
@@ -446,16 +353,16 @@ class Subtract(Strategy[SubtractState]):
     name = "subtract"
 
     __slots__ = (
+        "averages",
         "commutative",
-        "count_at",
         "exact_kinds",
         "exact_types",
         "fan",
-        "mean_at",
+        "number_at",
         "parts",
+        "plain",
         "promote",
         "state",
-        "sum_at",
     )
 
     def __init__(self, aggregator: Aggregator, *, force: bool = False) -> None:
@@ -480,21 +387,16 @@ class Subtract(Strategy[SubtractState]):
         self.commutative = aggregator.commutative
         self.fan = 32
         self.promote = 8
-        self.state: type[SubtractState] = SubtractState
-        if kind := _kind(aggregator):
-            self.state = SumState if kind == "sum" else CountState
-        self.count_at = self.sum_at = self.mean_at = 0
-        if isinstance(aggregator, Combined) and len(aggregator.columns) == 1:
-            kinds = [_kind(part) for part in aggregator.parts]
-            if sorted(kinds) == ["count", "sum"]:
-                self.count_at, self.sum_at = kinds.index("count"), kinds.index("sum")
-                self.state = TotalsState
+        kind = _kind(aggregator)
+        self.plain = kind == "sum"
+        self.state: type[SubtractState] = CountState if kind == "count" else SubtractState
+        self.number_at, self.averages = 0, False
         if isinstance(aggregator, Combined) and len(aggregator.columns) == 1 and self.exact_types is not None:
             kinds = ["mean" if part.add is mean_add else _kind(part) for part in aggregator.parts]
-            if sorted(kinds) in (["mean"], ["count", "mean"]):
-                self.mean_at = kinds.index("mean")
-                self.count_at = 1 - self.mean_at
-                self.state = MeanState
+            if sorted(kinds) in (["sum"], ["count", "sum"], ["mean"], ["count", "mean"]):
+                self.number_at = 1 - kinds.index("count") if "count" in kinds else 0
+                self.averages = "mean" in kinds
+                self.state = NumbersState
         self.parts: tuple[Part, ...] | None = _parts(aggregator)
         """What an aggregate is made of, if that is counts, sums and means alone: see `slid`."""
         if self.exact_types is not None:
