@@ -24,7 +24,7 @@ START = 1_700_000_000_000
 
 def _state(folder: Path) -> Any:
     never = hs.CheckpointPolicy(max_restore=timedelta(days=1))
-    return hs.open(folder, durability="os", checkpoint=never, progress=lambda *_: None)
+    return hs.open(folder, durability="os", checkpoints=never, progress=lambda *_: None)
 
 
 def measure(folder: Path, records: int) -> dict[str, float]:

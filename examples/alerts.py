@@ -26,7 +26,7 @@ def job(spark: SparkSession, reports: str, checkpoint: str) -> DataFrame:
     """The alerts of a folder of JSON files, one file a batch; a host called `clock` reports only that time goes by."""
     schema = "host string, severity int, time timestamp"
     events = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(reports)
-    return alerts.apply(events, "alerts", checkpoint=checkpoint, shards=1).where("host <> 'clock'")
+    return alerts.apply(events, "alerts", location=checkpoint, shards=1).where("host <> 'clock'")
 
 
 def write_reports(folder: Path) -> None:

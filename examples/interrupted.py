@@ -94,10 +94,10 @@ def run_in_plain_python(options: argparse.Namespace, work: Path) -> None:
         # the last commit is written after the end of the run, so that it is asked for again
         for row in topology.run(
             rows,
-            state=state_of(options, work, name),
+            location=state_of(options, work, name),
             shards=options.shards,
             commit_rows=size,
-            checkpoint=CHECKPOINTS,
+            checkpoints=CHECKPOINTS,
             replay_last=True,
         ):
             if row.commit != at:

@@ -25,7 +25,7 @@ def job(spark: SparkSession, clicks: str, checkpoint: str) -> DataFrame:
     """The sessions of a folder of JSON files, one file a batch."""
     schema = "user string, page string, time timestamp"
     events = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(clicks)
-    return sessions.apply(events, "sessions", checkpoint=checkpoint, shards=2)
+    return sessions.apply(events, "sessions", location=checkpoint, shards=2)
 
 
 def write_clicks(folder: Path) -> list[dict[str, Any]]:

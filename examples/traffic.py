@@ -48,7 +48,9 @@ def job(
         # so often that a log of this size shows checkpoints; leave the policy out and a restart takes under a second
         policy = hs.CheckpointPolicy(every_commits=4)
         state = states and f"{states}/{name}"
-        counted = topology.apply(requests, name, checkpoint=checkpoint, shards=shards, policy=policy, state=state)
+        counted = topology.apply(
+            requests, name, location=checkpoint, shards=shards, checkpoints=policy, state_location=state
+        )
         writer = counted.writeStream.format("parquet").option("checkpointLocation", checkpoint)
         yield writer.trigger(availableNow=True).start(os.path.join(results, name))
 

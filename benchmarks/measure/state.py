@@ -32,7 +32,7 @@ def scratch(parent: Path | None = None) -> Iterator[Path]:
 
 def open_state(folder: Path, durability: Literal["commit", "os"] = "os", **options: Any) -> State:
     """Open a state that makes no checkpoint of its own accord; by default its commits are left to the kernel."""
-    return open_store(folder, durability=durability, checkpoint=NEVER, **options)
+    return open_store(folder, durability=durability, checkpoints=NEVER, **options)
 
 
 def window_of(state: State, stream: Stream, name: str = "events") -> Any:

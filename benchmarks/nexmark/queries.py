@@ -325,8 +325,8 @@ def results_of(query: Query, events: Events, *, arrow: bool = False, **options: 
     for number, topology in enumerate(query.stages):
         given = rows if number == 0 else results
         flush = topology.complete().custom is None or topology.complete().joined is not None
-        state = options.get("state")
-        of_stage = options if state is None else {**options, "state": Path(state) / str(number)}
+        state = options.get("location")
+        of_stage = options if state is None else {**options, "location": Path(state) / str(number)}
         results = [dict(row) for row in topology.run(given, flush=flush, **of_stage)]
     return results
 

@@ -185,7 +185,7 @@ def _restart(folder: Path, kind: Kind, span: int, content: list[Any]) -> tuple[f
     gc.collect()
     gc.freeze()
     started = process_time()
-    state = hs.open(folder, durability="os", checkpoint=NEVER, progress=lambda *_: None)
+    state = hs.open(folder, durability="os", checkpoints=NEVER, progress=lambda *_: None)
     opened = process_time() - started
     settle(state.group)
     whole = process_time() - started

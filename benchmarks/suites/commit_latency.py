@@ -42,7 +42,7 @@ def run(
     place = Path(folder) / "state"
     numbers = array("q", range(records))
     dice = random.Random(11)
-    with open_store(place, durability="os", checkpoint=NEVER) as state:
+    with open_store(place, durability="os", checkpoints=NEVER) as state:
         store = state.key_value("records")
         for at in range(0, records, _FILL_ROWS):
             store.put_all({_key(i): _value(i) for i in range(at, min(at + _FILL_ROWS, records))})
@@ -50,7 +50,7 @@ def run(
         state.checkpoint(wait=True)
     policy = NEVER if every is None else CheckpointPolicy(every_commits=every, max_restore="1 day")
     seconds = array("d", bytes(8 * commits))
-    with open_store(place, durability=durability, checkpoint=policy) as state:
+    with open_store(place, durability=durability, checkpoints=policy) as state:
         store = state.key_value("records")
         while state.hydrate(1000):
             pass

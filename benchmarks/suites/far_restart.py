@@ -133,7 +133,7 @@ def _store(state: hs.State, workload: str, records: int) -> Any:
 def fill(workload: str, url: str, options: dict[str, str], records: int, block: int, cache: str) -> int:
     """Make a state whose newest rows are in the changelog only; returns the bytes of its packs. For a fresh process."""
     tuning = Tuning(block_records=block)
-    with hs.open(url, storage_options=options, cache=cache, checkpoint=NEVER, _tuning=tuning) as state:
+    with hs.open(url, storage_options=options, cache=cache, checkpoints=NEVER, _tuning=tuning) as state:
         store = _store(state, workload, records)
         split = records - min(TAIL, records // 2)
         for start in [*range(0, split, COMMIT), split]:
@@ -183,11 +183,11 @@ def restart(way: str, workload: str, url: str, options: dict[str, str], records:
     numbers = list(batch) if batch else random.Random(records).sample(range(records), min(BATCH, records))
     CloudStorage(url, options)._client.store()  # what the import of obstore costs is no part of a restart
     with TemporaryDirectory() as folder, asked() as counts:
-        opening: dict[str, Any] = {"storage_options": options, "cache": cache, "checkpoint": NEVER}
+        opening: dict[str, Any] = {"storage_options": options, "cache": cache, "checkpoints": NEVER}
         place: Any = url
         started, worked = perf_counter(), process_time()
         if way in ("download", "replay"):
-            place, opening = Path(folder), {"checkpoint": NEVER}
+            place, opening = Path(folder), {"checkpoints": NEVER}
             _copy(way, url, options, place)
         with hs.open(place, at=None if way == "writer" else "newest", **opening) as state:
             opened, rounds_open = perf_counter(), counts.rounds

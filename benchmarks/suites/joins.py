@@ -135,7 +135,7 @@ def _rate(folder: Path, how: str, inputs: Any, given: dict[str, list[Row]], rows
     results: list[Any] = []
     with scratch(folder) as place:
         began = process_time()
-        run = joined(how).run(inputs, place / "state", checkpoint=NEVER, commit_rows=_COMMIT_ROWS)
+        run = joined(how).run(inputs, place / "state", checkpoints=NEVER, commit_rows=_COMMIT_ROWS)
         for row in run.tables() if tables else run:
             results.append(row)  # noqa: PERF402  # what a consumer does
         seconds = process_time() - began
@@ -153,7 +153,7 @@ def _logged(folder: Path, rows: int) -> Line:
         tagged(joined("left").joined, given),  # type: ignore[arg-type]
         key=lambda row: row[1]["paid" if row[0] else "ordered"],
     )
-    with scratch(folder) as place, Engine(joined("left"), place, durability="os", checkpoint=NEVER) as engine:
+    with scratch(folder) as place, Engine(joined("left"), place, durability="os", checkpoints=NEVER) as engine:
         for at in range(0, len(ordered), _COMMIT_ROWS):
             engine.process_many(ordered[at : at + _COMMIT_ROWS])
             engine.commit()

@@ -66,7 +66,7 @@ def run(folder: Path, keys: int, shards: int) -> bool:
     write(0, spark.range(keys))
     old = events().groupBy("k").agg(f.count("*").alias("n"), f.avg("v").alias("mean"))
     timed("Spark's query", lambda: run_to_end(old, folder / "old", "noop", "update"))
-    results = TOPOLOGY.apply(events(), "totals", checkpoint=str(folder / "new"), shards=shards)
+    results = TOPOLOGY.apply(events(), "totals", location=str(folder / "new"), shards=shards)
     report = timed("the move", lambda: hs.import_spark(folder / "old", results))
     for sentence in report.sentences():
         print(f"    {sentence}")

@@ -73,7 +73,7 @@ def run(query: str, events: int, arrow: bool, folder: str, kill: bool, checkpoin
     options: dict[str, Any] = {"position": "number", "commit_rows": commit_rows_of(all_events), "replay_last": True}
     flush = topology.complete().custom is None
     begun, processor, first = time.perf_counter(), time.process_time(), 0.0
-    results = topology.run(rows, place / "state", flush=flush, checkpoint=policy, **options)
+    results = topology.run(rows, place / "state", flush=flush, checkpoints=policy, **options)
     commit, pending = 0, list[dict[str, Any]]()
     with output.open("a") as file:
 

@@ -65,7 +65,7 @@ SPARK_DELTAS = 10
 
 
 def ours(shards: int, batch_seconds: float) -> Requests:
-    """Return the requests and bytes of a day, the state being where `state=` says."""
+    """Return the requests and bytes of a day, the state being where `state_location=` says."""
     batches = DAY / batch_seconds
     objects = BATCH.times(shards * batches)
     kept = CHECKPOINT.times(shards * max(CHECKPOINTS_A_DAY, batches / CHECKPOINT_BATCHES))
@@ -136,7 +136,7 @@ def section() -> list[str]:
         "",
         f"* What costs is PUTs, and these are shards x batches: {batch_puts / most.dollars:.1%} of the largest sum. "
         "Longer batches and fewer shards save in proportion; `tasks=` gives parallelism without more shards.",
-        "* Where `checkpoint=` itself is a URL, each Python process reads `offsets/<batch>` once a batch: at most "
+        "* Where `location=` itself is a URL, each Python process reads `offsets/<batch>` once a batch: at most "
         f"{PER_GET / PER_PUT:.0%} more, were every shard in a process of its own. Spark's own offsets and commits are "
         "the same files with either provider, and are not counted.",
         "* Storage itself, and traffic to another region, cost the same with either, and are not counted.",

@@ -40,7 +40,7 @@ def opened(path: Path, block_records: int = 4096, **options: Any) -> Any:
     else:
         tuning = Tuning(block_records=block_records)
     if "at" not in options:
-        options |= {"checkpoint": NEVER, "durability": "os"}
+        options |= {"checkpoints": NEVER, "durability": "os"}
     return hs.open(path, _tuning=tuning, **options)
 
 

@@ -165,7 +165,7 @@ def fill(folder: Path, name: str, count: int) -> None:
         )
         rows = _Rows(count)
         given = [{"k": k, "v": v, "t": t} for k, v, t in zip(rows.keys, rows.values, rows.times, strict=True)]
-        check(sum(1 for _ in topology.run(given, folder, checkpoint=NEVER)) == count, "results of the topology")
+        check(sum(1 for _ in topology.run(given, folder, checkpoints=NEVER)) == count, "results of the topology")
         return
     with open_state(folder) as state:
         put = cases()[name](state, _Rows(count))
@@ -198,7 +198,7 @@ def reopen(folder: str) -> dict[str, float]:
     plan = hs.plan(path)
     factor = SPEED.factor
     started = process_time()
-    state = hs.open(path, checkpoint=NEVER, progress=lambda *_: None)
+    state = hs.open(path, checkpoints=NEVER, progress=lambda *_: None)
     spent = process_time() - started
     report = state.restore_report
     check(plan.tail_counts == report.tail_counts == counted(path), "the number of records")

@@ -78,7 +78,7 @@ def restart(folder: str, stores: int, key: str, ts: int, derived: int) -> dict[s
     gc.collect()
     before, read_before = fresh_process.peak_bytes(), fresh_process.bytes_read()
     started = perf_counter()
-    state = hybridstore.open(folder, durability="os", checkpoint=NEVER, progress=lambda *_: None)
+    state = hybridstore.open(folder, durability="os", checkpoints=NEVER, progress=lambda *_: None)
     opened = perf_counter()
     group = state.stores
     first = group["events-0"]

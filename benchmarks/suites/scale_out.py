@@ -114,7 +114,7 @@ def plan(df: Any, engine: str, work: str, placement: str, folder: Path) -> tuple
     checkpoint = str(folder / "checkpoint")
     probed = Probed(program, str(folder / "notes"), checkpoint + "/hybridstore")
     options: dict[str, Any] = {"placement": placement} if placement else {}
-    answers = hsp.apply_program(df, probed, name="bench", checkpoint=checkpoint, shards=SHARDS, **options)
+    answers = hsp.apply_program(df, probed, name="bench", location=checkpoint, shards=SHARDS, **options)
     return answers.selectExpr("k", "window_end as ms", "n", "total") if work == "sliding" else answers, "append"
 
 

@@ -150,7 +150,7 @@ def spent(
     gc.freeze()
     began = process_time()
     results: list[Any] | None = [] if expected is not None else None
-    run = program(aggregate).run(given, state, checkpoint=checkpoint)
+    run = program(aggregate).run(given, state, checkpoints=checkpoint)
     for row in run.tables() if tables else run:
         if results is not None:
             results.append(row)

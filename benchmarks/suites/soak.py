@@ -130,7 +130,7 @@ def soak(folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
         df,
         program,
         name="soak",
-        checkpoint=str(checkpoint),
+        location=str(checkpoint),
         shards=asked.shards,
         placement=asked.placement,
         memory_limit=asked.memory_limit,

@@ -30,18 +30,18 @@ def hybridstore(df: Any, work: str, checkpoint: str, placement: Any, keys: int, 
         odds = hs.stream(name="right", key="k", timestamp="rt", columns=["rv"])
         near = evens.join(odds, within=f"{near_ms(keys, rows)} ms", select=SELECTED)
         inputs = dict(zip(("left", "right"), sides(df), strict=True))
-        return near.apply(inputs, "bench", checkpoint=checkpoint, shards=2, time="watermark"), "append"
+        return near.apply(inputs, "bench", location=checkpoint, shards=2, time="watermark"), "append"
     if work == "count":
         from tests.tools.spark_programs import RunningCount
 
-        asked: dict[str, Any] = {"name": "bench", "checkpoint": checkpoint, "shards": 2, "placement": placement}
+        asked: dict[str, Any] = {"name": "bench", "location": checkpoint, "shards": 2, "placement": placement}
         return hsp.apply_program(df, RunningCount(), **asked), "append"
     if work == "tumbling":
         topology = stream.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count(), emit="commit")
-        answers = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
+        answers = topology.apply(df, "bench", location=checkpoint, shards=2, placement=placement)
         return answers.selectExpr("k", "window_start as start", "n"), "append"
     topology = stream.windowed_by(hs.SlidingWindows("10 seconds")).aggregate(n=hs.Count(), total=hs.Sum("v"))
-    answers = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
+    answers = topology.apply(df, "bench", location=checkpoint, shards=2, placement=placement)
     return answers.selectExpr("k", "window_end as ms", "n", "total"), "append"
 
 
@@ -182,7 +182,7 @@ def transform_with_state(df: Any, work: str, pandas: bool, ours: str | None = No
     if ours is not None:
         from hybridstore import spark as hsp
 
-        place: dict[str, Any] = {"name": "bench", "checkpoint": ours, "shards": 2}
+        place: dict[str, Any] = {"name": "bench", "location": ours, "shards": 2}
         door = hsp.transform_with_state_in_pandas if pandas else hsp.transform_with_state
         return door(grouped, processor, OUT[work], "Update", "None", **place), "update"
     call = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
@@ -206,7 +206,7 @@ def apply_in_pandas(df: Any, work: str, ours: str | None = None) -> tuple[Any, s
     if ours is not None:
         from hybridstore import spark as hsp
 
-        place: dict[str, Any] = {"name": "bench", "checkpoint": ours, "shards": 2}
+        place: dict[str, Any] = {"name": "bench", "location": ours, "shards": 2}
         asked = (OUT[work], "state string", "update", GroupStateTimeout.NoTimeout)
         return hsp.apply_in_pandas_with_state(df.groupBy("k"), step, *asked, **place), "update"
     counts = df.groupBy("k").applyInPandasWithState(

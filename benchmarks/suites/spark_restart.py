@@ -84,7 +84,7 @@ def run(folder: Path, engine: str, turn: int) -> dict[str, Any]:
             os.link(path, source / path.name)
         df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).parquet(str(source))
         if engine == "hybridstore":
-            frame, mode = hsp.apply_program(df, RunningCount(), name="count", checkpoint=checkpoint, shards=2), "append"
+            frame, mode = hsp.apply_program(df, RunningCount(), name="count", location=checkpoint, shards=2), "append"
         else:
             frame, mode = df.groupBy("k").agg(f.count("v").alias("n"), f.sum("v").alias("total")), "update"
         writer = frame.writeStream.outputMode(mode).option("checkpointLocation", checkpoint)

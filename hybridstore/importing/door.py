@@ -28,7 +28,7 @@ _REFUSED: Final = re.compile(r"ImportRefusedError: (.*)")
 
 
 def import_spark(
-    checkpoint: str | PathLike[str],
+    location: str | PathLike[str],
     results: Any,
     operator: int | None = None,
     *,
@@ -39,7 +39,7 @@ def import_spark(
 ) -> ImportReport:
     """Move the state of an operator of Spark's own into an operator of ours, and return the report.
 
-    checkpoint  the checkpointLocation of the old query, which is stopped and has a stateful operator of Spark's; it
+    location    the checkpointLocation of the old query, which is stopped and has a stateful operator of Spark's; it
                 stays as it is
     results     what `topology.apply`, `hsp.transform_with_state`, ... has returned for the new query, with a new
                 checkpointLocation; its sources are those of the old query, in the same order
@@ -57,7 +57,7 @@ def import_spark(
     >>> old = events.groupBy("user").count().writeStream.format("noop").outputMode("update")
     >>> old.option("checkpointLocation", location).trigger(availableNow=True).start().awaitTermination()
     >>> totals = hs.stream(key="user", timestamp="ts").aggregate(n=hs.Count(), emit="commit")
-    >>> results = totals.apply(events, "totals", checkpoint=f"{location}-new", shards=1)
+    >>> results = totals.apply(events, "totals", location=f"{location}-new", shards=1)
     >>> report = hs.import_spark(location, results)
     >>> report.records, report.batch
     (1, 0)
@@ -66,7 +66,7 @@ def import_spark(
     known = applied_to(results)
     session = results.sparkSession
     prepare(session)
-    place = fspath(checkpoint)
+    place = fspath(location)
     old = locate(place, storage_options=storage_options or dict(known.operator.location.options))
     standing = Standing.of(ask(session, partial(_standing, old, known.operator.location, known.operator.name)))
     spark_operator = chosen(operators_of(session, place), operator, place)
@@ -75,8 +75,8 @@ def import_spark(
     records = load_state(known, move, where, standing, progress or quiet)
     ticks = None if known.ticks is None else {**known.ticks, "watermark_ms": standing.times.watermark_ms}
     ask(session, partial(_finish, old, known.operator.location, standing, ticks))
-    location, seconds = known.operator.location.checkpoint, time.perf_counter() - started
-    return ImportReport(where, known.operator.name, location, known.operator.shards, records, standing.batch, seconds)
+    new, seconds = known.operator.location.checkpoint, time.perf_counter() - started
+    return ImportReport(where, known.operator.name, new, known.operator.shards, records, standing.batch, seconds)
 
 
 def applied_to(results: Any) -> Applied:

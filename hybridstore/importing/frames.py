@@ -62,7 +62,7 @@ def backfill(
     >>> from pyspark.sql import Row
     >>> history = spark.createDataFrame([Row(user="ann", ts=100), Row(user="bob", ts=200)])
     >>> totals = hs.stream(key="user", timestamp="ts").aggregate(n=hs.Count(), emit="commit")
-    >>> results = totals.apply(events, "totals", checkpoint=location, shards=1)
+    >>> results = totals.apply(events, "totals", location=location, shards=1)
     >>> report = hs.backfill(history, results, write=lambda df: print(df.count()))
     2
     >>> writer = results.writeStream.foreachBatch(lambda df, batch: print(batch, df.collect()))
@@ -111,7 +111,7 @@ def initial_state(
 
     >>> from pyspark.sql import Row
     >>> totals = hs.stream(key="user", timestamp="ts").aggregate(n=hs.Count(), emit="commit")
-    >>> results = totals.apply(events, "totals", checkpoint=location, shards=1)
+    >>> results = totals.apply(events, "totals", location=location, shards=1)
     >>> report = hs.initial_state(spark.createDataFrame([Row(user="ann", n=40)]), results)
     >>> writer = results.writeStream.foreachBatch(lambda df, batch: print(batch, df.collect()))
     >>> query = writer.option("checkpointLocation", location).trigger(availableNow=True).start()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    path: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
+    location: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> InspectedState | InspectedShards:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
     location; or into a place on an object store (`s3://`, `gs://`, `az://`, `abfss://`), of which only the needed parts
@@ -38,4 +38,4 @@ def inspect(
     """
     from .api import inspect as look  # imported at the first use: a job that never inspects does not pay for it
 
-    return look(path, at, storage_options)
+    return look(location, at, storage_options)

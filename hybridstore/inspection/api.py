@@ -358,7 +358,7 @@ class InspectedShards(Mapping[str, InspectedState]):
         them have committed; see `Followed`. Raises ValueError for an unknown operator, or if it must be named.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
-        >>> query = minutes.aggregate(n=hs.Count()).apply(events, "minutes", checkpoint=location, shards=2)
+        >>> query = minutes.aggregate(n=hs.Count()).apply(events, "minutes", location=location, shards=2)
         >>> writer = query.writeStream.format("noop").option("checkpointLocation", location)
         >>> writer.trigger(availableNow=True).start().awaitTermination()
         >>> hs.inspect(location).follow("minutes").version
@@ -385,7 +385,7 @@ class InspectedShards(Mapping[str, InspectedState]):
 
 
 def inspect(
-    path: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
+    location: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> InspectedState | InspectedShards:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
     location; also by URL, with `storage_options` as for `hybridstore.open`: only the needed parts are read.
@@ -393,7 +393,7 @@ def inspect(
     Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time. Raises
     FileNotFoundError, ForeignFileError, RestoreError. O(blocks + tail) per state.
     """
-    places = resolve(path, storage_options)
+    places = resolve(location, storage_options)
     text = None if at is None else str(at)
     if len(places) == 1:
         return InspectedState(places[0], choose(places[0], text))

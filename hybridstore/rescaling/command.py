@@ -64,7 +64,7 @@ def _run(given: Namespace) -> int:
     from .door import remove_old_shards, rescale
 
     if given.remove_old:
-        number = remove_old_shards(given.location, given.operator, state=given.state)
+        number = remove_old_shards(given.location, given.operator, state_location=given.state)
         print(f"{given.operator or given.location}: {number:,} objects of old shards removed")
         return FINE
     with Progress("rescale", shown=not given.no_progress) as progress:
@@ -77,7 +77,7 @@ def _run(given: Namespace) -> int:
             late=given.late,
             routes=_routes(given.route),
             stopped=given.stopped,
-            state=given.state,
+            state_location=given.state,
             progress=progress,
             on_report=_show,
         )

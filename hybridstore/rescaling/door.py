@@ -31,7 +31,7 @@ def rescale(
     routes: Mapping[str, Route | str] | None = None,
     stopped: bool = False,
     spark: Any = None,
-    state: str | PathLike[str] | None = None,
+    state_location: str | PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: OnStep | None = None,
     on_report: Callable[[RescaleReport], None] | None = None,
@@ -51,7 +51,7 @@ def rescale(
     stopped     the query is stopped, though the process of its driver is alive
     spark       a session of Spark (not Connect) whose workers make the shards side by side; None: this process makes
                 them
-    state, storage_options  as in `apply`
+    state_location, storage_options  as in `apply`
     progress    called as progress(phase, done, total)
     on_report   called with the report before anything is written
 
@@ -80,15 +80,15 @@ def rescale(
         shards or 0, routes or {}, dry_run, late, spark, progress or _quiet, on_report or (lambda report: None)
     )
     if operator is None:
-        place = _plain(location, state)
+        place = _plain(location, state_location)
         if back:
             report = go_back_state(place, storage_options)
         else:
             report = rescale_state(place, storage_options, asked)
     elif back:
-        report = go_back(_located(location, state, storage_options), operator, stopped=stopped)
+        report = go_back(_located(location, state_location, storage_options), operator, stopped=stopped)
     else:
-        report = rescale_operator(_located(location, state, storage_options), operator, asked, stopped=stopped)
+        report = rescale_operator(_located(location, state_location, storage_options), operator, asked, stopped=stopped)
     report.seconds = time.perf_counter() - started
     return report
 
@@ -97,7 +97,7 @@ def remove_old_shards(
     location: str | PathLike[str] | Location,
     operator: str | None = None,
     *,
-    state: str | PathLike[str] | None = None,
+    state_location: str | PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
     """Remove the shards that no longer count, and return the number of objects.
@@ -105,12 +105,12 @@ def remove_old_shards(
     Raises RescaleError before the first batch with the new shards. O(objects).
     """
     if operator is None:
-        return remove_old_state(_plain(location, state), storage_options)
-    return remove_old(_located(location, state, storage_options), operator)
+        return remove_old_state(_plain(location, state_location), storage_options)
+    return remove_old(_located(location, state_location, storage_options), operator)
 
 
-def _plain(location: str | PathLike[str] | Location, state: object) -> str | PathLike[str]:
-    if isinstance(location, Location) or state is not None:
+def _plain(location: str | PathLike[str] | Location, state_location: object) -> str | PathLike[str]:
+    if isinstance(location, Location) or state_location is not None:
         raise RescaleError("operator: found None, expected its name (there is a query's checkpoint)")
     if any((Path(location) / name).is_dir() for name in (SPARK_FOLDER, "offsets")):
         raise RescaleError(f"{location}: a Spark query has its checkpoint there, expected an operator's name, too")
@@ -119,13 +119,14 @@ def _plain(location: str | PathLike[str] | Location, state: object) -> str | Pat
 
 def _located(
     location: str | PathLike[str] | Location,
-    state: str | PathLike[str] | None,
+    state_location: str | PathLike[str] | None,
     storage_options: Mapping[str, Any] | None,
 ) -> Location:
     if isinstance(location, Location):
         return location
     places = [
-        place if place is None or is_url(place) else Path(fspath(place)).absolute() for place in (location, state)
+        place if place is None or is_url(place) else Path(fspath(place)).absolute()
+        for place in (location, state_location)
     ]
     assert places[0] is not None
     return locate(places[0], places[1], storage_options)

@@ -170,7 +170,7 @@ def _opened(
         try:
             state = open_store(
                 where,
-                checkpoint=CheckpointPolicy(),
+                checkpoints=CheckpointPolicy(),
                 storage_options=options,
                 _rescaled=True,
                 _identity=there.identity(shard),

@@ -4,7 +4,7 @@
     from hybridstore import spark as hsp
 
     session = hsp.configure(SparkSession.builder).getOrCreate()
-    totals = topology.apply(events, name="totals", checkpoint=location, shards=4)
+    totals = topology.apply(events, name="totals", location=location, shards=4)
 
 Importing this needs no pyspark; calling `apply_program` and the data source do.
 """

@@ -29,7 +29,7 @@ def rows_of_query(session: Any, topology: Any, batches: Sequence[Sequence[dict[s
         frame = session.read.parquet(str(source))
         reader = session.readStream.schema(frame.schema).option("maxFilesPerTrigger", 1)
         checkpoint = str(Path(folder, "checkpoint"))
-        answers = topology.apply(reader.parquet(str(source)), "tested", checkpoint=checkpoint, shards=shards)
+        answers = topology.apply(reader.parquet(str(source)), "tested", location=checkpoint, shards=shards)
 
         def keep(batch: Any, number: int) -> None:
             results[number] = [row.asDict(recursive=True) for row in batch.collect()]

@@ -87,10 +87,10 @@ class SparkSetupError(HybridStoreError):
     names the setting.
 
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
-    >>> minutes.aggregate(n=hs.Count()).apply(events, "minutes", checkpoint="relative", shards=2)
+    >>> minutes.aggregate(n=hs.Count()).apply(events, "minutes", location="relative", shards=2)
     Traceback (most recent call last):
     ...
-    hybridstore.spark.SparkSetupError: checkpoint: found 'relative', expected an absolute path (workers run ...)
+    hybridstore.spark.SparkSetupError: location: found 'relative', expected an absolute path (workers run ...)
     """
 
     __module__ = "hybridstore.spark"

@@ -53,7 +53,7 @@ def transform_with_state_in_pandas(
     ...     def close(self):
     ...         pass
     >>> visits = hsp.transform_with_state_in_pandas(
-    ...     events.groupBy("user"), Visits(), "user string, n long", name="visits", checkpoint=location, shards=1
+    ...     events.groupBy("user"), Visits(), "user string, n long", name="visits", location=location, shards=1
     ... )
     >>> query = visits.writeStream.format("memory").queryName("visits").option("checkpointLocation", location)
     >>> query.trigger(availableNow=True).start().awaitTermination()

@@ -63,7 +63,7 @@ def apply_in_pandas_with_state(
     ...     yield pandas.DataFrame({"user": [key[0]], "n": [state.get[0]]})
     >>> counts = hsp.apply_in_pandas_with_state(
     ...     events.groupBy("user"), visits, "user string, n long", "n long", "Update", "NoTimeout",
-    ...     name="visits", checkpoint=location, shards=1,
+    ...     name="visits", location=location, shards=1,
     ... )
     >>> query = counts.writeStream.format("memory").queryName("visits").option("checkpointLocation", location)
     >>> query.outputMode("update").trigger(availableNow=True).start().awaitTermination()

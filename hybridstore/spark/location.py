@@ -75,8 +75,8 @@ def _cached(location: Location) -> Storage:
 
 
 def locate(
-    checkpoint: str | os.PathLike[str],
-    state: str | os.PathLike[str] | None = None,
+    location: str | os.PathLike[str],
+    state_location: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | None = None,
@@ -85,8 +85,8 @@ def locate(
 
     Raises SparkSetupError for a scheme that is not supported, a relative path, or options that no storage uses.
     """
-    texts = [_checked("checkpoint", checkpoint)]
-    texts.append(texts[0] if state is None else _checked("state", state))
+    texts = [_checked("location", location)]
+    texts.append(texts[0] if state_location is None else _checked("state_location", state_location))
     for name, value in (storage_options or {}).items():
         if not isinstance(value, (str, int, bool)):
             raise SparkSetupError(f"storage_options: {name}: found {type(value).__name__}, expected text or a number")
@@ -100,7 +100,7 @@ def locate(
     return Location(texts[0], texts[1], options, None if cache is None else os.fspath(cache), cache_bytes)
 
 
-def local_path(location: str, name: str = "checkpoint") -> Path:
+def local_path(location: str, name: str = "location") -> Path:
     """Return a location on a file system as a path. Raises SparkSetupError for a relative one."""
     parsed = urlparse(location)
     path = Path(unquote(parsed.path)) if parsed.scheme == "file" else Path(location)

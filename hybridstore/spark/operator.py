@@ -44,11 +44,11 @@ class Place(TypedDict, total=False):
     """The arguments of `apply_program` by name that every door of Spark's takes: where state is, and how it is kept."""
 
     name: Required[str]
-    checkpoint: Required[str]
+    location: Required[str]
     shards: int | None
-    policy: CheckpointPolicy
+    checkpoints: CheckpointPolicy | None
     placement: Placement
-    state: str | None
+    state_location: str | None
     storage_options: Mapping[str, Any] | None
     cache: str | None
     cache_bytes: int | None
@@ -62,12 +62,12 @@ def apply_program(
     program: Program | Any,
     *,
     name: str,
-    checkpoint: str,
+    location: str,
     shards: int | None = None,
     time: Time = "stream",
-    policy: CheckpointPolicy = POLICY,
+    checkpoints: CheckpointPolicy | None = None,
     placement: Placement = "auto",
-    state: str | None = None,
+    state_location: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     cache: str | None = None,
     cache_bytes: int | None = None,
@@ -78,8 +78,8 @@ def apply_program(
     """Return the streaming DataFrame of the results of `program` for the rows of `df`.
 
     `program` is a `hybridstore.spark.contract.Program`, or an object with some of its methods (docs/spark.md). The
-    other arguments are those of `Topology.apply`: name, checkpoint, shards, tasks, time, policy (when to checkpoint),
-    placement, state, storage_options, cache, cache_bytes, allow and memory_limit.
+    other arguments are those of `Topology.apply`: name, location, shards, tasks, time, checkpoints, placement,
+    state_location, storage_options, cache, cache_bytes, allow and memory_limit.
 
     Each call takes the number of a launch in the location (`launches`). Once started, a DataFrame that was applied
     later permanently outranks one that was applied earlier.
@@ -94,12 +94,12 @@ def apply_program(
     >>> from hybridstore.spark.program import TopologyProgram
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
     >>> program = TopologyProgram(minutes.aggregate(n=hs.Count()).complete())  # or an object of your own
-    >>> hsp.apply_program(events, program, name="counts", checkpoint=location).columns
+    >>> hsp.apply_program(events, program, name="counts", location=location).columns
     ['user', 'window_start', 'window_end', 'n']
     """
     if not hasattr(df, "isStreaming"):
         raise TypeError(f"df: found {type(df).__name__}, expected a streaming DataFrame (spark.readStream)")
-    check(policy=policy, time=time, placement=placement, memory_limit=memory_limit)
+    check(checkpoints=checkpoints, time=time, placement=placement, memory_limit=memory_limit)
     check(storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
     if shards is not None:
         check(shards=shards)
@@ -114,9 +114,9 @@ def apply_program(
             'time: found "watermark", but the DataFrame has no watermark, so no window would ever close (call '
             'df.withWatermark("time", "10 minutes") first, or use time="stream")'
         )
-    StateStoreId(checkpoint, name, 0)
+    StateStoreId(location, name, 0)
     program = whole_program(program)
-    location = locate(checkpoint, state, storage_options, cache, cache_bytes)
+    located = locate(location, state_location, storage_options, cache, cache_bytes)
     columns = program.columns() or tuple(column for column in df.columns if column != SHARD_COLUMN)
     for column in (*columns, *program.key):
         if column not in df.columns:
@@ -137,19 +137,19 @@ def apply_program(
     operator = Operator(
         program,
         name,
-        location,
+        located,
         shards or 0,
         tuple(df.schema[column].dataType.simpleString() for column in program.key),
         time,
         arrow_schema(wanted, zone),
-        policy,
+        checkpoints or POLICY,
         placement,
         tasks=tasks,
         allow=consents(allow),
         input=arrow_schema(rows.schema, zone),
     )
     launch, number, changes = ask(session, partial(_begin, operator, default_shards(possible)))
-    announce(location.state, [Change(*change) for change in changes])
+    announce(located.state, [Change(*change) for change in changes])
     if shards is None:
         _LOG.info("operator %s: %d shards (by default; the first batch fixes their number)", name, number)
     sharded = with_shards(df, columns, program, number)
@@ -157,7 +157,7 @@ def apply_program(
     if moves or program.tick_ms:
         from .ticks import with_ticks
 
-        sharded = with_ticks(sharded, location, number, name, watermark=moves, every_ms=program.tick_ms or 0)
+        sharded = with_ticks(sharded, located, number, name, watermark=moves, every_ms=program.tick_ms or 0)
     launched = replace(
         operator,
         shards=number,

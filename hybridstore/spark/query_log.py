@@ -36,7 +36,7 @@ def batch_time(checkpoint: Storage, batch: int) -> BatchTime:
         lines = checkpoint.get(name).decode().splitlines()
     except FileNotFoundError:
         raise SparkSetupError(
-            f"{where}: missing while batch {batch} runs: either checkpoint= is not the query's checkpointLocation, "
+            f"{where}: missing while batch {batch} runs: either location= is not the query's checkpointLocation, "
             "or the query runs with asyncProgressTrackingEnabled=true, which reuses batch numbers and is not supported "
             "(turn it off)"
         ) from None

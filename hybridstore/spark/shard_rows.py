@@ -51,7 +51,7 @@ def metrics(location: str | Path | Location, operator: str | None = None) -> lis
     there is no state.
 
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
-    >>> results = minutes.aggregate(n=hs.Count()).apply(events, "counts", checkpoint=location, shards=1)
+    >>> results = minutes.aggregate(n=hs.Count()).apply(events, "counts", location=location, shards=1)
     >>> query = results.writeStream.format("noop").option("checkpointLocation", location)
     >>> query.trigger(availableNow=True).start().awaitTermination()
     >>> [(row["shard"], row["version"], row["total_rows"]) for row in hsp.metrics(location)]

@@ -76,7 +76,7 @@ def transform_with_state(
     ...     def close(self):
     ...         pass
     >>> visits = hsp.transform_with_state(
-    ...     events.groupBy("user"), Visits(), "user string, n long", name="visits", checkpoint=location, shards=1
+    ...     events.groupBy("user"), Visits(), "user string, n long", name="visits", location=location, shards=1
     ... )
     >>> query = visits.writeStream.format("memory").queryName("visits").option("checkpointLocation", location)
     >>> query.trigger(availableNow=True).start().awaitTermination()
@@ -117,7 +117,7 @@ def run_processor(kind: type[ProcessorProgram], grouped: Any, asked: Asked, plac
     program.tick_ms = ticks_of(asked.clock_ticks, mode == "ProcessingTime", 'timeMode="ProcessingTime"')
     program.see(df)
     if asked.initial is not None:
-        names = ("checkpoint", "state", "storage_options", "cache", "cache_bytes")
+        names = ("location", "state_location", "storage_options", "cache", "cache_bytes")
         location = locate(*(place.get(name) for name in names)) if df.isStreaming else None  # type: ignore[arg-type]
         if location is None or not ask(df.sparkSession, partial(_has_initial_state, location, place["name"])):
             frame, initial_keys = grouping_of(asked.initial, asked.key)

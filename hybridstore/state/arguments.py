@@ -38,8 +38,7 @@ RULES: Final[dict[str, Rule]] = {
     ),
     # how it is kept
     "durability": Rule('"commit" or "os"', fits=lambda value: value in ("commit", "os")),
-    "checkpoint": Rule("CheckpointPolicy or None", (CheckpointPolicy, NoneType)),
-    "policy": Rule("CheckpointPolicy", (CheckpointPolicy,)),
+    "checkpoints": Rule("CheckpointPolicy or None", (CheckpointPolicy, NoneType)),
     "at": Rule('int (a version), "newest" or None', (int, NoneType), also=("newest",)),
     "memory_limit": Rule(
         "1 or more bytes as an int, or None", (int, NoneType), lambda value: value is None or value > 0

@@ -65,11 +65,11 @@ class State(Usable, NamedStores):
     @as_documented
     def open(
         cls,
-        path: str | os.PathLike[str],
+        location: str | os.PathLike[str],
         *,
         durability: Durability = "commit",
         lazy: bool = True,
-        checkpoint: CheckpointPolicy | None = None,
+        checkpoints: CheckpointPolicy | None = None,
         memory_limit: int | None = None,
         debug: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
@@ -83,7 +83,7 @@ class State(Usable, NamedStores):
         _rescaled: bool = False,
         _identity: Identity | None = None,
     ) -> Self:
-        """Open the state at `path`, and create or restore it: a directory, or a place on an object store
+        """Open the state at `location`, and create or restore it: a directory, or a place on an object store
         (`s3://bucket/path`, `gs://...`, `az://...`, `abfss://...`; needs `pip install 'hybridstore[cloud]'`).
 
         On an object store a commit is one request, and returns when the store has acknowledged it. There is no lock:
@@ -94,7 +94,7 @@ class State(Usable, NamedStores):
                     has it, and survives a killed process only (object stores always acknowledge)
         lazy        blocks of the checkpoint load when touched (the first read takes milliseconds); False reads, checks
                     and decodes all blocks now, so that no later read waits for the disk or a decoder
-        checkpoint  when to checkpoint, by default so that a restart takes under a second
+        checkpoints when to checkpoint, by default so that a restart takes under a second
         memory_limit  bytes of memory that the stores of this process may take; the smallest limit of any open state
                       governs. Before the limit is reached, records that a checkpoint holds are freed, and single
                       records are read again when they are touched: state may exceed memory (docs/operating.md)
@@ -126,11 +126,11 @@ class State(Usable, NamedStores):
         """
         check(file_mode=file_mode, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
         files = Files(file_mode) if _files is None else _files
-        policy = CheckpointPolicy() if checkpoint is None else checkpoint
+        policy = CheckpointPolicy() if checkpoints is None else checkpoints
         asked = Opening(
             durability, lazy, policy, memory_limit, debug, progress, at, files, _tuning, _rescaled, _identity
         )
-        return cls.at_home(home_of(path, asked, storage_options, cache, cache_bytes), asked)
+        return cls.at_home(home_of(location, asked, storage_options, cache, cache_bytes), asked)
 
     @classmethod
     def at_home(cls, home: Home, asked: Opening) -> Self:
@@ -155,7 +155,7 @@ class State(Usable, NamedStores):
         self._turn = self._group.journal.turn
         self._turn.where, self._turn.bound = home.where, True
         self._checkpoints = Checkpointer(
-            self._group, home.where, asked.checkpoint, home.block_records, partial(Apart, self)
+            self._group, home.where, asked.checkpoints, home.block_records, partial(Apart, self)
         )
         self._checkpoints.commit_seconds = home.commit_seconds
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)

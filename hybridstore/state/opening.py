@@ -40,7 +40,7 @@ class Opening:
 
     durability: Durability
     lazy: bool
-    checkpoint: CheckpointPolicy
+    checkpoints: CheckpointPolicy
     memory_limit: int | None
     debug: bool
     progress: Callable[[str, int, int], None] | None
@@ -53,7 +53,7 @@ class Opening:
     identity: Identity | None = None
 
     def __post_init__(self) -> None:
-        check(durability=self.durability, checkpoint=self.checkpoint, at=self.at, memory_limit=self.memory_limit)
+        check(durability=self.durability, checkpoints=self.checkpoints, at=self.at, memory_limit=self.memory_limit)
 
     @property
     def read_only(self) -> bool:

@@ -140,7 +140,7 @@ class CheckpointPolicy:
     Raises TypeError for other types, ValueError for other values.
 
     >>> policy = hs.CheckpointPolicy(every_commits=2)
-    >>> state = hs.open("state", checkpoint=policy)
+    >>> state = hs.open("state", checkpoints=policy)
     >>> for visits in (1, 2):
     ...     state.key_value("users")["ann"] = visits
     ...     state.commit()

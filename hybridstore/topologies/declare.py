@@ -53,7 +53,7 @@ class Topology(Steps):
         """Return the changes that a start with this topology would make in the state at `location`: [] if nothing
         differs.
 
-        `location` is the `state` of `open` or `run`, or a Spark query's checkpointLocation, with the name of the
+        `location` is that of `open` or `run`, or a Spark query's checkpointLocation, with the name of the
         `operator` if it has several. A `hybridstore.Change` has the difference (`what`), whether it is "taken", needs
         "consent" or is "refused" (`verdict`), the effect on the state or what to do (`note`), and the words of consent
         (`consent`). `allow` may declare renamings. Nothing is written; beside a writer the newest commit is compared.
@@ -84,11 +84,11 @@ class Topology(Steps):
     @as_documented
     def open(
         self,
-        state: str | PathLike[str],
+        location: str | PathLike[str],
         *,
         shards: int = 1,
         durability: Durability = "commit",
-        checkpoint: CheckpointPolicy | None = None,
+        checkpoints: CheckpointPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache: str | PathLike[str] | None = None,
         allow: str | Iterable[str] | None = None,
@@ -100,8 +100,8 @@ class Topology(Steps):
 
         shards  parts of the key space, each with a state of its own; fixed with the first opening
 
-        durability, storage_options, cache and memory_limit are those of `hybridstore.open`; state, checkpoint and allow
-        those of `run`.
+        durability, storage_options, cache and memory_limit are those of `hybridstore.open`; location, checkpoints and
+        allow those of `run`.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> with minutes.aggregate(n=hs.Count()).open("state") as engine:
@@ -112,10 +112,10 @@ class Topology(Steps):
 
         return Engine(
             self.complete(),
-            state,
+            location,
             shards=shards,
             durability=durability,
-            checkpoint=checkpoint,
+            checkpoints=checkpoints,
             storage_options=storage_options,
             cache=cache,
             allow=allow,
@@ -126,14 +126,14 @@ class Topology(Steps):
     def run(
         self,
         rows: Iterable[Any],
-        state: str | PathLike[str] | None = None,
+        location: str | PathLike[str] | None = None,
         *,
         columns: Sequence[str] | None = None,
         shards: int = 1,
         position: str | Callable[[Any], Any] | None = None,
         commit_rows: int = 10_000,
         commit_seconds: float | None = None,
-        checkpoint: CheckpointPolicy | None = None,
+        checkpoints: CheckpointPolicy | None = None,
         progress: Callable[[int], None] | bool | None = None,
         metrics_port: int | None = None,
         flush: bool = False,
@@ -149,7 +149,7 @@ class Topology(Steps):
         table, or one pandas DataFrame.
 
         columns         the names of the columns, for rows that are plain tuples or lists
-        state           where the state is: a directory, or a place on an object store (`s3://bucket/path`); None keeps
+        location        where the state is: a directory, or a place on an object store (`s3://bucket/path`); None keeps
                         the state for this run only, in a temporary directory
         shards          parts of the key space, as for `open`
         commit_rows     rows per commit at most; an Arrow batch of fewer rows is a commit by itself
@@ -158,8 +158,8 @@ class Topology(Steps):
         position        the position of a row in the source: a column or a function of the row (of Arrow batches: a
                         column), which rises with every row, also from one run to the next. None: the count of rows;
                         every run then gets the source from its beginning. The last position is committed with the state
-                        (`hybridstore.last_position(state)`)
-        checkpoint      when to checkpoint, as for `hybridstore.open`; None: aim at a replay of 25 ms at a restart
+                        (`hybridstore.last_position(location)`)
+        checkpoints     when to checkpoint, as for `hybridstore.open`; None: aim at a replay of 25 ms at a restart
         progress        True: a line on standard error with rows, rows a second, event time and late rows, on a terminal
                         twice a second, elsewhere every ten seconds; or a function, called with the number of every
                         commit
@@ -200,13 +200,13 @@ class Topology(Steps):
         tables = run(
             self.complete(),
             rows,
-            state,
+            location,
             columns=columns,
             shards=shards,
             position=position,
             commit_rows=commit_rows,
             commit_seconds=commit_seconds,
-            checkpoint=checkpoint,
+            checkpoints=checkpoints,
             progress=progress,
             metrics_port=metrics_port,
             flush=flush,
@@ -222,15 +222,15 @@ class Topology(Steps):
         self,
         df: Any,
         name: str,
+        location: str,
         *,
-        checkpoint: str,
         shards: int | None = None,
         time: Literal["stream", "watermark"] = "stream",
         event_time: str | None = None,
         types: dict[str, Any] | None = None,
-        policy: CheckpointPolicy | None = None,
+        checkpoints: CheckpointPolicy | None = None,
         placement: Literal["auto", "worker", "holder"] = "auto",
-        state: str | None = None,
+        state_location: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache: str | None = None,
         cache_bytes: int | None = None,
@@ -243,8 +243,8 @@ class Topology(Steps):
         A join takes its inputs by name: `apply({"orders": orders, "payments": payments}, ...)`; with `time="watermark"`
         each has a `withWatermark` of its own.
 
-        name        names the operator's state under the checkpoint; one per operator of the query
-        checkpoint  the query's checkpointLocation: a path that every worker can write as files, or a URL of an object
+        name        names the operator's state under the location; one per operator of the query
+        location    the query's checkpointLocation: a path that every worker can write as files, or a URL of an object
                     store (`s3a://bucket/path`; needs `pip install 'hybridstore[cloud]'` on driver and workers)
         shards      parts of the key space, fixed by the first batch (None: as many as the state has; for a new state
                     twice as many as tasks can run at once, 4 to 64, or 16 for a Spark Connect client that cannot know)
@@ -258,11 +258,11 @@ class Topology(Steps):
                     than the watermark of the batch before
         types       the types of aggregates by name, as Spark's DDL text or Arrow types, if they do not follow from a
                     built-in aggregator
-        policy      when to checkpoint; None: so that a restart takes under half a second, with an aim of 25 ms, and
+        checkpoints when to checkpoint; None: so that a restart takes under half a second, with an aim of 25 ms, and
                     every 100 batches
         placement   where shards are kept in memory: in Spark's workers, in holder processes, or in the faster of both
                     ("auto")
-        state       where the state is instead of below `checkpoint`: a path or URL of its own, for this query alone
+        state_location  where the state is instead of below `location`: a path or URL of its own, for this query alone
         storage_options, cache, cache_bytes  settings of the object store, and the cache on each host's disk, as for
                                              `hybridstore.open`
         allow       consent to the losses of a changed topology, in the words of the error that asks for it
@@ -272,7 +272,7 @@ class Topology(Steps):
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> counts = minutes.aggregate(n=hs.Count(), emit="commit")
-        >>> results = counts.apply(events, "counts", checkpoint=location, shards=1)
+        >>> results = counts.apply(events, "counts", location=location, shards=1)
         >>> query = results.writeStream.format("memory").queryName("counts").option("checkpointLocation", location)
         >>> query.trigger(availableNow=True).start().awaitTermination()
         >>> spark.table("counts").collect()
@@ -307,12 +307,12 @@ class Topology(Steps):
                 event_time=event_time,
             ),
             name=name,
-            checkpoint=checkpoint,
+            location=location,
             shards=shards,
             time=time,
-            policy=policy or POLICY,
+            checkpoints=checkpoints or POLICY,
             placement=placement,
-            state=state,
+            state_location=state_location,
             storage_options=storage_options,
             cache=cache,
             cache_bytes=cache_bytes,

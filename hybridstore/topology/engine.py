@@ -52,7 +52,7 @@ POLICY: Final = CheckpointPolicy(aim=timedelta(milliseconds=25))
 class Engine:
     """A topology that is open on its state: `process(row) -> rows`, `commit()`, and queries. A context manager.
 
-    With one shard `state` is the state directory itself, with more shards it has one directory per shard, named by
+    With one shard `location` is the state directory itself, with more shards it has one directory per shard, named by
     number. The first commit converts the state of another topology, if possible. The arguments are those of
     `Topology.open`. Raises ProgramMismatchError, with the differences, when the state cannot be converted or has
     another number of shards.
@@ -68,11 +68,11 @@ class Engine:
     def __init__(
         self,
         topology: Plan,
-        state: str | PathLike[str],
+        location: str | PathLike[str],
         *,
         shards: int = 1,
         durability: Durability = "commit",
-        checkpoint: CheckpointPolicy | None = None,
+        checkpoints: CheckpointPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache: str | PathLike[str] | None = None,
         allow: str | Iterable[str] | None = None,
@@ -84,11 +84,11 @@ class Engine:
     ) -> None:
         check(shards=shards, storage_options=storage_options)
         self.topology = topology
-        place = storage_at(state, storage_options)
-        self.state: Path | str = place.root if isinstance(place, LocalStorage) else place.url
+        place = storage_at(location, storage_options)
+        self.location: Path | str = place.root if isinstance(place, LocalStorage) else place.url
         """Where the state is: a directory, or the url of a place on an object store."""
         self._turn = Turn()
-        self._turn.where, self._turn.bound = self.state, True
+        self._turn.where, self._turn.bound = self.location, True
         self.shards = shards
         self._to_time: ToTime = same
         self._kinds = KeyKinds(topology)
@@ -103,7 +103,7 @@ class Engine:
         # batches that could not be split by column, and why
         self._unsplit: Counter[Why] = Counter()
         there = self._generation(place)
-        paths = {place_below(self.state, there.folder(shard)): shard for shard in range(shards)}
+        paths = {place_below(self.location, there.folder(shard)): shard for shard in range(shards)}
         existing = existing_shards(place, there)
         present = [path for path, shard in paths.items() if shard in existing]
         self.states: list[State] = []
@@ -121,7 +121,7 @@ class Engine:
                     open_store(
                         path,
                         durability=durability,
-                        checkpoint=checkpoint or POLICY,
+                        checkpoints=checkpoints or POLICY,
                         storage_options=storage_options,
                         cache=cache,
                         memory_limit=memory_limit,
@@ -155,8 +155,8 @@ class Engine:
 
     def _other_number(self, stored: int) -> ProgramMismatchError:
         return ProgramMismatchError(
-            f"{self.state}: the state has {stored} shard{'s' if stored > 1 else ''}, asked for {self.shards} (ask for "
-            f"{stored}, or stop the job and run: hybridstore rescale {self.state} --shards {self.shards})"
+            f"{self.location}: the state has {stored} shard{'s' if stored > 1 else ''}, asked for {self.shards} (ask "
+            f"for {stored}, or stop the job and run: hybridstore rescale {self.location} --shards {self.shards})"
         )
 
     def _check_consent(self, words: tuple[str, ...]) -> None:
@@ -165,8 +165,8 @@ class Engine:
         used = [each.consents for each in adopted if each.consents is not None]
         changes = [change for each in adopted for change in each.changes]
         if used:
-            judge(self.state, changes, words, [word for words_of in used for word in words_of])
-        announce(self.state, dict.fromkeys(changes))
+            judge(self.location, changes, words, [word for words_of in used for word in words_of])
+        announce(self.location, dict.fromkeys(changes))
 
     # --- threads ----------------------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class Engine:
     def _leave_out(self, rows: LeftOut) -> None:
         if any(rows):
             self.left_out = self.left_out.and_also(rows)
-            _LOG.warning("%s: left out rows: %d without a key, %d without a time", self.state, *rows)
+            _LOG.warning("%s: left out rows: %d without a key, %d without a time", self.location, *rows)
 
     def commit_parts(self, rows: Any, first: int) -> list[Any]:
         """Return the rows of a whole commit shard by shard: Arrow tables if they can be processed by column, else

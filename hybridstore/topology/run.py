@@ -111,14 +111,14 @@ def _with_late(table: ResultTable, late_column: str | None) -> ResultTable:
 def run(
     topology: Plan,
     rows: Iterable[Any],
-    state: str | PathLike[str] | None,
+    location: str | PathLike[str] | None,
     *,
     columns: Sequence[str] | None,
     shards: int,
     position: Position,
     commit_rows: int,
     commit_seconds: float | None,
-    checkpoint: CheckpointPolicy | None,
+    checkpoints: CheckpointPolicy | None,
     progress: Callable[[int], None] | bool | None,
     metrics_port: int | None,
     flush: bool,
@@ -139,7 +139,7 @@ def run(
     if topology.joined is None:
         rows = named_rows(rows, columns)
     with ExitStack() as stack:
-        if state is None:
+        if location is None:
             # at the end of the interpreter the folder may be removed before the run is closed
             stack.enter_context(suppress(ForeignFileError))
             place = stack.enter_context(_scratch())
@@ -148,15 +148,15 @@ def run(
                 place,
                 shards=shards,
                 durability="os",
-                checkpoint=CheckpointPolicy(),
+                checkpoints=CheckpointPolicy(),
                 memory_limit=memory_limit,
             )
         else:
             engine = Engine(
                 topology,
-                state,
+                location,
                 shards=shards,
-                checkpoint=checkpoint,
+                checkpoints=checkpoints,
                 storage_options=storage_options,
                 cache=cache,
                 allow=allow,
@@ -165,7 +165,7 @@ def run(
         stack.enter_context(engine)
         engine.for_generator()
         if metrics_port is not None:
-            _LOG.info("%s: metrics at http://%s:%d/metrics", engine.state, *engine.serve_metrics(metrics_port))
+            _LOG.info("%s: metrics at http://%s:%d/metrics", engine.location, *engine.serve_metrics(metrics_port))
         shown = None if progress is None or progress is False else progress
         if shown is True:
             shown = RunProgress(engine)
@@ -179,7 +179,7 @@ def run(
             if engine.dropped:
                 _LOG.warning(
                     "%s: %d late records dropped (a record counts once for each window that had closed)",
-                    "run" if state is None else state,
+                    "run" if location is None else location,
                     engine.dropped,
                 )
 
@@ -210,7 +210,7 @@ class _Run:
         self._oldest, self._newest = min(runs, key=lambda run: run.commit), max(runs, key=lambda run: run.commit)
         if self._newest.commit - self._oldest.commit > 1:
             raise RestoreError(
-                f"{engine.state}: shards are at commits {self._oldest.commit} to {self._newest.commit}, expected at "
+                f"{engine.location}: shards are at commits {self._oldest.commit} to {self._newest.commit}, expected at "
                 "most one apart (is a shard from another copy?)"
             )
         self._flush = flush
@@ -228,9 +228,9 @@ class _Run:
         names = (*engine.topology.key, engine.topology.timestamp)
         oldest = self._oldest
         self._source: Source | Inputs = (
-            Source(rows, position, oldest.position, oldest.last_row, names, engine.state)
+            Source(rows, position, oldest.position, oldest.last_row, names, engine.location)
             if join is None
-            else Inputs(join, rows, position, oldest.position, oldest.last_row, columns, engine.state)
+            else Inputs(join, rows, position, oldest.position, oldest.last_row, columns, engine.location)
         )
 
     def tables(
@@ -249,7 +249,7 @@ class _Run:
                 taken = source.take(commit_rows, commit_seconds, None if ahead is None else ahead.position)
                 if ahead is not None and (taken is None or source.at != ahead.position):
                     raise RestoreError(
-                        f"{self._engine.state}: commit {commit + 1} reached {ahead.position!r} in the source, which "
+                        f"{self._engine.location}: commit {commit + 1} reached {ahead.position!r} in the source, which "
                         f"now gives {source.at!r} there (give the same rows)"
                     )
                 last = taken is None

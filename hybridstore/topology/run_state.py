@@ -129,7 +129,7 @@ def _encoded(table: ResultTable) -> list[Any]:
         return [names, times, columns, *([list(late)] if late is not None and late.rows else [])]
 
 
-def last_position(state: str | PathLike[str]) -> Any:
+def last_position(location: str | PathLike[str]) -> Any:
     """Return the source position committed by a `run` on this state directory, or None.
 
     Another process may have the directory open.
@@ -141,7 +141,7 @@ def last_position(state: str | PathLike[str]) -> Any:
     >>> hs.last_position("state")
     18
     """
-    path = Path(state)
+    path = Path(location)
     there = shards_there(LocalStorage(path))
     if there is None:
         return None

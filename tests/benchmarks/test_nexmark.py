@@ -39,7 +39,7 @@ def test_the_answers_are_those_that_other_engines_gave(query: str, tmp_path: Pat
     if declared.by_column:
         assert answer(arrow=True) == expected
     # windows that begin and end with the time of a shard are closed by a flush, whatever the shard
-    assert answer(shards=3, commit_rows=300, state=tmp_path / "shards") == expected
+    assert answer(shards=3, commit_rows=300, location=tmp_path / "shards") == expected
 
 
 @pytest.mark.parametrize("query", [name for name, query in QUERIES.items() if query.by_column])

@@ -111,7 +111,7 @@ def test_what_was_seen_within_the_hour_is_left_out_on_spark(spark: "SparkSession
         path.write_text("".join(json.dumps({**row, "time": row["time"].isoformat()}) + "\n" for row in part))
         os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
     events = spark.readStream.schema("id string, time timestamp").option("maxFilesPerTrigger", 1).json(str(folder))
-    output = topology.apply(events, "first", checkpoint=str(tmp_path / "checkpoint"), shards=2)
+    output = topology.apply(events, "first", location=str(tmp_path / "checkpoint"), shards=2)
 
     def keep(batch: Any, _number: int) -> None:
         answers.extend((row["id"], row["ms"]) for row in batch.selectExpr("id", "unix_millis(time) ms").collect())

@@ -55,7 +55,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def _shop(path: Path, clock: Clock) -> None:
-    with hs.open(path, checkpoint=hs.CheckpointPolicy(keep=3)) as state:
+    with hs.open(path, checkpoints=hs.CheckpointPolicy(keep=3)) as state:
         names = state.key_value("names")
         clicks = state.window("clicks", retention="1 hour")
         visits = state.session("visits", retention="1 day")

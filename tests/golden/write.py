@@ -96,7 +96,7 @@ def write(path: Path, memory_limit: int | None = None) -> None:
     lines = []
     tuning = Tuning(segment_bytes=12_000, frame_records=20, block_records=12)
     policy = hs.CheckpointPolicy(keep=9)
-    with hs.open(path / "state", checkpoint=policy, memory_limit=memory_limit, _tuning=tuning) as state:
+    with hs.open(path / "state", checkpoints=policy, memory_limit=memory_limit, _tuning=tuning) as state:
         for version in range(1, VERSIONS + 1):
             change(state, version)
             assert state.commit() == version

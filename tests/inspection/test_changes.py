@@ -26,7 +26,7 @@ def build(path: Path, seed: int, *, keep: int = 100, commits: int = 20) -> Held:
     """Make a state by a random script; return version -> store -> slot -> value."""
     draw = random.Random(seed)
     kept: Held = {}
-    with hs.open(path, checkpoint=hs.CheckpointPolicy(keep=keep), _tuning=TUNING) as state:
+    with hs.open(path, checkpoints=hs.CheckpointPolicy(keep=keep), _tuning=TUNING) as state:
         kv, win = state.key_value("kv"), state.window("win", retention=100)
         ses = state.session("ses", retention=100)
         clock = 0

@@ -25,7 +25,7 @@ KEYS = [f"k{i}" for i in range(12)]
 
 
 def opened(path: Path) -> hs.State:
-    return hs.open(path, checkpoint=CheckpointPolicy(every_commits=4, keep=1))
+    return hs.open(path, checkpoints=CheckpointPolicy(every_commits=4, keep=1))
 
 
 def one_commit(state: hs.State, r: random.Random, now: int) -> None:

@@ -27,7 +27,7 @@ def build(path: Path, seed: int) -> dict[int, list[tuple[Any, ...]]]:
     """Make a state by a random script; return version -> what was buffered."""
     draw = random.Random(seed)
     buffered: dict[int, list[tuple[Any, ...]]] = {}
-    with hs.open(path, checkpoint=hs.CheckpointPolicy(keep=100), _tuning=TUNING) as state:
+    with hs.open(path, checkpoints=hs.CheckpointPolicy(keep=100), _tuning=TUNING) as state:
         alerts, load = stores(state)
         clock = 0
         for _ in range(15):

@@ -36,7 +36,7 @@ def build(path: Path, records: int) -> None:
     """A window store with three keys to ten records, all of it under a checkpoint, and a scattered tail of 300 puts."""
     draw = random.Random(records)
     tuning = Tuning(block_records=BLOCK, bucket_divisor=BUCKETS)
-    with hs.open(path, durability="os", _tuning=tuning, checkpoint=hs.CheckpointPolicy(keep=1)) as state:
+    with hs.open(path, durability="os", _tuning=tuning, checkpoints=hs.CheckpointPolicy(keep=1)) as state:
         window = state.window("win", retention=records)
         for at in range(0, records, 1000):
             window.put_columns(

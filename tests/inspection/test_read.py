@@ -78,7 +78,7 @@ def build(path: Path, seed: int, commits: int = 25) -> dict[int, Rows]:
     draw = random.Random(seed)
     policy = hs.CheckpointPolicy(keep=100)
     seen: dict[int, Rows] = {}
-    with hs.open(path, checkpoint=policy, _tuning=TUNING) as state:
+    with hs.open(path, checkpoints=policy, _tuning=TUNING) as state:
         seen[0] = live_rows(state)
         clock = 0
         for number in range(commits):
@@ -181,7 +181,7 @@ def test_every_look_beside_a_busy_writer_shows_one_whole_version(tmp_path: Path)
             if view.faults or rows != [view.version] * 2:
                 wrong.append((view.version, rows, view.faults))
 
-    with hs.open(tmp_path / "s", checkpoint=policy, _tuning=Tuning(segment_bytes=400)) as state:
+    with hs.open(tmp_path / "s", checkpoints=policy, _tuning=Tuning(segment_bytes=400)) as state:
         kv = state.key_value("kv")
         place = place_of(tmp_path / "s")
         reader = threading.Thread(target=look)

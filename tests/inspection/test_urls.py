@@ -53,7 +53,7 @@ def state(server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
     cache = tmp_path_factory.mktemp("cache")
     never = hs.CheckpointPolicy(every_commits=None)
     tuning = Tuning(block_records=32)
-    with hs.open(url, storage_options=server.options, cache=cache, checkpoint=never, _tuning=tuning) as state:
+    with hs.open(url, storage_options=server.options, cache=cache, checkpoints=never, _tuning=tuning) as state:
         names, clicks = state.key_value("names"), state.window("clicks", retention=10_000_000)
         for number in range(RECORDS):
             names.put(f"k{number:05d}", os.urandom(16).hex())

@@ -23,6 +23,8 @@ SPELLED: dict[str, frozenset[str]] = {
     "changelog/cached_storage.py": frozenset({"hybridstore"}),
     # a segment of a plain store, which writer and reader of the changelog name without the layers above
     "changelog/segment.py": frozenset({".log", r"(\d{20})\.log"}),
+    # the name of an argument
+    "hybridstore/state/arguments.py": frozenset({"checkpoints"}),
     "hybridstore/state/own_files.py": frozenset({".tmp"}),
 }
 EVERYTHING = frozenset({"recovery/layout.py"})

@@ -28,7 +28,7 @@ def look(path: Path, store: str) -> InspectedStore:
 @pytest.mark.parametrize("rows_per_batch", [1, 7, 65_536])
 def test_batches_have_the_records_of_every_kind(tmp_path: Path, rows_per_batch: int) -> None:
     often = hs.CheckpointPolicy(every_commits=2)
-    with hs.open(tmp_path, checkpoint=often) as state:
+    with hs.open(tmp_path, checkpoints=often) as state:
         users = state.key_value("users")
         clicks = state.window("clicks", retention="1 day")
         visits = state.session("visits", retention="1 day")

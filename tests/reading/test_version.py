@@ -55,7 +55,7 @@ def test_every_version_is_what_its_owner_had(tmp_path: Path, seed: int, rounds: 
     for number in range(rounds):
         dice, path = random.Random(f"{seed} {number}"), tmp_path / str(number)
         contents: dict[int, dict[str, list[Row]]] = {}
-        with hs.open(path, checkpoint=hs.CheckpointPolicy(keep=100), _tuning=TUNING) as state:
+        with hs.open(path, checkpoints=hs.CheckpointPolicy(keep=100), _tuning=TUNING) as state:
             clock = 0
             for _ in range(12):
                 clock += dice.randrange(25)

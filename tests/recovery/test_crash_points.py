@@ -154,7 +154,7 @@ class Played:
 
 
 def open_state(path: Path, files: QuickFiles, durability: Any = "commit") -> hs.State:
-    return hs.open(path, durability=durability, checkpoint=hs.CheckpointPolicy(keep=2), _tuning=TUNING, _files=files)
+    return hs.open(path, durability=durability, checkpoints=hs.CheckpointPolicy(keep=2), _tuning=TUNING, _files=files)
 
 
 def play(path: Path, steps: list[Step], durability: str = "commit") -> Played:

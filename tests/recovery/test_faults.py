@@ -95,7 +95,7 @@ def test_a_failed_sync_is_never_tried_again(tmp_path: Path, good: int) -> None:
 
 
 def some(path: Path, files: Files | None = None) -> hs.State:
-    state = hs.open(path, checkpoint=NEVER, _tuning=Tuning(block_records=16), _files=files or Files())
+    state = hs.open(path, checkpoints=NEVER, _tuning=Tuning(block_records=16), _files=files or Files())
     kv = state.key_value("kv")
     for i in range(2000):
         kv[i] = "x" * 50

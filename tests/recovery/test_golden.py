@@ -76,7 +76,7 @@ def test_a_golden_directory_is_sound_and_can_be_gone_on_with(name: str, path: Pa
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_same_calls_still_lead_to_the_same_contents(name: str, tmp_path: Path) -> None:
-    with hs.open(tmp_path / "state", checkpoint=hs.CheckpointPolicy(keep=9)) as state:
+    with hs.open(tmp_path / "state", checkpoints=hs.CheckpointPolicy(keep=9)) as state:
         for version, (_, text) in enumerate(expected(name), 1):
             change(state, version)
             state.commit()

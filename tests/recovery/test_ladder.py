@@ -147,9 +147,9 @@ def test_without_any_sound_checkpoint_the_changelog_is_enough(path: Path) -> Non
 
 def test_with_no_checkpoint_and_a_pruned_changelog_every_failure_is_named(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    state = open_state(path, checkpoint=hs.CheckpointPolicy(keep=1))
+    state = open_state(path, checkpoints=hs.CheckpointPolicy(keep=1))
     state.close()
-    with open_state(path, checkpoint=hs.CheckpointPolicy(keep=1)) as state:
+    with open_state(path, checkpoints=hs.CheckpointPolicy(keep=1)) as state:
         for version in range(1, 9):
             for i in range(5):
                 state.key_value("kv")[f"{version:03d}-{i}"] = VALUE

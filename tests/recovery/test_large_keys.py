@@ -37,7 +37,7 @@ def test_keys_are_written_little_more_than_once(
     rest = "x" * (KEY - 4)
     keys = [f"{rest}{i:04}" if alike else f"{i:04}{rest}" for i in range(KEYS)]
     path = tmp_path / "state"
-    with hs.open(path, checkpoint=NEVER) as state:
+    with hs.open(path, checkpoints=NEVER) as state:
         store: Any = getattr(state, kind)("store", **options)
         for i, key in enumerate(keys):
             put(store, key, i)

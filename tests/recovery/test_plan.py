@@ -85,7 +85,7 @@ def test_there_is_no_plan_for_nothing(tmp_path: Path) -> None:
 
 
 def test_the_estimate_grows_with_the_log_and_falls_with_a_checkpoint(tmp_path: Path) -> None:
-    with hs.open(tmp_path, checkpoint=NEVER) as state:
+    with hs.open(tmp_path, checkpoints=NEVER) as state:
         plans = []
         for number in range(3):
             for i in range(1000):
@@ -144,7 +144,7 @@ def test_durations_of_a_policy_may_be_text_or_milliseconds() -> None:
     assert [policy.due(Logged(1, 100, 10, 1e-5), age, 0) for age in (24.9, 25.0)] == [False, True]
 
 
-@pytest.mark.parametrize("bad", [{"checkpoint": 5}, {"at": "yesterday"}, {"at": True}])
+@pytest.mark.parametrize("bad", [{"checkpoints": 5}, {"at": "yesterday"}, {"at": True}])
 def test_what_is_no_option_of_open_is_named(bad: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(bad))}: found"):
         hs.open(tmp_path / "state", **bad)

@@ -73,7 +73,7 @@ def test_a_plain_state_below_new_folders(tmp_path: Path, seed: int) -> None:
     seen: dict[int, dict[str, Any]] = {0: {}}
     with recording(tmp_path / "life") as power:
         path = power.root / "new" / "newer" / "state"
-        state = hs.open(path, checkpoint=POLICY, _tuning=TUNING)
+        state = hs.open(path, checkpoints=POLICY, _tuning=TUNING)
         for version in range(1, 60):
             rows = state.key_value("rows")
             for _ in range(dice.randint(1, 6)):
@@ -92,11 +92,11 @@ def test_a_plain_state_below_new_folders(tmp_path: Path, seed: int) -> None:
                     state.close()
                 else:
                     crash(state)
-                state = hs.open(path, checkpoint=POLICY, _tuning=TUNING)
+                state = hs.open(path, checkpoints=POLICY, _tuning=TUNING)
         state.close()
 
     def check(disk: Path, acknowledged: int | None) -> None:
-        with hs.open(disk / "new" / "newer" / "state", checkpoint=POLICY, _tuning=TUNING) as state:
+        with hs.open(disk / "new" / "newer" / "state", checkpoints=POLICY, _tuning=TUNING) as state:
             assert (acknowledged or 0) <= state.version <= (acknowledged or 0) + 1
             assert dict(state.key_value("rows").all()) == seen[state.version]
             check_stores(state)
@@ -130,7 +130,7 @@ def test_a_topology_of_several_shards(tmp_path: Path, seed: int) -> None:
     topology = counts()
     whole = results(tmp_path / "whole", topology, 3)
     with recording(tmp_path / "life") as power:
-        for row in topology.run(SOURCE, power.root / "state", shards=3, commit_rows=40, checkpoint=POLICY):
+        for row in topology.run(SOURCE, power.root / "state", shards=3, commit_rows=40, checkpoints=POLICY):
             power.acknowledge(row.commit)
 
     def check(disk: Path, acknowledged: int | None) -> None:
@@ -153,7 +153,7 @@ def test_a_rescale(tmp_path: Path, seed: int) -> None:
     whole = results(tmp_path / "whole", topology, 2)
     rows = sorted(row for commit in whole.values() for row in commit)
     with recording(tmp_path / "life") as power:
-        first = results(power.root / "state", topology, 2, checkpoint=POLICY)
+        first = results(power.root / "state", topology, 2, checkpoints=POLICY)
         assert first == whole
         power.acknowledge((max(whole), 2))
         hs.rescale(power.root / "state", shards=4)
@@ -186,9 +186,9 @@ def test_a_changed_program(tmp_path: Path, seed: int) -> None:
     middle = SOURCE[:300]
     with recording(tmp_path / "life") as power:
         path = power.root / "state"
-        list(first.run(middle, path, shards=2, commit_rows=40, checkpoint=POLICY))
+        list(first.run(middle, path, shards=2, commit_rows=40, checkpoints=POLICY))
         power.acknowledge("first")
-        list(second.run(SOURCE, path, shards=2, commit_rows=40, checkpoint=POLICY, allow=ALLOW))
+        list(second.run(SOURCE, path, shards=2, commit_rows=40, checkpoints=POLICY, allow=ALLOW))
         power.acknowledge("second")
         done = commits_of(path)
         with second.open(path, shards=2) as engine:
@@ -196,8 +196,8 @@ def test_a_changed_program(tmp_path: Path, seed: int) -> None:
 
     def check(disk: Path, acknowledged: str | None) -> None:
         if acknowledged is None:  # the first program may be in the middle of its rows
-            list(first.run(middle, disk / "state", shards=2, commit_rows=40, checkpoint=POLICY))
-        list(second.run(SOURCE, disk / "state", shards=2, commit_rows=40, checkpoint=POLICY, allow=ALLOW))
+            list(first.run(middle, disk / "state", shards=2, commit_rows=40, checkpoints=POLICY))
+        list(second.run(SOURCE, disk / "state", shards=2, commit_rows=40, checkpoints=POLICY, allow=ALLOW))
         assert commits_of(disk / "state") == done
         with second.open(disk / "state", shards=2) as engine:
             assert windows(engine) == expected
@@ -220,7 +220,7 @@ def test_every_retained_version_of_a_plain_state(tmp_path: Path, seed: int, keep
             power.acknowledge(len(promises))
 
         path = power.root / "state"
-        state = hs.open(path, checkpoint=policy, _tuning=TUNING)
+        state = hs.open(path, checkpoints=policy, _tuning=TUNING)
         for version in range(1, 40):
             rows = state.key_value("rows")
             for _ in range(dice.randint(1, 4)):
@@ -234,7 +234,7 @@ def test_every_retained_version_of_a_plain_state(tmp_path: Path, seed: int, keep
                 promise()
             if dice.random() < 0.1:
                 state.close() if dice.random() < 0.5 else crash(state)
-                state = hs.open(path, checkpoint=policy, _tuning=TUNING)
+                state = hs.open(path, checkpoints=policy, _tuning=TUNING)
                 promise()
         state.close()
         promise()
@@ -244,7 +244,7 @@ def test_every_retained_version_of_a_plain_state(tmp_path: Path, seed: int, keep
         version = promises[number - 1][0] if number else 0
         # what the next promise no longer has may be removed already
         oldest = promises[min(number, len(promises) - 1)][1]
-        with hs.open(disk / "state", checkpoint=policy, _tuning=TUNING) as state:
+        with hs.open(disk / "state", checkpoints=policy, _tuning=TUNING) as state:
             newest = state.version
             assert version <= newest <= version + 1
         for each in {newest, *(dice.randint(min(oldest, newest), newest) for _ in range(6)), oldest}:

@@ -102,14 +102,14 @@ def check_counts(state: Any, path: Path) -> int:
 @pytest.mark.parametrize("kind", STORES)
 def test_every_row_counts_once_however_it_was_put(kind: str, way: Any, tmp_path: Path) -> None:
     name, options = STORES[kind]
-    with hs.open(tmp_path, checkpoint=NEVER) as state:
+    with hs.open(tmp_path, checkpoints=NEVER) as state:
         way(name, **options)(state)
         state.commit()
         assert check_counts(state, tmp_path) == ROWS + 1  # the store is defined
 
 
 def test_deletes_evictions_times_and_settings_count(tmp_path: Path) -> None:
-    with hs.open(tmp_path, checkpoint=NEVER) as state:
+    with hs.open(tmp_path, checkpoints=NEVER) as state:
         by_row("suppression", time_limit=100)(state)
         window = state.window("w", retention=5000)
         window.put_columns(KEYS, VALUES, TIMES)
@@ -132,11 +132,11 @@ def test_deletes_evictions_times_and_settings_count(tmp_path: Path) -> None:
 
 def test_counts_go_on_after_a_restart_and_end_with_a_checkpoint(tmp_path: Path) -> None:
     for _ in range(2):
-        with hs.open(tmp_path, checkpoint=NEVER) as state:
+        with hs.open(tmp_path, checkpoints=NEVER) as state:
             by_column("sliding", size=10**6, aggregator=hs.Sum())(state)
             state.commit()
             check_counts(state, tmp_path)
-    with hs.open(tmp_path, checkpoint=NEVER) as state:
+    with hs.open(tmp_path, checkpoints=NEVER) as state:
         assert state.metrics().records_since_checkpoint == 2 * ROWS + 1
         state.checkpoint(wait=True)
         assert state.metrics().records_since_checkpoint == 0
@@ -144,7 +144,7 @@ def test_counts_go_on_after_a_restart_and_end_with_a_checkpoint(tmp_path: Path) 
 
 
 def test_a_rollback_counts_nothing(tmp_path: Path) -> None:
-    with hs.open(tmp_path, checkpoint=NEVER) as state:
+    with hs.open(tmp_path, checkpoints=NEVER) as state:
         store = state.key_value("s")
         store.put("a", 1)
         state.commit()

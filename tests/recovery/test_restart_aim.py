@@ -109,12 +109,12 @@ def test_closing_makes_a_checkpoint_only_where_the_aim_would_be_missed(tmp_path:
             (hs.CheckpointPolicy(aim=timedelta(milliseconds=1)), 1),
         ]
     ):
-        with hs.open(tmp_path / str(number), checkpoint=policy) as state:
+        with hs.open(tmp_path / str(number), checkpoints=policy) as state:
             state.key_value("kv").put_columns(list(range(20_000)), list(range(20_000)))
             state.commit()
         assert hs.plan(tmp_path / str(number)).checkpoint_version == expected
     # nothing is committed by closing, and what is not committed is in no checkpoint
-    state = hs.open(tmp_path / "uncommitted", checkpoint=hs.CheckpointPolicy(aim=timedelta(milliseconds=1)))
+    state = hs.open(tmp_path / "uncommitted", checkpoints=hs.CheckpointPolicy(aim=timedelta(milliseconds=1)))
     state.key_value("kv").put_columns(list(range(20_000)), list(range(20_000)))
     state.commit()
     state.key_value("kv").put(5, "later")
@@ -127,7 +127,7 @@ def test_closing_makes_a_checkpoint_only_where_the_aim_would_be_missed(tmp_path:
 def test_a_failed_checkpoint_at_closing_is_logged_and_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = hs.open(tmp_path, checkpoint=hs.CheckpointPolicy(aim=timedelta(milliseconds=1)))
+    state = hs.open(tmp_path, checkpoints=hs.CheckpointPolicy(aim=timedelta(milliseconds=1)))
     state.key_value("kv").put_columns(list(range(20_000)), list(range(20_000)))
     state.commit()
 

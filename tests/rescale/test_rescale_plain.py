@@ -30,7 +30,7 @@ def rows_of(count: int, seed: int = 7) -> list[dict[str, Any]]:
 
 
 def run(topology: Any, rows: list[dict[str, Any]], state: Path | str, shards: int, **options: Any) -> list[str]:
-    return sorted(map(str, topology.run(rows, state=state, shards=shards, commit_rows=10, **options)))
+    return sorted(map(str, topology.run(rows, location=state, shards=shards, commit_rows=10, **options)))
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
@@ -57,14 +57,14 @@ def test_results_that_were_not_taken_are_handed_out_again_after_a_rescale(
     topology, rows = TOPOLOGIES["commit"], rows_of(60)
     again = []
     for state in ("always", "job"):
-        results = topology.run(rows, state=tmp_path / state, shards=shards, commit_rows=10)
+        results = topology.run(rows, location=tmp_path / state, shards=shards, commit_rows=10)
         for _ in range(25):
             next(results)
         results.close()
         if state == "job":
             assert hs.rescale(tmp_path / state, shards=into, late=True).done
         number = into if state == "job" else shards
-        again.append(sorted(map(str, topology.run(rows, state=tmp_path / state, shards=number, commit_rows=10))))
+        again.append(sorted(map(str, topology.run(rows, location=tmp_path / state, shards=number, commit_rows=10))))
     assert again[0] == again[1]
 
 

@@ -162,7 +162,7 @@ def test_answers_are_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_damaged_block_is_a_sentence(tmp_path: Path) -> None:
-    with hs.open(tmp_path / "state", checkpoint=hs.CheckpointPolicy(every_commits=1)) as state:
+    with hs.open(tmp_path / "state", checkpoints=hs.CheckpointPolicy(every_commits=1)) as state:
         state.key_value("users").put_all({f"user-{number}": "x" * 100 for number in range(2000)})
         state.commit()
         state.checkpoint(wait=True)
@@ -211,7 +211,7 @@ def test_a_state_that_cannot_be_refreshed_is_served_as_it_was(
 def test_answers_equal_the_owner_through_checkpoints_and_prunes(tmp_path: Path, seed: int) -> None:
     r = random.Random(seed)
     often = hs.CheckpointPolicy(every_commits=3, keep=1)
-    with hs.open(tmp_path / "state", checkpoint=often) as state:
+    with hs.open(tmp_path / "state", checkpoints=often) as state:
         counts, clicks = state.key_value("counts"), state.window("clicks", retention=100)
         state.commit()
         served = Served(tmp_path / "state")

@@ -40,7 +40,7 @@ def run(spark: "SparkSession", tmp_path: Path, topology: hs.Topology, allow: Any
     rows: dict[int, list[Any]] = {}
     stream = spark.readStream.schema("k string, t long, v long").option("maxFilesPerTrigger", 1)
     checkpoint = str(tmp_path / "checkpoint")
-    applied = topology.apply(stream.json(str(tmp_path / "in")), "op", checkpoint=checkpoint, shards=3, allow=allow)
+    applied = topology.apply(stream.json(str(tmp_path / "in")), "op", location=checkpoint, shards=3, allow=allow)
 
     def keep(df: Any, number: int) -> None:
         rows[number] = sorted(tuple(row) for row in df.collect())

@@ -37,7 +37,7 @@ def test_rows_without_duplicates_are_those_of_sparks_own_operator(
     jobs = Job(ours), Job(theirs)
     marked = [source.stream().withWatermark("t", "10 seconds") for _ in jobs]
     once = hs.stream(timestamp="t").drop_duplicates("k", within="10 seconds")
-    jobs[0].run(once.apply(marked[0], "op", checkpoint=str(jobs[0].checkpoint), shards=2, time="watermark"))
+    jobs[0].run(once.apply(marked[0], "op", location=str(jobs[0].checkpoint), shards=2, time="watermark"))
     jobs[1].run(marked[1].dropDuplicatesWithinWatermark(["k"]))
     given = [{number: rows for number, rows in job.rows.items() if rows} for job in jobs]
     assert given[0] == given[1]

@@ -38,7 +38,7 @@ def fronts(df: DataFrame, checkpoint: Path, *, ours: bool) -> list[DataFrame]:
     for kind, (theirs, mine) in windows.items():
         if ours:
             topology = ROWS.windowed_by(mine).aggregate(emit="close", n=hs.Count())
-            frame = topology.apply(df, kind, checkpoint=str(checkpoint), shards=2, time="watermark", event_time="at")
+            frame = topology.apply(df, kind, location=str(checkpoint), shards=2, time="watermark", event_time="at")
         else:
             counts = df.groupBy("k", theirs.alias("w")).agg(f.count("*").alias("n"))
             frame = counts.withColumn("at", f.window_time("w"))
@@ -125,7 +125,7 @@ def test_an_aggregation_behind_windows_in_append_mode(source: Source, job: Job) 
         for second in seconds:
             source.add(row("a", second=second), row("b", second=second + (second != 1)))
         df = source.stream().withWatermark("t", "55 seconds")
-        out = topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=2, time="watermark", event_time="at")
+        out = topology.apply(df, "op", location=str(job.checkpoint), shards=2, time="watermark", event_time="at")
         assert out.columns == ["k", "window_start", "window_end", "n", "at"]
         sums = out.groupBy("k", f.window("at", "1 minute").alias("w")).agg(f.sum("n").alias("n"))
         job.run(sums.select("k", f.minute("w.start"), "n"), sink=True)
@@ -144,7 +144,7 @@ def test_an_outer_join_behind_windows(source: Source, job: Job) -> None:
         source.add(row("a", second=second), row("b", second=second + 1))
     topology = ROWS.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(emit="close", n=hs.Count())
     df = source.stream().withWatermark("t", "5 seconds")
-    out = topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=2, time="watermark", event_time="at")
+    out = topology.apply(df, "op", location=str(job.checkpoint), shards=2, time="watermark", event_time="at")
     other = df.where("k = 'a'").select(f.col("k").alias("key"), f.col("t").alias("u"))
     near = (f.col("k") == f.col("key")) & f.expr("u BETWEEN at AND at + interval 40 seconds")
     job.run(out.join(other, near, "leftOuter").select("k", f.unix_seconds("at") % 3600, f.unix_seconds("u") % 3600))
@@ -168,7 +168,7 @@ def test_a_time_of_process_is_checked_as_spark_checks_it(source: Source, job: Jo
 
     def run() -> None:
         df = source.stream().withWatermark("t", "5 seconds")
-        out = topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=1, time="watermark", event_time="at")
+        out = topology.apply(df, "op", location=str(job.checkpoint), shards=1, time="watermark", event_time="at")
         job.run(out.groupBy(f.window("at", "1 second")).count().select("window.start", "count"))
 
     text = failure(run)
@@ -198,7 +198,7 @@ def test_the_event_time_of_a_processor_is_that_of_sparks_operator(
     spark.conf.set(setting, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
     try:
         for name in ("theirs", "ours"):
-            place: Any = {"name": "op", "checkpoint": str(tmp_path / name), "shards": 2}
+            place: Any = {"name": "op", "location": str(tmp_path / name), "shards": 2}
             if name == "theirs":
                 out = grouped.transformWithState(*arguments)
             else:
@@ -220,7 +220,7 @@ def test_an_event_time_that_spark_would_take_for_late_is_refused(source: Source,
     marked = source.stream().withWatermark("t", "5 seconds")
 
     def apply(topology: hs.Topology, name: str, df: Any = marked, time: Any = "watermark") -> Any:
-        return topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=1, time=time, event_time=name)
+        return topology.apply(df, "op", location=str(job.checkpoint), shards=1, time=time, event_time=name)
 
     minutes = ROWS.windowed_by(hs.TumblingWindows("1 minute")).aggregate(emit="close", n=hs.Count())
     graced = ROWS.windowed_by(hs.TumblingWindows("1 minute", grace="1 second")).aggregate(n=hs.Count())

@@ -54,7 +54,7 @@ def test_a_backfill_and_the_stream_behind_it_are_one_stream_over_everything(
     def applied(source: Source, job: Job, by_watermark: bool) -> DataFrame:
         time: Any = "watermark" if by_watermark else "stream"
         events = source.stream().withWatermark("t", "10 seconds") if by_watermark else source.stream()
-        results: DataFrame = CLOSED.apply(events, "op", checkpoint=str(job.checkpoint), shards=3, time=time)
+        results: DataFrame = CLOSED.apply(events, "op", location=str(job.checkpoint), shards=3, time=time)
         return results
 
     for by_watermark in (True, False):
@@ -82,7 +82,7 @@ def test_a_backfill_may_be_written_by_fewer_tasks_than_there_are_shards(spark: S
     # shards without rows among them, in every task
     for number, (before, tasks) in enumerate([(keys, 1), (keys[:3], 2), (keys[3:5], 3)]):
         ours = job(tmp_path, f"ours {number}")
-        results = totals.apply(source.stream(), "op", checkpoint=str(ours.checkpoint), shards=6)
+        results = totals.apply(source.stream(), "op", location=str(ours.checkpoint), shards=6)
         history = spark.createDataFrame([(key, 1, datetime(2026, 1, 1)) for key in before], SCHEMA)
         first: list[tuple[Any, ...]] = []
 
@@ -100,12 +100,12 @@ def test_results_begin_a_topology_in_every_shard(spark: SparkSession, tmp_path: 
     source.add(row("a", 5, 35), row("b", 6, 21))
     totals = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count(), s=hs.Sum("v"), most=hs.Max("v"), emit="commit")
     ours = job(tmp_path, "ours")
-    results = totals.apply(source.stream(), "op", checkpoint=str(ours.checkpoint), shards=3)
+    results = totals.apply(source.stream(), "op", location=str(ours.checkpoint), shards=3)
     before = spark.createDataFrame([("a", 10, 100, 9), ("c", 1, 1, 1)], "k string, n long, s long, most long")
     with pytest.raises(hs.ImportRefusedError, match="column 'most' is missing"):
         hs.initial_state(before.drop("most"), results)
     assert hs.initial_state(before, results).records == 2
     ours.run(results)
     source.add(row("c", 2, 80), row("a", 1, 81))
-    ours.run(totals.apply(source.stream(), "op", checkpoint=str(ours.checkpoint)))
+    ours.run(totals.apply(source.stream(), "op", location=str(ours.checkpoint)))
     assert rows_of(ours) == [[("a", 11, 105, 9), ("b", 1, 6, 6)], [("a", 12, 106, 9), ("c", 2, 3, 2)]]

@@ -119,9 +119,7 @@ def test_random_streams_give_what_sparks_own_joins_give(
                 other = hs.stream(name="r", key="k", timestamp="rt", columns=["rv"])
                 join = stream.join(other, within=(f"{BEFORE} s", f"{AFTER} s"), how=how)  # type: ignore[arg-type]
                 checkpoint = str(folder / f"ours-{how}")
-                results = join.apply(
-                    {"l": lefts, "r": rights}, "join", checkpoint=checkpoint, shards=2, time="watermark"
-                )
+                results = join.apply({"l": lefts, "r": rights}, "join", location=checkpoint, shards=2, time="watermark")
                 answers(results, Path(checkpoint), ours[how])
         for how in hows:
             total = sum(theirs[how].values(), Counter())
@@ -149,7 +147,7 @@ def test_operators_of_spark_behind_a_join_count_every_row(tmp_path: Path, spark:
     for name, note in (("counts", count), ("rows", lambda batch, number: rows.extend(batch.collect()))):
         inputs = {"l": read(spark, tmp_path / "in", "left"), "r": read(spark, tmp_path / "in", "right")}
         results = join.apply(
-            inputs, "join", checkpoint=str(tmp_path / name), shards=2, time="watermark", event_time="certain_at"
+            inputs, "join", location=str(tmp_path / name), shards=2, time="watermark", event_time="certain_at"
         )
         if name == "counts":
             results = results.groupBy(f.window("certain_at", "20 seconds")).count()
@@ -173,7 +171,7 @@ def test_a_join_by_stream_time_gives_the_rows_of_the_plain_engine(tmp_path: Path
     other = hs.stream(name="r", key="k", timestamp="rt")
     join = stream.join(other, within="8 s", grace="1 hour", prefixes={"r": "r_"})
     inputs = {"l": read(spark, tmp_path / "in", "left"), "r": read(spark, tmp_path / "in", "right")}
-    results = join.apply(inputs, "join", checkpoint=str(tmp_path / "ck"), shards=2)
+    results = join.apply(inputs, "join", location=str(tmp_path / "ck"), shards=2)
     rows: list[Any] = []
     query = results.writeStream.option("checkpointLocation", str(tmp_path / "ck"))
     query = query.trigger(availableNow=True).foreachBatch(lambda df, _: rows.extend(df.collect()))
@@ -240,7 +238,7 @@ def test_steps_late_rows_and_broadcast_tables_give_the_rows_of_the_plain_engine(
             if name == "broadcast":
                 rights = rights.selectExpr("*", "rv like '%.1' closed")
             inputs = {"l": read(spark, tmp_path / "in", "left"), "r": rights}
-            results = join.apply(inputs, name, checkpoint=str(tmp_path / name), shards=2)
+            results = join.apply(inputs, name, location=str(tmp_path / name), shards=2)
             query = results.writeStream.option("checkpointLocation", str(tmp_path / name)).format("parquet")
             query.trigger(availableNow=True).start(str(tmp_path / f"out-{name}")).awaitTermination()
     for name, join in joins.items():
@@ -279,23 +277,21 @@ def test_what_spark_cannot_run_is_refused_when_it_is_applied(tmp_path: Path, spa
     other = hs.stream(name="r", key="k", timestamp="rt")
     join = stream.join(other, within="8 s")
     with pytest.raises(TypeError, match="expected a dict of the inputs of the join"):
-        join.apply(lefts, "join", checkpoint=str(tmp_path / "ck"))
+        join.apply(lefts, "join", location=str(tmp_path / "ck"))
     with pytest.raises(ValueError, match="found 'l', expected 'l' and 'r'"):
-        join.apply({"l": lefts}, "join", checkpoint=str(tmp_path / "ck"))
+        join.apply({"l": lefts}, "join", location=str(tmp_path / "ck"))
     with pytest.raises(ValueError, match="column 'rt' is missing"):
-        join.apply({"l": lefts, "r": rights.drop("rt")}, "join", checkpoint=str(tmp_path / "ck"))
+        join.apply({"l": lefts, "r": rights.drop("rt")}, "join", location=str(tmp_path / "ck"))
     with pytest.raises(ValueError, match="input 'l': map: output_schema: found None"):
-        stream.map(dict).join(other, within="8 s").apply(
-            {"l": lefts, "r": rights}, "j", checkpoint=str(tmp_path / "ck")
-        )
+        stream.map(dict).join(other, within="8 s").apply({"l": lefts, "r": rights}, "j", location=str(tmp_path / "ck"))
     inputs = {"l": lefts, "r": rights.selectExpr("k", "rt", "length(rv) lv")}
     with pytest.raises(TypeError, match="input 'r': column 'lv': found int32, expected string"):
-        stream.join(other, within="8 s", select={"k": "l.k"}).late().apply(inputs, "j", checkpoint=str(tmp_path / "ck"))
+        stream.join(other, within="8 s", select={"k": "l.k"}).late().apply(inputs, "j", location=str(tmp_path / "ck"))
     with pytest.raises(ValueError, match="map behind a join: output_schema: found None"):
-        join.map(dict).apply({"l": lefts, "r": rights}, "j", checkpoint=str(tmp_path / "ck"))
+        join.map(dict).apply({"l": lefts, "r": rights}, "j", location=str(tmp_path / "ck"))
     with pytest.raises(ValueError, match="event_time: found filter behind the join"):
         join.filter(bool).apply(
-            {"l": lefts, "r": rights}, "j", checkpoint=str(tmp_path / "ck"), time="watermark", event_time="at"
+            {"l": lefts, "r": rights}, "j", location=str(tmp_path / "ck"), time="watermark", event_time="at"
         )
     with pytest.raises(ValueError, match="'rv' is the name of another column"):
-        join.late("rv").apply({"l": lefts, "r": rights}, "j", checkpoint=str(tmp_path / "ck"))
+        join.late("rv").apply({"l": lefts, "r": rights}, "j", location=str(tmp_path / "ck"))

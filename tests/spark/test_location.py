@@ -150,15 +150,21 @@ def test_offsets_and_commits_are_read_from_the_checkpoint(server: S3Server) -> N
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"checkpoint": "hdfs://name/x"}, "checkpoint: hdfs://name/x: state cannot be kept at hdfs://"),
-        ({"checkpoint": "/c", "state": "s3n://b/x"}, "state: s3n://b/x: state cannot be kept at s3n://"),
-        ({"checkpoint": "relative"}, "checkpoint: found 'relative', expected an absolute path"),
-        ({"checkpoint": "/c", "state": "relative"}, "state: found 'relative', expected an absolute path"),
-        ({"checkpoint": "memory://x/y"}, "lives in one process"),
-        ({"checkpoint": "s3://user:word@b/x"}, "credentials belong into the environment"),
-        ({"checkpoint": "/c", "storage_options": {"secret_access_key": SECRET}}, "a directory takes none"),
-        ({"checkpoint": "/c", "cache": "/d"}, "a directory on a disk is not cached"),
-        ({"checkpoint": "s3://b/x", "storage_options": {"a": [SECRET]}}, "storage_options: a: found list"),
+        ({"location": "hdfs://name/x"}, "location: hdfs://name/x: state cannot be kept at hdfs://"),
+        (
+            {"location": "/c", "state_location": "s3n://b/x"},
+            "state_location: s3n://b/x: state cannot be kept at s3n://",
+        ),
+        ({"location": "relative"}, "location: found 'relative', expected an absolute path"),
+        (
+            {"location": "/c", "state_location": "relative"},
+            "state_location: found 'relative', expected an absolute path",
+        ),
+        ({"location": "memory://x/y"}, "lives in one process"),
+        ({"location": "s3://user:word@b/x"}, "credentials belong into the environment"),
+        ({"location": "/c", "storage_options": {"secret_access_key": SECRET}}, "a directory takes none"),
+        ({"location": "/c", "cache": "/d"}, "a directory on a disk is not cached"),
+        ({"location": "s3://b/x", "storage_options": {"a": [SECRET]}}, "storage_options: a: found list"),
     ],
 )
 def test_a_location_that_cannot_be_one_gets_a_sentence(given: dict[str, Any], message: str) -> None:

@@ -79,7 +79,7 @@ def test_steps_before_the_shards_give_the_rows_of_plain_python(spark: SparkSessi
         (tmp_path / name).mkdir()
         job = Job(tmp_path / name)
         # one shard, because lateness is each shard's own
-        df = topology.apply(read(spark, source), name, checkpoint=str(job.checkpoint), shards=1)
+        df = topology.apply(read(spark, source), name, location=str(job.checkpoint), shards=1)
         job.run(df, lambda df: [shown(row.asDict(recursive=True)) for row in df.collect()])
         expected: dict[int, list[Any]] = {0: [], 1: []}
         tables = [pa.Table.from_pylist(batch).to_batches()[0] for batch in source.batches]
@@ -92,6 +92,6 @@ def test_a_map_that_makes_the_key_has_to_declare_its_columns(spark: SparkSession
     source = Source(tmp_path / "in", spark)
     undeclared = hs.stream(key="who", timestamp="t").map(lambda row: {**row, "who": row["k"]})
     with pytest.raises(ValueError, match=r"column 'who' is missing: found k, v, t \(a map that makes it declares"):
-        undeclared.aggregate(n=hs.Count()).apply(source.stream(), "op", checkpoint=str(tmp_path / "check"))
+        undeclared.aggregate(n=hs.Count()).apply(source.stream(), "op", location=str(tmp_path / "check"))
     with pytest.raises(ValueError, match="map: output_schema: found None"):
-        undeclared.apply(source.stream(), "op", checkpoint=str(tmp_path / "check"))
+        undeclared.apply(source.stream(), "op", location=str(tmp_path / "check"))

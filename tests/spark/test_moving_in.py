@@ -99,7 +99,7 @@ def tumbling(emit: Literal["commit", "close"]) -> Callable[[DataFrame, str], Dat
     def ours(events: DataFrame, checkpoint: str) -> DataFrame:
         minutes = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("20 seconds"))
         counted = minutes.aggregate(n=hs.Count(), s=hs.Sum("v"), mean=hs.Mean("v"), most=hs.Max("v"), emit=emit)
-        results: DataFrame = counted.apply(events, "op", checkpoint=checkpoint, shards=3, time="watermark")
+        results: DataFrame = counted.apply(events, "op", location=checkpoint, shards=3, time="watermark")
         return results
 
     return ours
@@ -119,7 +119,7 @@ CASES = {
         lambda events, checkpoint: (
             hs.stream(key="k", timestamp="t")
             .aggregate(n=hs.Count(), least=hs.Min("v"), s=hs.Sum("v"), emit="commit")
-            .apply(events, "op", checkpoint=checkpoint, shards=3)
+            .apply(events, "op", location=checkpoint, shards=3)
         ),
     ),
     "hopping windows": Case(
@@ -132,7 +132,7 @@ CASES = {
             hs.stream(key="k", timestamp="t")
             .windowed_by(hs.HoppingWindows("20 seconds", "10 seconds"))
             .aggregate(n=hs.Count(), s=hs.Sum("v"), emit="close")
-            .apply(events, "op", checkpoint=checkpoint, shards=2, time="watermark")
+            .apply(events, "op", location=checkpoint, shards=2, time="watermark")
         ),
         "append",
     ),
@@ -146,7 +146,7 @@ CASES = {
             hs.stream(key="k", timestamp="t")
             .windowed_by(hs.SessionWindows("6 seconds"))
             .aggregate(n=hs.Count(), s=hs.Sum("v"), emit="close")
-            .apply(events, "op", checkpoint=checkpoint, shards=2, time="watermark")
+            .apply(events, "op", location=checkpoint, shards=2, time="watermark")
         ),
         "append",
     ),
@@ -155,7 +155,7 @@ CASES = {
         lambda events, checkpoint: (
             hs.stream(timestamp="t")
             .drop_duplicates(["k", "v"], within="10 seconds")
-            .apply(events, "op", checkpoint=checkpoint, shards=2, time="watermark")
+            .apply(events, "op", location=checkpoint, shards=2, time="watermark")
         ),
         "append",
         ("k", "v"),
@@ -238,7 +238,7 @@ def processors(make: Callable[[], Any], mode: str) -> Case:
     def ours(events: DataFrame, checkpoint: str) -> DataFrame:
         grouped = events.groupBy("k")
         return hsp.transform_with_state(
-            grouped, make(), PROCESSOR_SCHEMA, "Update", mode, name="op", checkpoint=checkpoint, shards=2
+            grouped, make(), PROCESSOR_SCHEMA, "Update", mode, name="op", location=checkpoint, shards=2
         )
 
     return Case(
@@ -274,7 +274,7 @@ def groups(events: DataFrame, checkpoint: str) -> DataFrame:
         "update",
         "EventTimeTimeout",
         name="op",
-        checkpoint=checkpoint,
+        location=checkpoint,
         shards=2,
     )
 
@@ -342,7 +342,7 @@ def test_a_move_that_is_refused_or_broken_off_leaves_nothing_that_counts(
         place = checkpoint or str(tmp_path / f"refused-{len(list(tmp_path.iterdir()))}")
         counted = hs.stream(key=key, timestamp="t", null_keys=nulls)
         total = counted.aggregate(emit="commit", **(aggregates or {"n": hs.Count(), "s": hs.Sum("v")}))
-        results: DataFrame = total.apply(moved.events(), "op", checkpoint=place, shards=2)
+        results: DataFrame = total.apply(moved.events(), "op", location=place, shards=2)
         return results
 
     def refused(sentence: str, results: DataFrame, **how: Any) -> None:
@@ -351,7 +351,7 @@ def test_a_move_that_is_refused_or_broken_off_leaves_nothing_that_counts(
 
     case = Case(
         lambda events: events.groupBy("k").agg(f().count("*").alias("n"), f().sum("v").alias("s")),
-        lambda events, checkpoint: unwindowed(checkpoint=checkpoint),
+        lambda events, checkpoint: unwindowed(location=checkpoint),
         columns=("coalesce(k, 'null')", "n", "s"),
     )
     moved = Moved(tmp_path, spark, case)

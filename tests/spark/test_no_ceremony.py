@@ -32,7 +32,7 @@ session = SparkSession.builder.master("local[1]").getOrCreate()
 events = session.readStream.schema("k string, t timestamp").json(sys.argv[1] + "/in")
 counted = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())
 place = sys.argv[1] + "/checkpoint"
-query = counted.apply(events, "counts", checkpoint=place).writeStream.format("json").option("checkpointLocation", place)
+query = counted.apply(events, "counts", location=place).writeStream.format("json").option("checkpointLocation", place)
 query.trigger(availableNow=True).start(sys.argv[1] + "/out").awaitTermination()
 print("shards:", len(hsp.metrics(place)), "rows:", sum(shard["rows"] for shard in hsp.metrics(place)))
 """

@@ -65,7 +65,7 @@ def test_groups_are_those_of_sparks_own_operator(spark: SparkSession, tmp_path: 
         rows = [{"k": k, "s": s, "t": 1000 * i} for i, (k, s) in enumerate(keys * 2)]
         (folder / f"{batch}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
         stream = spark.readStream.schema("k double, s string, t long").json(str(folder))
-        counted = topology.apply(stream, "op", checkpoint=str(job.checkpoint), shards=3)
+        counted = topology.apply(stream, "op", location=str(job.checkpoint), shards=3)
         job.run(counted.selectExpr(*SHOWN, "n"), sink=True)
     native = spark.read.schema("k double, s string, t long").json(str(folder)).groupBy("k", "s").count().collect()
     shown = [tuple(row) for row in spark.createDataFrame(native).selectExpr(*SHOWN, "count").collect()]

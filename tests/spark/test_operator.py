@@ -141,7 +141,7 @@ def test_scenario_67_another_number_of_shards_program_or_time_is_refused(source:
     with pytest.raises(
         hs.ProgramMismatchError, match=r"program\.kind: the state has 'running count', asked for 'other'"
     ):
-        hsp.apply_program(source.stream(), Other(), name="op", checkpoint=str(job.checkpoint), shards=2)
+        hsp.apply_program(source.stream(), Other(), name="op", location=str(job.checkpoint), shards=2)
 
 
 def test_scenario_68_checkpoint_deleted_but_state_left(source: Source, job: Job) -> None:
@@ -211,7 +211,7 @@ def test_two_operators_in_one_query_one_of_them_process(source: Source, job: Job
     topology = hs.stream(key="k", timestamp="n").process(
         since, "k string, n long, more long", stores=[hs.key_value_store("known")]
     )
-    job.run(topology.apply(counted, "second", checkpoint=str(job.checkpoint)), sink=True)
+    job.run(topology.apply(counted, "second", location=str(job.checkpoint)), sink=True)
     assert job.rows == {0: [(f"k{i}", 2, 2) for i in range(3)], 1: [("k0", 5, 3), ("k1", 4, 2), ("k2", 4, 2)]}
     assert len(job.shards("first")) == 2
     assert len(job.shards("second")) == 4  # the default: two for each core
@@ -219,7 +219,7 @@ def test_two_operators_in_one_query_one_of_them_process(source: Source, job: Job
 
 def test_another_checkpoint_than_the_querys_is_refused(source: Source, job: Job, tmp_path: Path) -> None:
     source.add(row("a"))
-    df = hsp.apply_program(source.stream(), RunningCount(), name="op", checkpoint=str(tmp_path / "else"), shards=2)
+    df = hsp.apply_program(source.stream(), RunningCount(), name="op", location=str(tmp_path / "else"), shards=2)
     assert "checkpoint= is not the query's checkpointLocation" in failure(lambda: job.run(df))
 
 
@@ -242,7 +242,7 @@ def test_bad_arguments(source: Source, job: Job, spark: "SparkSession") -> None:
         ("hdfs://name/x", "checkpoint: hdfs://name/x: state cannot be kept at hdfs:// locations"),
     ):
         with pytest.raises(hsp.SparkSetupError, match=message):
-            hsp.apply_program(df, RunningCount(), name="op", checkpoint=location, shards=1)
+            hsp.apply_program(df, RunningCount(), name="op", location=location, shards=1)
 
 
 def test_scenario_71_async_progress_tracking_is_refused(source: Source, job: Job) -> None:

@@ -31,7 +31,7 @@ def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: So
     for seconds in ([0, 1, 12], [13, 40], [2, 41], [3, 70]):
         source.add(*(row("a", second=second) for second in seconds))
     df = source.stream().withWatermark("t", "5 seconds")
-    job.run(topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=2, time="watermark"), sink=True)
+    job.run(topology.apply(df, "op", location=str(job.checkpoint), shards=2, time="watermark"), sink=True)
     assert {number: [(row[1].second, row[3]) for row in rows] for number, rows in job.rows.items()} == {
         0: [(0, 2), (10, 1)],
         1: [(10, 2), (40, 1)],
@@ -48,7 +48,7 @@ def test_the_watermark_as_time_needs_a_watermark(source: Source, job: Job) -> No
     topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count())
 
     def apply(df: "DataFrame") -> Any:
-        return topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=2, time="watermark")
+        return topology.apply(df, "op", location=str(job.checkpoint), shards=2, time="watermark")
 
     source.add(row("a"))
     for df in (source.stream(), source.stream().where("v > 0").union(source.stream())):
@@ -69,7 +69,7 @@ def test_a_topology_gives_what_plain_python_gives(source: Source, job: Job) -> N
     )
     for batch in range(2):
         source.add(*(row(f"k{i % 9}", i, batch * 5 + i % 11) for i in range(40)))
-    job.run(topology.apply(source.stream(), "op", checkpoint=str(job.checkpoint), shards=3))
+    job.run(topology.apply(source.stream(), "op", location=str(job.checkpoint), shards=3))
     rows = [{**row, "t": datetime.fromisoformat(row["t"])} for batch in source.batches for row in batch]
     plain: dict[int, list[tuple[Any, ...]]] = {}
     for result in topology.run(rows, shards=3, commit_rows=40):
@@ -90,7 +90,7 @@ def test_late_rows_come_as_a_struct_of_what_they_came_as(source: Source, job: Jo
     counted = topology.aggregate(n=hs.Count(), emit="commit").late()
     source.add(row("a", 1, 60), row("b", 2, 60))
     source.add(row("a", 3, 5), row("b", 4, 61), row("a", 5, 60))
-    df = counted.apply(source.stream(), "op", checkpoint=str(job.checkpoint), shards=2)
+    df = counted.apply(source.stream(), "op", location=str(job.checkpoint), shards=2)
     assert df.schema["late"].dataType == source.stream().schema
     brief = df.selectExpr("coalesce(late.v, 0)", "k", "coalesce(n, 0)", "late.t = timestamp'2026-01-01T00:00:05Z'")
     job.run(brief, sink=True)
@@ -110,7 +110,7 @@ def test_heartbeats_let_suppressed_results_out_of_every_shard(source: Source, jo
     )
     source.add(*(row(f"k{i}", i, 1) for i in range(12)))
     beating = hsp.with_heartbeats(source.stream(), key="k", timestamp="t", shards=3, every="1 second", delay="1 second")
-    out = topology.apply(beating, "op", checkpoint=str(job.checkpoint), shards=3)
+    out = topology.apply(beating, "op", location=str(job.checkpoint), shards=3)
     files = job.checkpoint.with_name("files")
 
     def arrived() -> list[tuple[Any, ...]]:
@@ -154,6 +154,6 @@ def test_time_reaches_every_shard_of_a_task(source: Source, job: Job, time: Any)
         hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count())
     ).suppress(hs.until_window_closes())
     df = source.stream().withWatermark("t", "1 second")
-    job.run(topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=7, tasks=3, time=time))
+    job.run(topology.apply(df, "op", location=str(job.checkpoint), shards=7, tasks=3, time=time))
     closed = sorted(row[0] for rows in job.rows.values() for row in rows if row[0] in keys)
     assert closed == sorted(keys)

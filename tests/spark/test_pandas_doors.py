@@ -129,7 +129,7 @@ class TestGroups:
         grouped = df.coalesce(1).withWatermark("t", "5 seconds").groupBy(*groups.KEY)
         arguments: Any = (groups.run(kind), groups.OUTPUT, groups.STATE, "Update", kind)
         theirs = grouped.applyInPandasWithState(*arguments)
-        place: Any = {"name": "op", "checkpoint": str(tmp_path / "ours"), "shards": 2}
+        place: Any = {"name": "op", "location": str(tmp_path / "ours"), "shards": 2}
         ours = hsp.apply_in_pandas_with_state(grouped, *arguments, **place)
         given = beside(spark, theirs, ours, tmp_path, batches, for_ever=kind == groups.PROCESSING)
         seen = {row[0] for rows in given.values() for row in rows}
@@ -156,7 +156,7 @@ class TestProcessors:
         arguments: Any = (frames.Frames(), frames.OUTPUT, "Update", mode, initial)
         spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKS)
         theirs = grouped.transformWithStateInPandas(*arguments)
-        place: Any = {"name": "op", "checkpoint": str(tmp_path / "ours"), "shards": 2}
+        place: Any = {"name": "op", "location": str(tmp_path / "ours"), "shards": 2}
         ours = hsp.transform_with_state_in_pandas(grouped, *arguments, **place)
         given = beside(spark, theirs, ours, tmp_path, batches, for_ever=mode == "ProcessingTime")
         assert {row[0] for rows in given.values() for row in rows} == set(names)
@@ -168,7 +168,7 @@ def test_the_doors_over_connect(connected: SparkSession, tmp_path: Path, monkeyp
     write(tmp_path / "in", names, 7, 3)
     df = connected.readStream.schema(groups.SCHEMA).json(str(tmp_path / "in")).withWatermark("t", "5 seconds")
     grouped = df.groupBy(*groups.KEY)
-    place: Any = {"checkpoint": str(tmp_path / "ck"), "shards": 2}
+    place: Any = {"location": str(tmp_path / "ck"), "shards": 2}
     function: Any = (groups.run(groups.NO), groups.OUTPUT, groups.STATE, "Update", groups.NO)
     out = hsp.apply_in_pandas_with_state(grouped, *function, name="groups", **place)
     writer = out.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "ck"))
@@ -178,7 +178,7 @@ def test_the_doors_over_connect(connected: SparkSession, tmp_path: Path, monkeyp
 
 def test_bad_arguments(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.readStream.schema("k string, t timestamp").json(str(tmp_path))
-    place: Any = {"name": "op", "checkpoint": str(tmp_path / "ck"), "shards": 2}
+    place: Any = {"name": "op", "location": str(tmp_path / "ck"), "shards": 2}
 
     def apply(timeout: str, mode: str = "Update", of: Any = df) -> Any:
         return hsp.apply_in_pandas_with_state(of.groupBy("k"), print, "k string", "n long", mode, timeout, **place)

@@ -404,7 +404,7 @@ class TestBothEngines:
             initial = known.withColumn("since", f.timestamp_millis(f.col("n") * 1_700_000_001)).groupBy("k")
         grouped = df.groupBy("k")
         if ours:
-            place = {"name": "op", "checkpoint": str(checkpoint), "shards": 2}
+            place = {"name": "op", "location": str(checkpoint), "shards": 2}
             answers = hsp.transform_with_state(grouped, processor, processor.output, "Update", mode, initial, **place)
         else:
             answers = grouped.transformWithState(processor, processor.output, "Update", mode, initial)
@@ -502,7 +502,7 @@ class TestBothEngines:
             os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
         df = spark.readStream.schema("k string, t timestamp").option("maxFilesPerTrigger", 1).json(str(folder))
         df = df.withWatermark("t", "0 seconds")
-        place = {"name": "op", "checkpoint": str(tmp_path / "ck"), "shards": 4}
+        place = {"name": "op", "location": str(tmp_path / "ck"), "shards": 4}
         answers = hsp.transform_with_state(df.groupBy("k"), Alarm(mode), Alarm.output, "Append", mode, **place)
         name = f"alarms{mode}"
         writer = answers.writeStream.format("memory").queryName(name).option("checkpointLocation", str(tmp_path / "ck"))
@@ -519,7 +519,7 @@ class TestBothEngines:
         def rows(session: "SparkSession", name: str) -> list[str]:
             df = session.readStream.schema("k string, v long, t timestamp, w timestamp_ntz").json(str(folder))
             grouped = df.withWatermark("t", "1 second").groupBy("k")
-            place = {"name": "op", "checkpoint": str(tmp_path / name), "shards": 2}
+            place = {"name": "op", "location": str(tmp_path / name), "shards": 2}
             answers = hsp.transform_with_state(grouped, Everything(), Everything.output, "Update", "EventTime", **place)
             writer = answers.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / name))
             writer.trigger(availableNow=True).start(str(tmp_path / f"{name}-rows")).awaitTermination()
@@ -535,7 +535,7 @@ class TestBothEngines:
         from tests.tools.spark_processors import Everything
 
         df = spark.readStream.schema("k string, v long, t timestamp").json(str(folder))
-        place = {"name": "op", "checkpoint": str(tmp_path / "ck"), "shards": 2}
+        place = {"name": "op", "location": str(tmp_path / "ck"), "shards": 2}
         with pytest.raises(ValueError, match="timeMode: found 'Sometimes'"):
             hsp.transform_with_state(df.groupBy("k"), Everything(), Everything.output, "Update", "Sometimes", **place)
         with pytest.raises(ValueError, match="key: missing"):

@@ -131,7 +131,7 @@ class TestInQueries:
         df = spark.createDataFrame(rows, "k string, v long").coalesce(1)
         initial = spark.createDataFrame([("a", 100), ("z", 7)], "k string, init long").groupBy("k")
         adding = next(scenario for scenario in SCENARIOS if scenario.name == "initial state")
-        place: Any = {"name": "op", "checkpoint": str(tmp_path / "never"), "shards": 2}
+        place: Any = {"name": "op", "location": str(tmp_path / "never"), "shards": 2}
         for given in (None, initial):
             processor = adding.processor()
             results = hsp.transform_with_state(

@@ -29,7 +29,7 @@ def rows_of(number: int) -> list[dict[str, Any]]:
 
 def run(job: Job, source: Source) -> Counter[tuple[Any, ...]]:
     """Run to the end of the files, and return what the sink's log names."""
-    numbered = hsp.apply_program(source.stream(), Numbering(), name="op", checkpoint=str(job.checkpoint), shards=2)
+    numbered = hsp.apply_program(source.stream(), Numbering(), name="op", location=str(job.checkpoint), shards=2)
     job.rows.clear()
     job.run(numbered, sink=True)
     return Counter(row for batch in job.rows.values() for row in batch)

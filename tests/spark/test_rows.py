@@ -36,7 +36,7 @@ class Query:
             path.write_text("".join(json.dumps(row) + "\n" for row in batch))
             os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
         df = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).json(str(self.files))
-        answers = topology.apply(df, "op", checkpoint=self.checkpoint, shards=shards, **options)
+        answers = topology.apply(df, "op", location=self.checkpoint, shards=shards, **options)
 
         def keep(batch: Any, _number: int) -> None:
             self.rows += [row.asDict() for row in batch.collect()]

@@ -61,7 +61,7 @@ def test_no_plan_of_spark_shows_a_secret(server: S3Server, spark: SparkSession) 
         .aggregate(n=hs.Count())
     )
     url = server.url("plans")
-    applied = counts.apply(clicks, "op", checkpoint=url, shards=2, time="watermark", storage_options=server.options)
+    applied = counts.apply(clicks, "op", location=url, shards=2, time="watermark", storage_options=server.options)
     shown = plans(applied)
     assert "hybridstore-ticks" in shown or "MapInArrow" in shown
     assert SECRET not in shown

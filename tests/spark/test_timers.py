@@ -47,7 +47,7 @@ def test_timers_by_the_watermark_fire_in_shards_without_rows(source: Source, job
     source.add(row("other", second=30))
     for _ in range(2):
         df = source.stream().withWatermark("t", "0 seconds")
-        job.run(topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=4, time="watermark"), sink=True)
+        job.run(topology.apply(df, "op", location=str(job.checkpoint), shards=4, time="watermark"), sink=True)
         source.add(row("last", second=50))
     # rows of batch 0 and 1; the timers come with the watermark of second 30, and after a restart with that of second 50
     results = [row for number in sorted(job.rows) for row in job.rows[number]]
@@ -61,7 +61,7 @@ def test_timers_by_the_clock_fire_without_rows_and_again_in_a_replay(source: Sou
 
     def start(*, crashes: bool) -> None:
         df = source.stream().withWatermark("t", "0 seconds")
-        out = topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=3, time="watermark")
+        out = topology.apply(df, "op", location=str(job.checkpoint), shards=3, time="watermark")
 
         def keep(batch: DataFrame, number: int) -> None:
             rows = sorted((row["k"], row["clock"], row["at"]) for row in batch.collect())
@@ -128,7 +128,7 @@ def test_the_clock_of_sparks_doors_ticks_without_rows(source: Source, tmp_path: 
     asked: dict[str, Any] = {"shards": 2, "clock_ticks": "100 ms"}
 
     def place(name: str) -> dict[str, Any]:
-        return {"name": name, "checkpoint": str(tmp_path / name), **asked}
+        return {"name": name, "location": str(tmp_path / name), **asked}
 
     mode = ("k string", "Update", "ProcessingTime")
     by_clock = ("k string", "n long", "update", GroupStateTimeout.ProcessingTimeTimeout)

@@ -112,7 +112,7 @@ def test_ticks_have_a_name_where_spark_asks_each_source_for_one(
     def start() -> None:
         reader: Any = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
         events = reader.name("events").json(str(tmp_path / "in")).withWatermark("t", "5 seconds")
-        counts = minutes.apply(events, "of-1", checkpoint=checkpoint, shards=2, time="watermark")
+        counts = minutes.apply(events, "of-1", location=checkpoint, shards=2, time="watermark")
         writer = counts.writeStream.format("parquet").option("checkpointLocation", checkpoint)
         writer.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination()
 

@@ -20,8 +20,7 @@ BAD: dict[str, list[Any]] = {
     "cache_bytes": ["1 GB", -1, True],
     "file_mode": [0o777, 0o444, "0o600", None],
     "durability": ["disk", None],
-    "checkpoint": [7, "often"],
-    "policy": [None, "often"],
+    "checkpoints": [7, "often"],
     "at": ["oldest", 1.5, True],
     "memory_limit": [0, -1, 1.5, "1 GB", True],
     "shards": [0, -1, 1.0, "2", True],
@@ -35,7 +34,7 @@ BAD: dict[str, list[Any]] = {
 
 def applied(path: Path, **given: Any) -> Any:
     pytest.importorskip("pyspark")
-    return COUNTS.apply(SimpleNamespace(isStreaming=True), "counts", checkpoint=str(path), **given)
+    return COUNTS.apply(SimpleNamespace(isStreaming=True), "counts", location=str(path), **given)
 
 
 DOORS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -44,16 +43,12 @@ DOORS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "Topology.run": (hs.Topology.run, lambda path, **given: list(COUNTS.run([], path, **given))),
     "Topology.apply": (hs.Topology.apply, applied),
 }
-# `checkpoint` of `apply` is a place
-OTHER = {("Topology.apply", "checkpoint")}
 CASES = [
     (door, name, value)
     for door, (function, _) in DOORS.items()
     for name in inspect.signature(function).parameters
-    if name in RULES and (door, name) not in OTHER
+    if name in RULES
     for value in BAD[name]
-    # `apply` has defaults of its own for these
-    if not (door == "Topology.apply" and name == "policy" and value is None)
 ]
 
 
@@ -81,8 +76,7 @@ def test_what_a_rule_allows_passes(name: str) -> None:
         "cache_bytes": [None, 0, 1 << 40],
         "file_mode": [0o600, 0o666],
         "durability": ["commit", "os"],
-        "checkpoint": [None, hs.CheckpointPolicy()],
-        "policy": [hs.CheckpointPolicy()],
+        "checkpoints": [None, hs.CheckpointPolicy()],
         "at": [None, 7, "newest"],
         "memory_limit": [None, 1],
         "shards": [1, 64],

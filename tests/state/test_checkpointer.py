@@ -38,7 +38,7 @@ class Owner(NamedTuple):
 
 
 def plain(path: Path, files: Files) -> Owner:
-    state = hs.open(path, checkpoint=EVERY, _files=files)
+    state = hs.open(path, checkpoints=EVERY, _files=files)
     kv = state.key_value("kv")
 
     def put(key: str, value: int) -> int:

@@ -28,7 +28,7 @@ from tests.tools.requests import CountedStorage, Requests, counted
 RECORDS = 8_000
 URL = "s3://bucket/far"
 NEVER = hs.CheckpointPolicy(every_commits=None)
-SMALL: dict[str, Any] = {"checkpoint": NEVER, "_tuning": Tuning(block_records=16)}
+SMALL: dict[str, Any] = {"checkpoints": NEVER, "_tuning": Tuning(block_records=16)}
 
 
 def value_of(number: int) -> str:
@@ -188,7 +188,7 @@ def test_blocks_are_smaller_than_on_a_disk(tmp_path: Path, monkeypatch: pytest.M
     route(monkeypatch, MemoryStorage())
     blocks = []
     for place in (URL, tmp_path / "state"):
-        with hs.open(place, checkpoint=NEVER, **({"cache": tmp_path / "cache"} if place == URL else {})) as state:
+        with hs.open(place, checkpoints=NEVER, **({"cache": tmp_path / "cache"} if place == URL else {})) as state:
             state.key_value("names").put_columns([key_of(number) for number in range(2_000)], [0] * 2_000)
             state.commit()
             state.checkpoint(wait=True)
@@ -236,7 +236,7 @@ def test_a_topology_reads_what_a_batch_touches_side_by_side(
     storage = CountedStorage(requests)
     route(monkeypatch, storage)
     topology = hs.stream(key="k", timestamp="ts").windowed_by(windows).aggregate(n=hs.Count())
-    often = {**SMALL, "checkpoint": hs.CheckpointPolicy(every_commits=1)}
+    often = {**SMALL, "checkpoints": hs.CheckpointPolicy(every_commits=1)}
     with topology.open(URL, cache=tmp_path / "writer", **often) as writer:
         writer.process_many([{"k": f"k{row % 500:03d}", "ts": 1_000 + row % 90} for row in range(3_000)])
         writer.commit()

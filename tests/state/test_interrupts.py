@@ -65,7 +65,7 @@ class Interrupt:
 
 def opened(path: Path) -> hs.State:
     policy = hs.CheckpointPolicy(max_restore="1 hour", every_commits=7)
-    return hs.open(path, durability="os", checkpoint=policy, _tuning=TUNING, _files=QuickFiles())
+    return hs.open(path, durability="os", checkpoints=policy, _tuning=TUNING, _files=QuickFiles())
 
 
 class Stores:

@@ -24,7 +24,7 @@ from hybridstore.state.opening import Tuning
 
 # Checkpoints all the time, so that the kill often meets one.
 policy = hs.CheckpointPolicy(max_restore=timedelta(hours=1), every_commits=7, keep=2)
-state = hs.open(sys.argv[1], checkpoint=policy, _tuning=Tuning(8, 4000, 16))
+state = hs.open(sys.argv[1], checkpoints=policy, _tuning=Tuning(8, 4000, 16))
 counts, rows = state.key_value("counts"), state.window("rows", retention=500)
 number = state.version
 print("ready", number, flush=True)

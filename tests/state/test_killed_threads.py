@@ -73,7 +73,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(path: Path) -> hs.State:
-    return hs.open(path, checkpoint=NEVER, _files=QuickFiles(), _tuning=Tuning(block_records=10))
+    return hs.open(path, checkpoints=NEVER, _files=QuickFiles(), _tuning=Tuning(block_records=10))
 
 
 def rows(path: Path) -> tuple[int, dict[Any, Any]]:

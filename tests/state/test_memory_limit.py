@@ -180,7 +180,7 @@ class Side:
 
     def open(self) -> None:
         policy = NEVER if self.limit is None else hs.CheckpointPolicy()
-        self.state = hs.open(self.path, memory_limit=self.limit, checkpoint=policy, _tuning=SMALL, durability="os")
+        self.state = hs.open(self.path, memory_limit=self.limit, checkpoints=policy, _tuning=SMALL, durability="os")
         state = self.state
         if self.limit is None:
             # the limit of another state governs this one, too

@@ -105,7 +105,7 @@ def test_a_commit_is_one_request_and_none_without_changes(
 ) -> None:
     # however long this machine takes from one commit to the next
     monkeypatch.setattr(bucket_log, "LOOK_SECONDS", float("inf"))
-    with open_state(checkpoint=NEVER) as state:
+    with open_state(checkpoints=NEVER) as state:
         fill(state, range(10))
         state.commit()
         server.reset()
@@ -155,7 +155,7 @@ def test_the_later_owner_has_the_state_and_nothing_acknowledged_is_lost(open_sta
 def test_an_owner_that_slept_for_any_time_by_any_clock_is_refused(
     open_state: Open, server: S3Server, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
-    sleeper = open_state(checkpoint=NEVER)
+    sleeper = open_state(checkpoints=NEVER)
     fill(sleeper, range(10))
     sleeper.commit()
     real = time.time
@@ -184,7 +184,7 @@ def test_an_owner_that_slept_for_any_time_by_any_clock_is_refused(
 def test_a_claim_of_a_version_that_was_pruned_since_the_restore_does_not_count(
     open_state: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = open_state(checkpoint=hs.CheckpointPolicy(every_commits=None, keep=1))
+    first = open_state(checkpoints=hs.CheckpointPolicy(every_commits=None, keep=1))
     fill(first, range(10))
     first.commit()
     begin = home.BucketHome.begin
@@ -208,7 +208,7 @@ def test_a_claim_of_a_version_that_was_pruned_since_the_restore_does_not_count(
 
 def test_the_estimate_of_a_restart_counts_the_requests_for_commits(open_state: Open, server: S3Server) -> None:
     policy = hs.CheckpointPolicy(max_restore=100)  # ms
-    with open_state(checkpoint=policy) as state:
+    with open_state(checkpoints=policy) as state:
         for number in range(200):
             state.key_value("names").put("a", number)
             state.commit()
@@ -228,7 +228,7 @@ def test_the_estimate_of_a_restart_counts_the_requests_for_commits(open_state: O
 
 @pytest.mark.parametrize("fault", ["lost", "500", "503", "reset"])
 def test_a_commit_whose_answer_is_lost_is_committed_once(open_state: Open, server: S3Server, fault: str) -> None:
-    with open_state(checkpoint=NEVER) as state:
+    with open_state(checkpoints=NEVER) as state:
         fill(state, range(10))
         server.faults.append(fault)
         version = state.commit()
@@ -245,7 +245,7 @@ def test_a_store_that_does_not_answer_poisons_and_reopening_shows_what_was_ackno
 
     with monkeypatch.context() as patch:
         patch.setattr(cloud_storage, "LINE_SECONDS", 1.0)
-        state = open_state(checkpoint=NEVER)
+        state = open_state(checkpoints=NEVER)
         fill(state, range(10))
         state.commit()
     expected = contents(state)
@@ -343,7 +343,7 @@ import sys
 import hybridstore as hs
 url, endpoint, cache = sys.argv[1:]
 options = {"endpoint": endpoint, "access_key_id": "test", "secret_access_key": "x", "region": "us-east-1"}
-state = hs.open(url, storage_options=options, cache=cache, checkpoint=hs.CheckpointPolicy(every_commits=7))
+state = hs.open(url, storage_options=options, cache=cache, checkpoints=hs.CheckpointPolicy(every_commits=7))
 count = state.key_value("count")
 while True:
     number = (count.get("n") or 0) + 1

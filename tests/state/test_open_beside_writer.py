@@ -23,7 +23,7 @@ import sys
 import hybridstore as hs
 from hybridstore.state.opening import Tuning
 hasty = hs.CheckpointPolicy(max_restore="1 hour", keep=1)
-state = hs.open(sys.argv[1], durability="os", checkpoint=hasty, _tuning=Tuning(segment_bytes=300, block_records=8))
+state = hs.open(sys.argv[1], durability="os", checkpoints=hasty, _tuning=Tuning(segment_bytes=300, block_records=8))
 kv = state.key_value("kv")
 number = 0
 while True:
@@ -67,7 +67,7 @@ class Hasty:
 
     def __init__(self, path: Path, times: int) -> None:
         policy = hs.CheckpointPolicy(max_restore="1 hour", keep=1)
-        self.state = hs.open(path, checkpoint=policy, _files=QuickFiles(), _tuning=Tuning(segment_bytes=200))
+        self.state = hs.open(path, checkpoints=policy, _files=QuickFiles(), _tuning=Tuning(segment_bytes=200))
         self.times = times
         self.go_on()
 

@@ -19,7 +19,7 @@ NEVER = hs.CheckpointPolicy(max_restore="1 hour")
 
 
 def opened(path: Path, **options: Any) -> hs.State:
-    return hs.open(path, checkpoint=NEVER, _tuning=Tuning(segment_bytes=400), **options)
+    return hs.open(path, checkpoints=NEVER, _tuning=Tuning(segment_bytes=400), **options)
 
 
 def begin(path: Path, name: str, commits: int, **options: Any) -> hs.State:

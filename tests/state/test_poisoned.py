@@ -30,7 +30,7 @@ COMMITTED = {f"k{i:03}": i for i in range(40)}
 
 
 def opened(path: Path, **options: Any) -> hs.State:
-    return hs.open(path, checkpoint=NEVER, _tuning=TUNING, _files=QuickFiles(), **options)
+    return hs.open(path, checkpoints=NEVER, _tuning=TUNING, _files=QuickFiles(), **options)
 
 
 def rows(path: Path) -> tuple[int, dict[Any, Any], list[Any]]:
@@ -275,7 +275,7 @@ def test_no_increment_is_lost_or_done_again_for_a_checkpoint_that_fails_behind_i
 def test_a_checkpoint_that_gets_no_thread_fails_no_commit_and_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = hs.open(tmp_path / "state", checkpoint=hs.CheckpointPolicy(every_commits=1), _files=QuickFiles())
+    state = hs.open(tmp_path / "state", checkpoints=hs.CheckpointPolicy(every_commits=1), _files=QuickFiles())
     kv = state.key_value("kv")
 
     def refused(self: threading.Thread) -> None:

@@ -35,7 +35,7 @@ def rows(state: hs.State) -> dict[str, Any]:
 def build_state(path: Path, versions: int = 12, checkpoints: tuple[int, ...] = (4, 8)) -> list[dict[str, Any]]:
     """Return what each version has."""
     seen: list[dict[str, Any]] = [{}]
-    with hs.open(path, checkpoint=KEPT, _tuning=SMALL) as state:
+    with hs.open(path, checkpoints=KEPT, _tuning=SMALL) as state:
         for version in range(1, versions + 1):
             state.key_value("rows").put_all({f"{version % 3}-{i}": f"{version} {'x' * 50}" for i in range(10)})
             assert state.commit() == version
@@ -53,7 +53,7 @@ def test_the_job_goes_on_from_the_older_version(tmp_path: Path, version: int) ->
     assert files == {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()}
     assert rewind(tmp_path / "s", version, "--write") == 0
     assert run(["inspect", "verify", str(tmp_path / "s")]) == 0
-    with hs.open(tmp_path / "s", checkpoint=KEPT, _tuning=SMALL) as state:
+    with hs.open(tmp_path / "s", checkpoints=KEPT, _tuning=SMALL) as state:
         assert state.version == version
         assert rows(state) == seen[version]
         check_stores(state)
@@ -118,7 +118,7 @@ def test_whenever_it_is_killed_the_state_opens_between_both_versions(
                 done = True
             except Killed:
                 done = False
-        state = hs.open(path, _tuning=SMALL, checkpoint=KEPT)
+        state = hs.open(path, _tuning=SMALL, checkpoints=KEPT)
         assert 5 <= state.version <= 12
         assert rows(state) == seen[state.version]
         crash(state)

@@ -75,7 +75,7 @@ class Stores:
 def life(path: Path, seed: int, limit: int | None) -> list[Any]:
     """Use a state, with kills in between, and return every answer that it gave."""
     draw, answers, now = random.Random(seed), list[Any](), 0
-    state = hs.open(path, durability="os", checkpoint=NEVER, memory_limit=limit, _tuning=SMALL)
+    state = hs.open(path, durability="os", checkpoints=NEVER, memory_limit=limit, _tuning=SMALL)
     stores = Stores(state)
     for step in range(80):
         for _ in range(draw.randrange(6)):
@@ -86,7 +86,7 @@ def life(path: Path, seed: int, limit: int | None) -> list[Any]:
         if draw.random() < 0.1:
             check_stores(state)
             crash(state)
-            state = hs.open(path, durability="os", checkpoint=NEVER, memory_limit=limit, _tuning=SMALL)
+            state = hs.open(path, durability="os", checkpoints=NEVER, memory_limit=limit, _tuning=SMALL)
             stores = Stores(state)
         if draw.random() < 0.1:
             answers.append(stores.contents())
@@ -111,14 +111,14 @@ def test_states_in_threads_of_their_own_answer_as_each_does_alone(tmp_path: Path
 
 
 def test_counting_for_the_budget_changes_nothing_in_another_state(tmp_path: Path) -> None:
-    with hs.open(tmp_path / "b", checkpoint=NEVER) as state:
+    with hs.open(tmp_path / "b", checkpoints=NEVER) as state:
         stores = Stores(state)
         for i in range(100):
             stores.put(f"k{i % 9}", i, i)
         state.commit()
         expected = stores.contents()
         crash(state)
-    b = hs.open(tmp_path / "b", checkpoint=NEVER)
+    b = hs.open(tmp_path / "b", checkpoints=NEVER)
     waiting = {name: store.waiting_rows for name, store in b.stores.items()}
     assert all(waiting.values())
 
@@ -137,14 +137,14 @@ def test_counting_for_the_budget_changes_nothing_in_another_state(tmp_path: Path
 
 
 def test_each_state_counts_its_records_without_applying_those_that_wait(tmp_path: Path) -> None:
-    with hs.open(tmp_path / "s", checkpoint=NEVER) as state:
+    with hs.open(tmp_path / "s", checkpoints=NEVER) as state:
         stores = Stores(state)
         for i in range(100):
             stores.put(f"k{i % 9}", i, i)
         state.commit()
         live = {name: store.records_in_memory for name, store in state.stores.items()}
         crash(state)
-    with hs.open(tmp_path / "s", checkpoint=NEVER) as state:
+    with hs.open(tmp_path / "s", checkpoints=NEVER) as state:
         assert state._memory.counted > 0
         for name, store in state.stores.items():
             # rows that overwrite each other wait, too

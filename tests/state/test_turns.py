@@ -123,7 +123,7 @@ class Five:
 
 
 def opened(path: Path, **options: Any) -> hs.State:
-    return hs.open(path, durability="os", checkpoint=NEVER, **options)
+    return hs.open(path, durability="os", checkpoints=NEVER, **options)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(path: Path) -> hs.State:
-    return hs.open(path, durability="os", checkpoint=NEVER)
+    return hs.open(path, durability="os", checkpoints=NEVER)
 
 
 class Stores:

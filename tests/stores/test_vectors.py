@@ -41,7 +41,7 @@ def test_case(case: Case, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return
     policy = KEEP_ALL if any(step["op"] in ("changelog", "restore") for step in case["steps"]) else None
     subject = Subject(
-        open=lambda: hs.open(tmp_path / "state", durability="os", checkpoint=policy, _tuning=SMALL),
+        open=lambda: hs.open(tmp_path / "state", durability="os", checkpoints=policy, _tuning=SMALL),
         logged=lambda state: logged(state, "case"),
         full_error=hs.BufferFullError,
         until_window_closes=hs.until_window_closes,

@@ -57,7 +57,7 @@ class JoinRunner:
         self.start()
 
     def start(self) -> None:
-        self.engine = Engine(topology(self.case), self.path, durability="os", checkpoint=hs.CheckpointPolicy())
+        self.engine = Engine(topology(self.case), self.path, durability="os", checkpoints=hs.CheckpointPolicy())
 
     def between(self, number: int) -> None:
         engine = self.engine

@@ -63,7 +63,7 @@ def ours(placement: str) -> Callable[..., Any]:
     def apply(df: Any, program: Scenario, scenario: Scenario, initial: Any, checkpoint: str) -> Any:
         from hybridstore import spark as hsp
 
-        how: Any = {"name": "op", "checkpoint": checkpoint, "shards": 3, "tasks": 2, "placement": placement}
+        how: Any = {"name": "op", "location": checkpoint, "shards": 3, "tasks": 2, "placement": placement}
         grouped = df.groupBy(*scenario.key)
         return hsp.transform_with_state(
             grouped, program.processor(), scenario.output, "Update", scenario.mode, initial, **how

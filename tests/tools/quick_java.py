@@ -64,7 +64,7 @@ def load_classes(folder: Path) -> None:
     session = hsp.configure(builder.config("spark.sql.shuffle.partitions", "2")).getOrCreate()
     df = session.readStream.schema("k string, v long, t timestamp").json(str(folder / "in"))
     topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("1 hour")).aggregate(n=hs.Count())
-    counted = topology.apply(df, "op", checkpoint=str(folder / "checkpoint"), shards=2)
+    counted = topology.apply(df, "op", location=str(folder / "checkpoint"), shards=2)
     writer = counted.writeStream.foreachBatch(lambda batch, number: batch.collect())
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()

@@ -195,7 +195,7 @@ def main(folder: Path, placement: Any, case: str) -> int:
     if home.dies:
         program = DyingCount(str(folder / "tried"))
     counted = hsp.apply_program(
-        df, program, name="op", checkpoint=checkpoint, shards=home.shards, placement=placement, tasks=home.tasks
+        df, program, name="op", location=checkpoint, shards=home.shards, placement=placement, tasks=home.tasks
     )
     if home.dies:
         # the operator's tasks do not run under their own number

@@ -109,7 +109,7 @@ def _rows_of_files(log: Path) -> list[tuple[Any, ...]]:
 
 def count(df: "DataFrame", job: Job, *, name: str = "op", shards: int = 2, **options: Any) -> "DataFrame":
     """The running count as an operator of the job."""
-    return hsp.apply_program(df, RunningCount(), name=name, checkpoint=str(job.checkpoint), shards=shards, **options)
+    return hsp.apply_program(df, RunningCount(), name=name, location=str(job.checkpoint), shards=shards, **options)
 
 
 def expected(batches: list[list[dict[str, Any]]]) -> dict[int, list[tuple[Any, ...]]]:

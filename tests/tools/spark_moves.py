@@ -86,7 +86,7 @@ def run(session: Any, folder: Path, placement: Any) -> None:
         (folder / "out" / str(number)).write_text(json.dumps(record))
 
     df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    counted = hsp.apply_program(df, ServedCount(), name="op", checkpoint=checkpoint, shards=SHARDS, placement=placement)
+    counted = hsp.apply_program(df, ServedCount(), name="op", location=checkpoint, shards=SHARDS, placement=placement)
     writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
 

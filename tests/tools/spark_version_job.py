@@ -44,10 +44,10 @@ def job(spark: SparkSession, folder: Path) -> Any:
     minutes = rows.windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count(), total=hs.Sum("v"), emit="close")
     sliding = rows.windowed_by(hs.SlidingWindows("10 seconds")).aggregate(n=hs.Count(), last=hs.Max("t"))
     answers = {
-        "minutes": minutes.apply(events, "minutes", checkpoint=checkpoint, shards=2, time="watermark"),
-        "sliding": sliding.apply(events, "sliding", checkpoint=checkpoint, shards=2),
+        "minutes": minutes.apply(events, "minutes", location=checkpoint, shards=2, time="watermark"),
+        "sliding": sliding.apply(events, "sliding", location=checkpoint, shards=2),
         "alarms": hsp.transform_with_state(
-            events.groupBy("k"), Alarm(), Alarm.output, "Append", "EventTime", name="alarms", checkpoint=checkpoint
+            events.groupBy("k"), Alarm(), Alarm.output, "Append", "EventTime", name="alarms", location=checkpoint
         ),
     }
     frames = [

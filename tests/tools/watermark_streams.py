@@ -162,12 +162,12 @@ def ours(df: DataFrame, checkpoint: Path, shards: int, kinds: Iterable[str]) -> 
             if kind.startswith("held"):
                 topology = topology.suppress(hs.until_window_closes())
         name = kind.replace(" ", "-")
-        out = topology.apply(df, name, checkpoint=str(checkpoint), shards=shards, time="watermark")
+        out = topology.apply(df, name, location=str(checkpoint), shards=shards, time="watermark")
         if kind == "chained":
             longer = rows.windowed_by(hs.TumblingWindows(3 * SIZE * 1000))
             both = longer.aggregate(emit="close", n=hs.Sum("n"), total=hs.Sum("total"))
             inner = out.select("k", f.expr("window_end - interval 1 millisecond").alias("t"), "n", "total")
-            out = both.apply(inner, "longer", checkpoint=str(checkpoint), shards=shards, time="watermark")
+            out = both.apply(inner, "longer", location=str(checkpoint), shards=shards, time="watermark")
         if of is None:
             out = out.select(f.lit(kind).alias("kind"), "k", "t", "t", f.lit(1), f.col("id").cast("long"))
         else:

@@ -36,10 +36,10 @@ def test_stopped_at_every_commit(name: str, emit: str, shards: int, tmp_path: Pa
     expected = uninterrupted(topology, rows, **options)
     consumer = Consumer()
     for commit in range(1, 9):
-        run = topology.run(rows, state=tmp_path / "state", **options)
+        run = topology.run(rows, location=tmp_path / "state", **options)
         consumer.take(run, stop_after=commit)
         run.close()
-    consumer.take(topology.run(rows, state=tmp_path / "state", **options))
+    consumer.take(topology.run(rows, location=tmp_path / "state", **options))
     assert consumer.rows() == expected
 
 
@@ -47,14 +47,14 @@ def test_stopped_in_the_middle_of_a_commits_results(tmp_path: Path, seed: int) -
     topology, rows = declared(WINDOWS["tumbling"]), some_rows(seed, 60)
     expected = uninterrupted(topology, rows, commit_rows=20)
     half = []
-    run = topology.run(rows, state=tmp_path, commit_rows=20)
+    run = topology.run(rows, location=tmp_path, commit_rows=20)
     for row in run:
         half.append(row)
         if row.commit == 2:
             break
     run.close()
     # the consumer has all of commit 1 and one row of commit 2, which it throws away
-    rest = [dict(row) for row in topology.run(rows, state=tmp_path, commit_rows=20) if row.commit >= 2]
+    rest = [dict(row) for row in topology.run(rows, location=tmp_path, commit_rows=20) if row.commit >= 2]
     assert [dict(row) for row in half if row.commit == 1] + rest == expected
 
 
@@ -70,11 +70,11 @@ def test_a_crash_between_the_commits_of_two_shards(
     for survived in (1, 2, 4, 13):
         state, consumer, ended = tmp_path / f"after-{survived}", Consumer(), False
         with crashes(after=survived):
-            consumer.take(topology.run(rows, state=state, **options))
+            consumer.take(topology.run(rows, location=state, **options))
             ended = True
         assert not ended
         consumer.complete = survived // 3
-        consumer.take(topology.run(rows, state=state, **options))
+        consumer.take(topology.run(rows, location=state, **options))
         assert consumer.rows() == expected, f"killed after {survived} commits of shards"
 
 
@@ -94,7 +94,7 @@ def test_a_consumer_that_writes_a_commit_when_the_next_arrives_misses_none(
 
     def consume() -> None:
         at, pending = 0, []
-        for row in topology.run(rows, state=tmp_path / "state", **options):
+        for row in topology.run(rows, location=tmp_path / "state", **options):
             if row.commit != at:
                 written.setdefault(at, pending)
                 at, pending = row.commit, []
@@ -125,12 +125,12 @@ def test_a_commit_half_done_is_completed_with_its_own_rows(
     with monkeypatch.context() as patched:
         patched.setattr(State, "commit", killed)
         with pytest.raises(KeyboardInterrupt):
-            list(topology.run(rows, state=tmp_path, commit_rows=20, shards=2))
+            list(topology.run(rows, location=tmp_path, commit_rows=20, shards=2))
     for wrong in (rows[:30], [*rows[:20]]):
         with pytest.raises(hs.errors.RestoreError, match="give the same rows"):
-            list(topology.run(wrong, state=tmp_path, commit_rows=20, shards=2))
+            list(topology.run(wrong, location=tmp_path, commit_rows=20, shards=2))
     # the second commit, half done, still has its 20 rows; then come smaller ones
-    commits = {row.commit for row in topology.run(rows, state=tmp_path, commit_rows=7, shards=2)}
+    commits = {row.commit for row in topology.run(rows, location=tmp_path, commit_rows=7, shards=2)}
     assert commits == {1, 2, 3, 4, 5}
     with topology.open(tmp_path, shards=2) as engine:
         assert engine.position() == 60
@@ -147,19 +147,19 @@ def test_the_position_is_a_column_a_function_or_a_count(tmp_path: Path) -> None:
     for name, position, reached in positions:
         state = tmp_path / name
         assert hs.last_position(state) is None
-        run = topology.run(rows[:20], state=state, position=position, commit_rows=6)
+        run = topology.run(rows[:20], location=state, position=position, commit_rows=6)
         assert [row["n"] for row in run] == [6, 12, 18, 20]
         assert hs.last_position(state) == reached
         # the source may begin anywhere before the position, with a position; without one it gives all rows again
         source = rows if position is None else rows[12:]
-        again = list(topology.run(source, state=state, position=position, commit_rows=100, replay_last=True))
+        again = list(topology.run(source, location=state, position=position, commit_rows=100, replay_last=True))
         assert [(row.commit, row["n"]) for row in again] == [(3, 18), (4, 20), (5, 30)]
 
 
 def test_positions_that_do_not_rise_are_refused_because_a_restart_would_skip_rows(tmp_path: Path) -> None:
     topology = declared(hs.TumblingWindows(1000), "commit")
     rows = [{"user": "a", "time": 5, "n": 1, "offset": offset} for offset in (1, 2, 3, 4, 4, 5)]
-    run = topology.run(rows, state=tmp_path, position="offset", commit_rows=2)
+    run = topology.run(rows, location=tmp_path, position="offset", commit_rows=2)
     with pytest.raises(ValueError, match="position: found 4 after 4, expected positions that rise with every row"):
         list(run)
     assert hs.last_position(tmp_path) == 4  # what was committed before it stays
@@ -258,10 +258,10 @@ def test_arrow_batches_are_resumed_by_their_rows(tmp_path: Path, seed: int) -> N
     expected = uninterrupted(topology, batches, commit_rows=15)
     consumer = Consumer()
     for commit in (1, 3, 4):
-        run = topology.run(batches, state=tmp_path, commit_rows=15)
+        run = topology.run(batches, location=tmp_path, commit_rows=15)
         consumer.take(run, stop_after=commit)
         run.close()
-    consumer.take(topology.run(batches, state=tmp_path, commit_rows=15))
+    consumer.take(topology.run(batches, location=tmp_path, commit_rows=15))
     assert consumer.rows() == expected
 
 
@@ -303,18 +303,18 @@ def test_another_topology_is_refused_naming_what_differs(
     part: str, other: hs.Topology, words: str, tmp_path: Path
 ) -> None:
     rows = [{"user": "a", "time": 1, "n": 1}]
-    list(declared(hs.TumblingWindows(10)).run(rows, state=tmp_path))
+    list(declared(hs.TumblingWindows(10)).run(rows, location=tmp_path))
     with pytest.raises(hs.ProgramMismatchError, match=words):
-        list(other.run(rows, state=tmp_path))
+        list(other.run(rows, location=tmp_path))
 
 
 def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
     topology = declared(hs.TumblingWindows(10))
     rows = [{"user": "a", "time": 1, "n": 1}]
-    list(topology.run(rows, state=tmp_path / "three", shards=3))
+    list(topology.run(rows, location=tmp_path / "three", shards=3))
     with pytest.raises(hs.ProgramMismatchError, match="the state has 3 shards, asked for 1"):
         topology.open(tmp_path / "three")
-    list(topology.run(rows, state=tmp_path / "one"))
+    list(topology.run(rows, location=tmp_path / "one"))
     with pytest.raises(hs.ProgramMismatchError, match="the state has 1 shard, asked for 2"):
         topology.open(tmp_path / "one", shards=2)
     # asking for more makes none: the state is as it was, for the one who asks for what it has
@@ -343,14 +343,14 @@ def test_a_crash_while_the_shards_are_made(shards_made: int, tmp_path: Path, mon
         patched.setattr("hybridstore.topology.engine.open_store", killed)
         patched.setattr(State, "close", crash)
         with pytest.raises(Killed):
-            list(topology.run(rows, state=tmp_path, shards=5))
-    assert len(list(topology.run(rows, state=tmp_path, shards=5))) == len(rows)
+            list(topology.run(rows, location=tmp_path, shards=5))
+    assert len(list(topology.run(rows, location=tmp_path, shards=5))) == len(rows)
 
 
 def test_the_same_topology_declared_again_goes_on(tmp_path: Path) -> None:
     rows = [{"user": "a", "time": t, "n": 1} for t in range(4)]
-    list(declared(hs.TumblingWindows("10 ms")).run(rows[:2], state=tmp_path))
-    results = list(declared(hs.TumblingWindows(10)).run(rows, state=tmp_path))
+    list(declared(hs.TumblingWindows("10 ms")).run(rows[:2], location=tmp_path))
+    results = list(declared(hs.TumblingWindows(10)).run(rows, location=tmp_path))
     assert [(row.commit, row["n"]) for row in results] == [(2, 3), (2, 4)]
 
 
@@ -370,7 +370,7 @@ def test_progress_and_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     topology = declared(hs.TumblingWindows(10), "commit")
     rows = [{"user": "a", "time": t, "n": 1} for t in range(6)]
     commits: list[int] = []
-    list(topology.run(rows, state=tmp_path, commit_rows=4, progress=commits.append))
+    list(topology.run(rows, location=tmp_path, commit_rows=4, progress=commits.append))
     assert commits == [1, 2]
     ticks = iter(range(0, 1000, 5))
     monkeypatch.setattr("hybridstore.topology.source.time.monotonic", lambda: next(ticks))

@@ -444,8 +444,8 @@ def test_a_function_with_its_own_store(tmp_path: Path) -> None:
     firsts: dict[str, int] = {}
     for row in sorted(rows[:30], key=lambda row: row["time"]) + rows[30:]:
         firsts.setdefault(row["user"], row["time"])
-    assert {row["user"]: row["first"] for row in topology.run(rows, state=tmp_path, commit_rows=30)} == firsts
-    again = list(topology.run(rows + rows, state=tmp_path, commit_rows=30, replay_last=True))
+    assert {row["user"]: row["first"] for row in topology.run(rows, location=tmp_path, commit_rows=30)} == firsts
+    again = list(topology.run(rows + rows, location=tmp_path, commit_rows=30, replay_last=True))
     # the second half has been seen; the first commit is the newest that had results, so it is handed out once more when
     # asked for
     assert {row["user"]: row["first"] for row in again} == firsts
@@ -455,7 +455,7 @@ def test_a_function_with_its_own_store(tmp_path: Path) -> None:
 def test_a_class_with_rows_at_the_end_of_each_commit(tmp_path: Path) -> None:
     topology = hs.stream(key="user", timestamp="time").process(Tally, stores=[hs.key_value_store("tally")])
     rows = [{"user": user, "time": 1, "n": n} for user, n in (("a", 1), ("b", 2), ("a", 3))]
-    results = [(row.commit, dict(row)) for row in topology.run(rows, state=tmp_path, commit_rows=2)]
+    results = [(row.commit, dict(row)) for row in topology.run(rows, location=tmp_path, commit_rows=2)]
     assert results == [
         (1, {"user": "a", "total": 1}),
         (1, {"user": "b", "total": 2}),
@@ -465,7 +465,7 @@ def test_a_class_with_rows_at_the_end_of_each_commit(tmp_path: Path) -> None:
         (2, {"rows": 2}),
     ]
     # rows of different columns are kept with their commit too
-    assert [(row.commit, dict(row)) for row in topology.run(rows, state=tmp_path, replay_last=True)] == results
+    assert [(row.commit, dict(row)) for row in topology.run(rows, location=tmp_path, replay_last=True)] == results
 
 
 def test_every_kind_of_store_can_be_declared(tmp_path: Path) -> None:
@@ -488,7 +488,7 @@ def test_every_kind_of_store_can_be_declared(tmp_path: Path) -> None:
         ],
     )
     rows = [{"user": user, "time": t, "n": t} for t, user in enumerate("abab")]
-    results = [dict(row) for row in topology.run(rows, state=tmp_path)]
+    results = [dict(row) for row in topology.run(rows, location=tmp_path)]
     assert [row["window"][3] for row in results] == [0, 1, 2, 4]
     assert [len(row["left"]) for row in results] == [0, 1, 1, 1]
     with topology.open(tmp_path) as engine:
@@ -578,7 +578,7 @@ def test_types_that_cannot_be_aggregated_on_spark_are_named_when_it_is_declared(
         program.output_schema(schema(pa.int64(), pa.string()))
     frame: Any = [1]
     with pytest.raises(TypeError, match="df: found list, expected a streaming DataFrame"):
-        apply_program(frame, program, name="x", checkpoint="/x", shards=1)
+        apply_program(frame, program, name="x", location="/x", shards=1)
 
 
 def test_a_topology_shows_its_steps_in_one_line() -> None:

@@ -200,7 +200,7 @@ def test_sliding_batches_by_column_equal_those_by_row(emit: Any, kind: str, seed
 
 def run_batches(topology: hs.Topology, batches: list[Any], state: Path, shards: int) -> tuple[list[Any], list[Any]]:
     """Return what a run over batches gives, and the digests that its shards reach."""
-    results = [(row.commit, repr(dict(row))) for row in topology.run(batches, state=state, shards=shards)]
+    results = [(row.commit, repr(dict(row))) for row in topology.run(batches, location=state, shards=shards)]
     with topology.open(state, shards=shards) as opened:
         return results, [store.group.digest for store in opened.states]
 
@@ -249,8 +249,8 @@ def test_a_bad_row_of_a_batch_is_found_before_any_shard_commits(tmp_path: Path) 
     rows = [{"user": user, "time": 1} for user in "abcdef"]
     good, broken = (pa.Table.from_pylist(part) for part in (rows, [*rows, rows[0] | {"time": -1}]))
     with pytest.raises(ValueError, match="column 'time': found"):
-        list(topology.run([good, broken], state=tmp_path, shards=3))
+        list(topology.run([good, broken], location=tmp_path, shards=3))
     with topology.open(tmp_path, shards=3) as opened:
         assert [store.settings["run"]["commit"] for store in opened.states] == [1, 1, 1]
     with pytest.raises(ValueError, match="column 'time' is missing: found user"):
-        list(topology.run([good, good.select(["user"])], state=tmp_path, shards=3))
+        list(topology.run([good, good.select(["user"])], location=tmp_path, shards=3))

@@ -8,7 +8,7 @@ import hybridstore as hs
 
 
 def profiles(directory: str) -> int:
-    with hs.open(directory, durability="os", checkpoint=hs.CheckpointPolicy(max_restore=timedelta(seconds=1))) as s:
+    with hs.open(directory, durability="os", checkpoints=hs.CheckpointPolicy(max_restore=timedelta(seconds=1))) as s:
         assert_type(s, hs.State)
         store = s.key_value("profiles", ttl="1 hour")
         assert_type(store, hs.KeyValueStore)
