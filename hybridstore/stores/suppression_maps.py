@@ -28,7 +28,7 @@ from .cold_blocks import chosen
 from .cold_tail import Maps
 from .key_blocks import KeyBlocks
 from .sizes import HEAP_BYTES, PLACE_BYTES
-from .suppression_tail import Boundary, BufferTail, Event, Part, Unasked, boundary_of, not_due, remaining
+from .suppression_tail import Boundary, BufferTail, Event, Part, boundary_of, not_due, remaining
 
 Emission = tuple[Any, Any, int]  # key, value, record time
 NEVER: Final = INT64_MAX + 1
@@ -44,9 +44,8 @@ class SuppressionMaps(KeyBlocks):
     _tail: BufferTail
     _heap: list[tuple[int, Any]]
     _sizes: dict[Any, int] | None
-    # the emissions of the newest committed version (packed, or not computed yet, until they are needed), and of the
-    # version in progress
-    _emitted: bytes | Unasked | list[Emission]
+    # the emissions of the newest committed version (packed until they are needed), and of the version in progress
+    _emitted: bytes | list[Emission]
     _emitting: list[Emission]
     _cold_low: int
     _cold_held: int
@@ -128,11 +127,6 @@ class SuppressionMaps(KeyBlocks):
     def apply_evict(self, through: int, key: Any = None) -> list[Emission]:
         """Emit the records with a buffer time up to `through`; with a key, at `through` only up to that key."""
         return self._leave(boundary_of(through, key))
-
-    def apply_records(self, records: dict[Any, Any]) -> None:
-        """Put back records that were taken out. O(records)."""
-        self._runs.update(records)
-        self._tidy()
 
     def _leave(self, boundary: Boundary) -> list[Emission]:
         """Remove the records at or before a boundary, in order, and return those that are emitted. O(removed log n)."""
@@ -219,7 +213,7 @@ class SuppressionMaps(KeyBlocks):
         return waiting
 
     def settle(self) -> None:
-        """Apply all waiting rows. O(waiting rows) at C speed, and O(records)."""
+        """Apply all waiting rows. O(waiting rows) at C speed but for those of the newest version, and O(records)."""
         tail = self._tail
         if tail:
             if self._bucket.cold:  # with a damaged block, all rows keep waiting
@@ -234,14 +228,11 @@ class SuppressionMaps(KeyBlocks):
                 # with the timer "first" a row's buffer time depends on all rows of its key before
                 if self._first_seen or _SPARSE * len(rows.keys) < len(self._runs):
                     self.apply_in_turn(rows.before(newest))
-                    self._emitting = self._kept()
-                    self.apply_in_turn(rows.behind(newest))
-                    self._emitted = self._emitting
                 else:
-                    records = self.apply_rows(*rows)
-                    if newest < (len(rows.keys), len(rows.events)):
-                        self._emitted = Unasked(self._kept(), began, records, rows, newest)
-                self._emitting = emitting
+                    self.apply_rows(*rows.before(newest))
+                self._emitting = self._kept()
+                self.apply_in_turn(rows.behind(newest))
+                self._emitted, self._emitting = self._emitting, emitting
                 self.apply_time(now)
         self._end_tail()
 
@@ -258,13 +249,9 @@ class SuppressionMaps(KeyBlocks):
             else:
                 self.apply_time(event.time)
 
-    def apply_rows(
-        self, keys: list[Any], values: list[Any], times: list[int], events: Sequence[Event] = ()
-    ) -> dict[Any, Any]:
-        """Apply rows of the tail, and emit nothing: the last row of each key counts, if it is still buffered. Return
-        the records taken out: those emitted, and those replaced by a row of their key.
-
-        O(rows) at C speed, and O(records).
+    def apply_rows(self, keys: list[Any], values: list[Any], times: list[int], events: Sequence[Event] = ()) -> None:
+        """Apply rows of the tail, and emit nothing: the last row of each key counts, if it is still buffered. O(rows)
+        at C speed, and O(records).
         """
         runs = self._runs
         moves = [event.time for event in events if event.time is not None and event.rows < len(keys)]
@@ -294,7 +281,6 @@ class SuppressionMaps(KeyBlocks):
         self._tidy()
         for event in (*events, Event(0, newest, ())):
             self.apply_time(event.time or NO_TIME)
-        return taken
 
     # --- looking ----------------------------------------------------------------------------------------------
 
@@ -324,19 +310,10 @@ class SuppressionMaps(KeyBlocks):
             self._load_due(self._cold_low)
 
     def _kept(self) -> list[Emission]:
-        """Return the emissions of the newest version; the first call computes them."""
-        kept = self._emitted
-        if isinstance(kept, bytes):
-            kept = [(key, value, ts) for key, value, ts in unpack(kept)]
-        elif isinstance(kept, Unasked):
-            again = type(self)(self.name, self.number, self.parameters, self._journal)
-            again.apply_time(kept.began)
-            again.apply_records(kept.records)
-            again.apply_rows(*kept.rows.before(kept.newest))
-            again.apply_in_turn(kept.rows.behind(kept.newest))
-            kept = [*kept.before, *again._emitting]
-        self._emitted = kept
-        return kept
+        """Return the emissions of the newest version."""
+        if isinstance(self._emitted, bytes):
+            self._emitted = [(key, value, ts) for key, value, ts in unpack(self._emitted)]
+        return self._emitted
 
     # --- loading ----------------------------------------------------------------------------------------------
 

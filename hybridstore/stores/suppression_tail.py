@@ -58,21 +58,6 @@ class Part(NamedTuple):
         return Part(self.keys[row:], self.values[row:], self.times[row:], events)
 
 
-class Unasked(NamedTuple):
-    """The emissions of a version before they are computed: `before`, and the records that the rows from `newest` on
-    emit.
-
-    To compute them, the `records` are put first, at stream time `began`: those emitted since, and those whose keys have
-    rows. No other record matters.
-    """
-
-    before: list[Any]
-    began: int
-    records: dict[Any, Any]
-    rows: Part
-    newest: Place
-
-
 class BufferTail(ColdTail):
     """Rows (key, value, time) with the events between them. `began` is the stream time before the first of them.
 
