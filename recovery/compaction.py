@@ -1,29 +1,54 @@
 """Compaction: which packs the next checkpoint rewrites, so that packs are few and most of their bytes are in use.
 
     sparse   less than a third of its bytes is still referred to: those bytes go into the new pack
-    small    TIER packs of a size class (factor TIER) become one, unless they have a 64th of the state each
+    small    8 packs of a size class (factor 8) become one, unless they have a 64th of the state each
 
 A pack of a 64th of the state is never merged, since there can be no more than 64 of those: a checkpoint that changes
 much of the state is written once. Smaller ones are merged once per class, so that a state of n bytes has at most 64 +
-TIER * log(n) packs, and a byte that lives long is written at most 1 + log(n / 64 / checkpoint) times, in base TIER.
+8 * log(n) packs, and a byte that lives long is written at most 1 + log(n / 64 / checkpoint) times, in base 8 (`Sizes`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from .block import BlockEntry
-from .directory import PageEntry
+from .block import BLOCK_RECORDS, BlockEntry
+from .directory import PAGE_LINES, PageEntry
 from .pack import PackRecord
 
 SPARSE_SHARE: Final = 3
-TIER: Final = 8
 LARGE_SHARE: Final = 64
-# Packs below the first size are one class; packs below the second are always merged.
-SMALL_BYTES: Final = 64 << 10
-LARGE_BYTES: Final = 4 << 20
+
+
+class Sizes(NamedTuple):
+    """Bounds of the parts of a checkpoint: records of a block, lines of a page, packs of a size class and the factor
+    between classes, and two sizes of packs: packs up to `small_bytes` are one class, packs below `large_bytes` are
+    always merged.
+    """
+
+    block_records: int = BLOCK_RECORDS
+    page_lines: int = PAGE_LINES
+    tier: int = 8
+    small_bytes: int = 64 << 10
+    large_bytes: int = 4 << 20
+
+    @property
+    def few_lines(self) -> int:
+        """A page that is written again takes in a neighbour of fewer lines, so that pages do not shrink over time."""
+        return max(2, self.page_lines // 4)
+
+    def size_class(self, size: int) -> int:
+        """Return the class of a pack: 0 up to `small_bytes`, then one more for each factor of `tier`."""
+        number = 0
+        while size > self.small_bytes:
+            size //= self.tier
+            number += 1
+        return number
+
+
+SIZES: Final = Sizes()
 
 # Part of a store's directory during planning: a page that stays as it is, or lines.
 Item: TypeAlias = PageEntry | list[BlockEntry]
@@ -44,7 +69,7 @@ def live_bytes(items: Iterable[Item]) -> Counter[int]:
     return live
 
 
-def packs_to_rewrite(packs: Sequence[PackRecord], items: Iterable[Item], fresh: int) -> set[int]:
+def packs_to_rewrite(packs: Sequence[PackRecord], items: Iterable[Item], fresh: int, bounds: Sizes) -> set[int]:
     """Return the numbers of the packs whose live blocks and pages are to be written again.
 
     `fresh` is how many bytes the new checkpoint writes anyway. O(pages + lines + packs log packs).
@@ -53,22 +78,13 @@ def packs_to_rewrite(packs: Sequence[PackRecord], items: Iterable[Item], fresh: 
     sizes = {record.number: live[record.number] for record in packs if live[record.number]}
     chosen = {record.number for record in packs if 0 < live[record.number] * SPARSE_SHARE < record.size}
     written = fresh + sum(sizes[number] for number in chosen)
-    large = max(LARGE_BYTES, live.total() // LARGE_SHARE)
+    large = max(bounds.large_bytes, live.total() // LARGE_SHARE)
     classes: dict[int, list[int]] = {}
     for number, size in sizes.items():
         if number not in chosen and size < large:
-            classes.setdefault(_class(size), []).append(number)
+            classes.setdefault(bounds.size_class(size), []).append(number)
     # The new pack is one of its class; merged with that it may be one too many of the next.
-    while written < large and len(members := classes.pop(_class(written), [])) >= TIER - 1:
+    while written < large and len(members := classes.pop(bounds.size_class(written), [])) >= bounds.tier - 1:
         chosen.update(members)
         written += sum(sizes[number] for number in members)
     return chosen
-
-
-def _class(size: int) -> int:
-    """Return the size class: 0 up to SMALL_BYTES, then one more for each factor of TIER."""
-    number = 0
-    while size > SMALL_BYTES:
-        size //= TIER
-        number += 1
-    return number

@@ -21,8 +21,6 @@ from .errors import CorruptCheckpointError
 from .table import Lookup
 
 PAGE_LINES: Final = 512
-# A page that is written again takes in a neighbour of fewer lines, so that pages do not shrink over time.
-FEW_LINES: Final = PAGE_LINES // 4
 
 
 # A field of a page has the name of the type.
@@ -131,9 +129,9 @@ def decode_top(data: bytes | memoryview, where: str) -> list[PageEntry]:
         raise CorruptCheckpointError(f"{where}: top record: {error}") from error
 
 
-def cut(lines: Sequence[BlockEntry]) -> list[Sequence[BlockEntry]]:
+def cut(lines: Sequence[BlockEntry], page_lines: int) -> list[Sequence[BlockEntry]]:
     """Divide the lines of one bucket among as few pages as can hold them, of about equal size. O(lines)."""
-    pages = -(-len(lines) // PAGE_LINES)
+    pages = -(-len(lines) // page_lines)
     return [lines[len(lines) * i // pages : len(lines) * (i + 1) // pages] for i in range(pages)]
 
 

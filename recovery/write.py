@@ -27,7 +27,6 @@ from changelog.storage import Storage
 from . import index
 from .block import (
     BLOCK_BYTES,
-    BLOCK_RECORDS,
     BlockEntry,
     BucketChange,
     Columns,
@@ -44,8 +43,8 @@ from .block import (
     with_layer,
 )
 from .checkpoint import CheckpointMeta, CheckpointReader, StoreRecord, encode_meta, index_hash
-from .compaction import Item, live_bytes, packs_to_rewrite
-from .directory import FEW_LINES, PageEntry, cut, encode_page, encode_top, page_entry
+from .compaction import SIZES, Item, Sizes, live_bytes, packs_to_rewrite
+from .directory import PageEntry, cut, encode_page, encode_top, page_entry
 from .errors import CheckpointError
 from .layout import CheckpointName
 from .pack import PAGE, PackRecord, PackWriter
@@ -327,22 +326,24 @@ def _slice(columns: Columns, start: int, end: int, offsets: list[int] | None) ->
 class _Rewriter:
     """Copies live blocks out of packs that are rewritten, and writes pages. O(pages + lines of those it opens)."""
 
-    def __init__(self, previous: CheckpointReader | None, writer: PackWriter, old: set[int]) -> None:
+    def __init__(self, previous: CheckpointReader | None, writer: PackWriter, old: set[int], sizes: Sizes) -> None:
         self._previous = previous
         self._writer = writer
         self._old = old
+        self._sizes = sizes
         self.copied = 0
 
     def pages(self, plan: _StorePlan) -> list[PageEntry]:
         """Return the top record's lines of a store: of pages that stay, and of those that are written here."""
         number = plan.capture.number
-        items = _joined([self._moved(number, item) for item in plan.items], lambda page: self._open(number, page))
+        moved = [self._moved(number, item) for item in plan.items]
+        items = _joined(moved, self._sizes.few_lines, lambda page: self._open(number, page))
         pages: list[PageEntry] = []
         for item in items:
             if isinstance(item, PageEntry):
                 pages.append(item)
                 continue
-            for lines in cut(item):
+            for lines in cut(item, self._sizes.page_lines):
                 data = encode_page(lines)
                 hashed = content_hash(memoryview(data)[4:])
                 pack, offset = self._writer.add(number, PAGE, data, hashed)
@@ -375,20 +376,20 @@ class _Rewriter:
         return place._replace(pack=pack, offset=offset)
 
 
-def _joined(items: list[Item], open_page: Any) -> list[Item]:
-    """Join neighbouring lines of a bucket, and small pages beside them. O(items)."""
+def _joined(items: list[Item], few: int, open_page: Any) -> list[Item]:
+    """Join neighbouring lines of a bucket, and pages of fewer than `few` lines beside them. O(items)."""
     joined: list[Item] = []
     for item in items:
         before = joined[-1] if joined else None
         if before is None or _bucket(before) != _bucket(item):
             joined.append(item)
         elif isinstance(item, PageEntry):
-            if type(before) is list and item.blocks < FEW_LINES:
+            if type(before) is list and item.blocks < few:
                 before += open_page(item)
             else:
                 joined.append(item)
         elif isinstance(before, PageEntry):
-            joined[-1:] = [open_page(before) + item] if before.blocks < FEW_LINES else [before, item]
+            joined[-1:] = [open_page(before) + item] if before.blocks < few else [before, item]
         else:
             before += item
     return joined
@@ -409,7 +410,7 @@ def write_checkpoint(
     captures: list[StoreCapture],
     previous: CheckpointReader | None,
     launch: int = 0,
-    block_records: int = BLOCK_RECORDS,
+    sizes: Sizes = SIZES,
     pack_bytes: int | None = None,
     tables: bool = False,
 ) -> CheckpointReport:
@@ -427,15 +428,15 @@ def write_checkpoint(
     try:
         # a table knows no more than MOST_KEYS keys
         pack_records = pack_with_table if tables else pack_block
-        limit = min(block_records, MOST_KEYS // 2) if tables else block_records
+        limit = min(sizes.block_records, MOST_KEYS // 2) if tables else sizes.block_records
         plans = [_Planner(capture, previous, writer, limit, pack_records).plan() for capture in captures]
         items = [item for plan in plans for item in plan.items]
         if previous is not None and previous.storage.url != storage.url:
             # A copy to another place copies every block.
             old = {record.number for record in old_packs}
         else:
-            old = packs_to_rewrite(old_packs, items, writer.bytes)
-        rewriter = _Rewriter(previous, writer, old)
+            old = packs_to_rewrite(old_packs, items, writer.bytes, sizes)
+        rewriter = _Rewriter(previous, writer, old, sizes)
         tops = [rewriter.pages(plan) for plan in plans]
         writer.finish()
         before = (0, 0) if previous is None else (previous.meta.packed, previous.meta.written)
@@ -530,11 +531,11 @@ class FreshCheckpoint:
     `add` its records, then `finish`. Memory: the pack in progress. A crash anywhere leaves packs and no checkpoint.
     """
 
-    def __init__(self, storage: Storage, version: int, *, block_records: int = BLOCK_RECORDS) -> None:
+    def __init__(self, storage: Storage, version: int, *, sizes: Sizes = SIZES) -> None:
         self._started = time.perf_counter()
         self._storage = storage
         self._version = version
-        self._limit = block_records
+        self._sizes = sizes
         self._writer = PackWriter(storage, version, 1)
         self._plans: dict[int, _StorePlan] = {}
 
@@ -546,7 +547,7 @@ class FreshCheckpoint:
         """Add records of a store: of a later bucket than those before, or of greater keys. Raises OSError.
         O(records).
         """
-        _pack_records(self._plans[number], self._writer, bucket, columns, self._limit)
+        _pack_records(self._plans[number], self._writer, bucket, columns, self._sizes.block_records)
 
     def finish(
         self, identity: Identity, digest: bytes, settings: dict[str, Any], position: Position, launch: int = 0
@@ -554,7 +555,7 @@ class FreshCheckpoint:
         """Create the last pack and the index, and return the report. Raises OSError or CheckpointError. O(blocks)."""
         try:
             plans = list(self._plans.values())
-            rewriter = _Rewriter(None, self._writer, set())
+            rewriter = _Rewriter(None, self._writer, set(), self._sizes)
             tops = [rewriter.pages(plan) for plan in plans]
             self._writer.finish()
             return _conclude(

@@ -20,7 +20,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hybridstore.state.policy import SPEED
-from recovery import compaction, directory, write
 from tests.tools import quick_java
 from tests.tools.hooks import as_reference_machine
 
@@ -46,11 +45,6 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-
-
-# Directories of small states have several pages, and their packs several sizes.
-directory.PAGE_LINES, directory.FEW_LINES, write.FEW_LINES = 4, 2, 2  # type: ignore[misc]
-compaction.TIER, compaction.SMALL_BYTES, compaction.LARGE_BYTES = 3, 512, 4096  # type: ignore[misc]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
 from changelog.storage import LocalStorage, Storage
-from recovery.block import BLOCK_RECORDS
 from recovery.checkpoint import CheckpointReader
+from recovery.compaction import SIZES, Sizes
 from recovery.layout import RESCALES, list_checkpoints, parse_rescale_name, rescale_name, shard_folder
 from recovery.write import FreshCheckpoint
 
@@ -58,7 +58,7 @@ class Shards(ABC):
     clocked   the time is the query's watermark
     same      settings that every new shard gets, whatever the old ones have
     apart     stores that are not shared out by their keys
-    block_records  how many records a block has
+    sizes     bounds of the parts of a checkpoint
     """
 
     where: str
@@ -68,7 +68,7 @@ class Shards(ABC):
     clocked: bool = False
     same: Mapping[str, Any] = MappingProxyType({})
     apart: Collection[str] = ()
-    block_records: int = BLOCK_RECORDS
+    sizes: Sizes = SIZES
     old: Old
 
     @property
@@ -166,7 +166,7 @@ class FamilyTask:
         shards, into = self.shards, self.into
         version = shards.version_of(family)
         sinks = {
-            child: FreshCheckpoint(shards.storage(generation, child), version, block_records=shards.block_records)
+            child: FreshCheckpoint(shards.storage(generation, child), version, sizes=shards.sizes)
             for child in family.children
         }
         family.share(sinks, self._report(), on_block)

@@ -44,7 +44,7 @@ from ..spark.query_log import committed, planned
 from ..spark.reading import shards
 from ..spark.shard.cache import ShardCache
 from ..spark.shard.log import AttemptLog, Since
-from ..spark.shard.provider import SHARD_BLOCK_RECORDS, StateStoreProvider
+from ..spark.shard.provider import SHARD_SIZES, StateStoreProvider
 from ..spark.shard.shard_id import StateStoreId
 from ..state.changes import Change
 from ..state.numbers import added
@@ -63,7 +63,7 @@ class OperatorShards(Shards):
     sent to a Spark worker.
     """
 
-    block_records = SHARD_BLOCK_RECORDS
+    sizes = SHARD_SIZES
 
     def __init__(
         self, location: Location, operator: str, chain: list[dict[str, Any]], claim: Claim, version: int
@@ -115,7 +115,7 @@ class OperatorShards(Shards):
                 settings=group.settings,
                 captures=group.capture(),
                 previous=reader,
-                block_records=SHARD_BLOCK_RECORDS,
+                sizes=SHARD_SIZES,
             )
             return Parent(shard, CheckpointReader(scratch.below(str(shard)), report.name), is_newest)
         except (HybridStoreError, OSError) as error:

@@ -23,6 +23,7 @@ from changelog.segment import Position
 from changelog.storage import Storage
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader
+from recovery.compaction import Sizes
 from recovery.errors import CheckpointError
 from recovery.write import CheckpointReport, write_checkpoint
 
@@ -111,15 +112,13 @@ class Attempt:
 class Checkpointer:
     """Makes the checkpoints of `group`, one at a time, and keeps the newest one, against which changes are collected.
 
-    where          the place that messages name
-    block_records  how many records a block has
-    apart          a `with` block around code that changes the stores in steps; after an exception in it they are
-                   unusable
+    where    the place that messages name
+    sizes    bounds of the parts of a checkpoint
+    apart    a `with` block around code that changes the stores in steps; after an exception in it they are
+             unusable
     """
 
-    def __init__(
-        self, group: StoreGroup, where: object, policy: CheckpointPolicy, block_records: int, apart: Apart
-    ) -> None:
+    def __init__(self, group: StoreGroup, where: object, policy: CheckpointPolicy, sizes: Sizes, apart: Apart) -> None:
         self.policy = policy
         self.reader: CheckpointReader | None = None
         # The records logged since the begin of the last checkpoint, and the time of that begin (s, wall clock).
@@ -137,7 +136,7 @@ class Checkpointer:
         self.commit_seconds: Callable[[], float] = lambda: 0.0
         self._group = group
         self._where = where
-        self._block_records = block_records
+        self._sizes = sizes
         self.apart = apart
         self._retry_at = 0.0
 
@@ -213,7 +212,7 @@ class Checkpointer:
             captures=captures,
             previous=previous,
             launch=target.launch,
-            block_records=self._block_records,
+            sizes=self._sizes,
             pack_bytes=pack_bytes(),
             tables=tables,
         )

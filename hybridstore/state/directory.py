@@ -154,9 +154,7 @@ class State(Usable, NamedStores):
         self._group.journal.on_failure = lambda error: self._broke("a change", error)
         self._turn = self._group.journal.turn
         self._turn.where, self._turn.bound = home.where, True
-        self._checkpoints = Checkpointer(
-            self._group, home.where, asked.checkpoints, home.block_records, partial(Apart, self)
-        )
+        self._checkpoints = Checkpointer(self._group, home.where, asked.checkpoints, home.sizes, partial(Apart, self))
         self._checkpoints.commit_seconds = home.commit_seconds
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
         SHORT_PAUSES.join()

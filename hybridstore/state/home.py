@@ -22,6 +22,7 @@ from changelog.outlook import Outlook
 from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.apply import Table, apply_version
 from recovery.block import BLOCK_RECORDS
+from recovery.compaction import Sizes
 from recovery.ladder import ObjectLine
 from recovery.layout import CHANGELOG, CHECKPOINTS, DAMAGE_SUFFIX, FENCES, PACKS, list_checkpoints
 from recovery.line import Fault, Step
@@ -45,13 +46,13 @@ BUCKET_BLOCK_RECORDS: Final = 256
 
 
 class Home(Protocol):
-    """See the module. `where` names it in messages; `storage` has the checkpoints, in blocks of `block_records`;
+    """See the module. `where` names it in messages; `storage` has the checkpoints, whose parts are bound by `sizes`;
     `locks`: while a writer has the state, no other process writes to it.
     """
 
     where: Path | str
     storage: Storage
-    block_records: int
+    sizes: Sizes
     locks: bool
 
     @property
@@ -100,7 +101,7 @@ class DirectoryHome:
 
     def __init__(self, path: Path, asked: Opening) -> None:
         self.where: Path | str = path
-        self.block_records = asked.tuning.block_records or BLOCK_RECORDS
+        self.sizes = asked.tuning.sizes(BLOCK_RECORDS)
         self.storage: Storage = LocalStorage(path, files=asked.files)
         self._path = path
         self._asked = asked
@@ -182,7 +183,7 @@ class BucketHome:
 
     def __init__(self, storage: Storage, asked: Opening) -> None:
         self.where: Path | str = storage.url
-        self.block_records = asked.tuning.block_records or BUCKET_BLOCK_RECORDS
+        self.sizes = asked.tuning.sizes(BUCKET_BLOCK_RECORDS)
         self.storage = storage
         self._asked = asked
         self._claimed = False

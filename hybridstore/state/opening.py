@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 from changelog.files import FILE_MODE, REAL_FILES, Files
 from changelog.identity import Identity
 from changelog.writer import SEGMENT_BYTES
+from recovery.compaction import SIZES, Sizes
 
 from .arguments import check
 from .policy import CheckpointPolicy
@@ -22,13 +23,18 @@ At = int | Literal["newest"] | None
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """Sizes that tests make small: of a frame (records), a segment (bytes), a block (records; None: the default of the
-    home), a bucket (parts of the retention).
+    home), a bucket (parts of the retention), and of the other parts of a checkpoint (`Sizes`).
     """
 
     frame_records: int = 1000
     segment_bytes: int = SEGMENT_BYTES
     block_records: int | None = None
     bucket_divisor: int = 64
+    parts: Sizes = SIZES
+
+    def sizes(self, block_records: int) -> Sizes:
+        """Return the bounds of a checkpoint's parts, at a home with blocks of `block_records`."""
+        return self.parts._replace(block_records=self.block_records or block_records)
 
 
 TUNING: Final = Tuning()

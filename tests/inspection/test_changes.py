@@ -17,8 +17,9 @@ from hybridstore.reading.events import Event, history_of
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
+from tests.tools.sizes import SMALL_PARTS
 
-TUNING = Tuning(segment_bytes=1500, block_records=5)
+TUNING = Tuning(segment_bytes=1500, block_records=5, parts=SMALL_PARTS)
 Held = dict[int, dict[str, dict[Any, Any]]]
 
 
@@ -80,7 +81,7 @@ def test_diff_is_the_difference_of_what_was_held(tmp_path: Path, seed: int) -> N
 
 
 def test_diff_reads_no_block_that_both_sides_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with hs.open(tmp_path / "s", _tuning=Tuning(block_records=10)) as state:
+    with hs.open(tmp_path / "s", _tuning=Tuning(block_records=10, parts=SMALL_PARTS)) as state:
         kv = state.key_value("kv")
         kv.put_columns([f"k{i:04}" for i in range(1000)], list(range(1000)))
         state.commit()

@@ -12,8 +12,9 @@ from hybridstore.reading.events import history_of
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
+from tests.tools.sizes import SMALL_PARTS
 
-TUNING = Tuning(segment_bytes=2000, block_records=6)
+TUNING = Tuning(segment_bytes=2000, block_records=6, parts=SMALL_PARTS)
 
 
 def stores(state: Any) -> tuple[Any, Any]:

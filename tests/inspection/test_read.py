@@ -18,9 +18,10 @@ from hybridstore.reading.view import View, open_view
 from hybridstore.state.opening import Tuning
 from recovery.index import decode
 from recovery.pages import PageFile
+from tests.tools.sizes import SMALL_PARTS
 
 Rows = dict[str, list[Any]]
-TUNING = Tuning(segment_bytes=2000, block_records=7)
+TUNING = Tuning(segment_bytes=2000, block_records=7, parts=SMALL_PARTS)
 
 
 def live_rows(state: Any) -> Rows:

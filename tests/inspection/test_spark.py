@@ -24,6 +24,7 @@ from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.block import seal
 from recovery.runs import newest_claim
+from tests.tools.sizes import SMALL_PARTS
 
 SHARDS = 3
 
@@ -42,7 +43,7 @@ def location(tmp_path: Path) -> Path:
             StateStoreId(str(root), "totals", shard),
             cache=cache,
             policy=CheckpointPolicy(every_commits=2),
-            block_records=3,
+            sizes=SMALL_PARTS._replace(block_records=3),
             claim=run,
         )
         for batch in range(6):

@@ -20,6 +20,7 @@ from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.cli import run
 from hybridstore.state.opening import Tuning
 from tests.fuzz.damage import fit_checkpoint, fit_pack, lines_of
+from tests.tools.sizes import SMALL_PARTS
 
 COMMANDS: list[list[str]] = [
     ["info"],
@@ -42,7 +43,7 @@ COMMANDS: list[list[str]] = [
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound") / "s"
-    with hs.open(path, _tuning=Tuning(segment_bytes=900, block_records=4)) as state:
+    with hs.open(path, _tuning=Tuning(segment_bytes=900, block_records=4, parts=SMALL_PARTS)) as state:
         kv, win, ses = state.key_value("kv"), state.window("win", retention=50), state.session("ses", retention=50)
         for i in range(30):
             kv.put(f"k{i % 12}", {"n": i, "text": "x" * 40 * (i % 5)})

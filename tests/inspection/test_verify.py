@@ -13,11 +13,12 @@ from hybridstore.progress import Progress
 from hybridstore.reading.places import resolve
 from hybridstore.state.opening import Tuning
 from recovery.verify import Fault
+from tests.tools.sizes import SMALL_PARTS
 
 
 def build(path: Path, seed: int) -> None:
     draw = random.Random(seed)
-    with hs.open(path, _tuning=Tuning(segment_bytes=1500, block_records=5)) as state:
+    with hs.open(path, _tuning=Tuning(segment_bytes=1500, block_records=5, parts=SMALL_PARTS)) as state:
         kv, win = state.key_value("kv"), state.window("win", retention=100)
         ses = state.session("ses", retention=100)
         clock = 0

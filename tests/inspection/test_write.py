@@ -20,8 +20,9 @@ from hybridstore.cli import run
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
+from tests.tools.sizes import SMALL_PARTS
 
-TUNING = Tuning(segment_bytes=1500, block_records=5)
+TUNING = Tuning(segment_bytes=1500, block_records=5, parts=SMALL_PARTS)
 
 
 def content(path: Path) -> dict[str, Any]:

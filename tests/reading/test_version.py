@@ -17,8 +17,9 @@ from hybridstore.state.opening import Tuning
 from hybridstore.stores.kinds import KINDS, Row
 from tests.tools.s3_server import S3Server
 from tests.tools.shard_tools import provider, put, restarted, write
+from tests.tools.sizes import SMALL_PARTS
 
-TUNING = Tuning(segment_bytes=2000, block_records=7)
+TUNING = Tuning(segment_bytes=2000, block_records=7, parts=SMALL_PARTS)
 
 
 def one_commit(state: hs.State, dice: random.Random, clock: int) -> int:

@@ -22,8 +22,9 @@ from tests.conftest import STRESS
 from tests.tools.faults import MODES, Disk, QuickFiles, Recorder, disks
 from tests.tools.hooks import check_stores, crash
 from tests.tools.model import ModelState
+from tests.tools.sizes import SMALL_PARTS
 
-TUNING = Tuning(frame_records=3, segment_bytes=700, block_records=4, bucket_divisor=8)
+TUNING = Tuning(frame_records=3, segment_bytes=700, block_records=4, bucket_divisor=8, parts=SMALL_PARTS)
 STEPS = 150
 # Kind, parameters of the store, parameters of its model where they differ.
 STORES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {

@@ -36,6 +36,7 @@ from tests.tools.checkpoints import flip, index_of, marker_of, own_packs, packs_
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import crash
 from tests.tools.readers import READERS
+from tests.tools.sizes import SMALL_PARTS
 
 NEWEST = 12
 VALUE = "x" * 400
@@ -43,7 +44,9 @@ VALUE = "x" * 400
 
 def open_state(path: Path, **options: Any) -> hs.State:
     options.setdefault("checkpoint", hs.CheckpointPolicy(keep=3))
-    return hs.open(path, _files=QuickFiles(), _tuning=Tuning(segment_bytes=4000, block_records=8), **options)
+    return hs.open(
+        path, _files=QuickFiles(), _tuning=Tuning(segment_bytes=4000, block_records=8, parts=SMALL_PARTS), **options
+    )
 
 
 def commit(path: Path, versions: range, checkpoints: tuple[int, ...] = (), line: str = "") -> hs.State:

@@ -21,8 +21,9 @@ from recovery.block import seal
 from recovery.index import META_KEY, encode
 from tests.tools.checkpoints import flip, index_of, marker_of, own_packs, reader_of, replaced, versions
 from tests.tools.hooks import check_stores, crash
+from tests.tools.sizes import SMALL_PARTS
 
-TUNING = Tuning(segment_bytes=2000, block_records=8)
+TUNING = Tuning(segment_bytes=2000, block_records=8, parts=SMALL_PARTS)
 VALUE = "x" * 400
 
 

@@ -23,6 +23,7 @@ from recovery.verify import verify
 from recovery.write import LAYERED_SHARE, LAYERS, CheckpointReport, write_checkpoint
 from tests.tools.checkpoints import flip, own_packs, reader_of
 from tests.tools.memory_storage import MemoryStorage
+from tests.tools.sizes import SMALL_PARTS
 
 Content = dict[str, list[tuple[int, Any]]]
 _CONTENT = st.dictionaries(
@@ -88,7 +89,7 @@ class Line:
             settings={},
             captures=[StoreCapture(1, "it", "key_value", {}, {"stream_time": -1}, {0: change})],
             previous=self.reader,
-            block_records=256,
+            sizes=SMALL_PARTS._replace(block_records=256),
             tables=self._tables,
         )
         self.reader = CheckpointReader(self.storage, report.name)
@@ -198,7 +199,7 @@ def test_an_emptied_block_has_no_line() -> None:
 
 
 def opened(path: Path, **options: Any) -> hs.State:
-    return hs.open(path, durability="os", _tuning=Tuning(block_records=64), **options)
+    return hs.open(path, durability="os", _tuning=Tuning(block_records=64, parts=SMALL_PARTS), **options)
 
 
 @pytest.fixture

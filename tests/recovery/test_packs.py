@@ -20,6 +20,7 @@ from recovery.pages import PageCheckpoint
 from recovery.verify import Verifier
 from recovery.write import CheckpointReport, write_checkpoint
 from tests.tools.memory_storage import MemoryStorage
+from tests.tools.sizes import SMALL_PARTS
 
 Rows = dict[int, dict[str, tuple[int, Any]]]  # bucket -> key -> (time, value)
 
@@ -32,9 +33,9 @@ def columns(rows: dict[str, tuple[int, Any]]) -> Columns:
 class Line:
     """A line of checkpoints of one store, and what the store should hold."""
 
-    def __init__(self, storage: Storage, **options: Any) -> None:
+    def __init__(self, storage: Storage, **sizes: int) -> None:
         self.storage = storage
-        self.options = options
+        self.sizes = SMALL_PARTS._replace(**{"block_records": 8, **sizes})
         self.version = 0
         self.rows: Rows = {}
         self.changed: dict[int, set[str]] = {}
@@ -80,8 +81,7 @@ class Line:
             settings={},
             captures=[self.capture(expired_through)],
             previous=self.reader,
-            block_records=8,
-            **self.options,
+            sizes=self.sizes,
         )
         self.changed, self.dropped, self.fresh = {}, set(), set()
         self.reader = CheckpointReader(self.storage, report.name)
@@ -108,7 +108,7 @@ def check(line: Line) -> None:
     for page in reader.directory(1).pages:
         lines = reader.page(1, page)
         assert directory.page_entry(lines, page.pack, page.offset, page.size, page.hash) == page
-        assert len(lines) <= directory.PAGE_LINES
+        assert len(lines) <= line.sizes.page_lines
         live[page.pack] += page.size
         for entry in lines:
             for place in entry.places:
@@ -143,13 +143,12 @@ def test_random_changes_leave_what_they_should_in_few_packs(seed: int, rounds: i
             assert report.live_share > 1 / (compaction.SPARSE_SHARE + 1)
             if dice.random() < 0.5:
                 prune.collect_packs(line.storage, through=line.version)
-        # every size class is below TIER packs, and there is no more than LARGE_SHARE of large ones
+        # every size class is below `tier` packs, and there is no more than LARGE_SHARE of large ones
         assert most < compaction.LARGE_SHARE
 
 
-def test_a_change_in_time_order_writes_what_changed_and_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "TIER", 1000)
-    line = Line(MemoryStorage())
+def test_a_change_in_time_order_writes_what_changed_and_its_pages() -> None:
+    line = Line(MemoryStorage(), tier=1000)
     for bucket in range(50):
         for i in range(100):
             line.put(bucket, f"k{i:03d}", bucket, "x" * 200)
@@ -233,9 +232,8 @@ def test_a_marker_of_damage_stays_as_long_as_its_checkpoint() -> None:
     assert prune.stray_markers(storage) == [layout.damage_name(deleted)]
 
 
-def test_small_packs_are_merged_in_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "LARGE_BYTES", 1 << 20)
-    line = Line(MemoryStorage())
+def test_small_packs_are_merged_in_tiers() -> None:
+    line = Line(MemoryStorage(), large_bytes=1 << 20)
     written = 0
     for turn in range(200):
         for i in range(20):

@@ -28,8 +28,9 @@ from recovery.layout import list_checkpoints
 from tests.conftest import STRESS
 from tests.tools.hooks import check_stores, crash
 from tests.tools.power import Power
+from tests.tools.sizes import SMALL_PARTS
 
-TUNING = Tuning(frame_records=3, segment_bytes=900, block_records=4, bucket_divisor=8)
+TUNING = Tuning(frame_records=3, segment_bytes=900, block_records=4, bucket_divisor=8, parts=SMALL_PARTS)
 # A plain state is recovered in a tenth of the time of a topology.
 MOMENTS, OF_TOPOLOGIES = (600, 150) if STRESS else (60, 20)
 POLICY = hs.CheckpointPolicy(every_commits=None, keep=2)

@@ -120,7 +120,9 @@ def readers(path: Path) -> dict[str, Callable[[], object]]:
         "inspect": lambda: inspected(shard),
         "follow": lambda: hs.inspect(path).follow().close(),
         "info": lambda: command("inspect", "info", "{}")(shard),
+        "repair": lambda: command("inspect", "repair", "{}", "--to", "{new}", "--write")(shard),
         "compact": lambda: command("inspect", "compact", "{}", "--to", "{new}", "--write")(shard),
+        "pack": lambda: command("inspect", "pack", "{}", "--to", "{new}")(shard),
     }
 
 

@@ -24,11 +24,12 @@ from recovery.ahead import ReadAhead
 from recovery.checkpoint import CheckpointReader
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.requests import CountedStorage, Requests, counted
+from tests.tools.sizes import SMALL_PARTS
 
 RECORDS = 8_000
 URL = "s3://bucket/far"
 NEVER = hs.CheckpointPolicy(every_commits=None)
-SMALL: dict[str, Any] = {"checkpoints": NEVER, "_tuning": Tuning(block_records=16)}
+SMALL: dict[str, Any] = {"checkpoints": NEVER, "_tuning": Tuning(block_records=16, parts=SMALL_PARTS)}
 
 
 def value_of(number: int) -> str:

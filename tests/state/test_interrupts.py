@@ -26,9 +26,10 @@ import recovery
 from hybridstore.state.opening import Tuning
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import force_cold
+from tests.tools.sizes import SMALL_PARTS
 
 OURS = tuple(os.path.dirname(package.__file__ or "") + os.sep for package in (changelog, hs, recovery))
-TUNING = Tuning(block_records=6, segment_bytes=3000, frame_records=4, bucket_divisor=4)
+TUNING = Tuning(block_records=6, segment_bytes=3000, frame_records=4, bucket_divisor=4, parts=SMALL_PARTS)
 KEYS = [f"k{i}" for i in range(25)]
 
 

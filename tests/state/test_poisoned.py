@@ -23,8 +23,9 @@ from hybridstore.state.opening import Tuning
 from tests.conftest import STRESS
 from tests.tools.faults import FailingReads, QuickFiles
 from tests.tools.hooks import crash, force_cold
+from tests.tools.sizes import SMALL_PARTS
 
-TUNING = Tuning(block_records=8, segment_bytes=1500, frame_records=20)
+TUNING = Tuning(block_records=8, segment_bytes=1500, frame_records=20, parts=SMALL_PARTS)
 NEVER = hs.CheckpointPolicy(max_restore="1 hour")
 COMMITTED = {f"k{i:03}": i for i in range(40)}
 

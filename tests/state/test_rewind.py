@@ -19,8 +19,9 @@ from hybridstore.state.opening import Tuning
 from tests.tools.checkpoints import flip
 from tests.tools.hooks import check_stores, crash
 from tests.tools.shard_tools import OFTEN, build, content, expected, restarted, write
+from tests.tools.sizes import SMALL_PARTS
 
-SMALL = Tuning(segment_bytes=2000, block_records=8)
+SMALL = Tuning(segment_bytes=2000, block_records=8, parts=SMALL_PARTS)
 KEPT = hs.CheckpointPolicy(every_commits=None, keep=2)
 
 

@@ -15,8 +15,9 @@ from hybridstore.state.opening import Tuning
 from recovery.checkpoint import CheckpointReader
 from tests.tools.checkpoints import flip, own_packs
 from tests.tools.hooks import crash
+from tests.tools.sizes import SMALL_PARTS
 
-_TUNING = Tuning(block_records=8, frame_records=10)
+_TUNING = Tuning(block_records=8, frame_records=10, parts=SMALL_PARTS)
 
 
 def opened(path: Path, **options: Any) -> hs.State:

@@ -13,6 +13,7 @@ from hybridstore.state.policy import CheckpointPolicy
 from recovery.layout import CheckpointName, LogName, list_checkpoints
 from recovery.runs import Claim, newest_claim
 from recovery.shard_log import ShardLog
+from tests.tools.sizes import SMALL_PARTS
 
 OFTEN = CheckpointPolicy(every_commits=3)
 SHARD = "hybridstore/op/000000/000000"
@@ -34,6 +35,7 @@ def provider(
     root: Path, *, cache: ShardCache | None = None, run: Claim | None = None, **options: Any
 ) -> StateStoreProvider:
     """A provider with a memory of its own, as in a process of its own: of `run`, or the newest one, or a first one."""
+    options.setdefault("sizes", SMALL_PARTS._replace(block_records=256))
     return StateStoreProvider(
         StateStoreId(str(root), "op", 0),
         cache=ShardCache() if cache is None else cache,

@@ -19,13 +19,14 @@ import hybridstore as hs
 from hybridstore.state.opening import Tuning
 from tests.conftest import SEED, STRESS
 from tests.tools.hooks import crash, force_cold
+from tests.tools.sizes import SMALL_PARTS
 
 Case = dict[str, Any]
 Step = dict[str, Any]
 
 # Thresholds of `hybridstore.open(..., _tuning=SMALL)`: small enough that blocks pack, buckets split and segments roll
 # within the steps of a case.
-SMALL = Tuning(frame_records=3, segment_bytes=256, block_records=4, bucket_divisor=8)
+SMALL = Tuning(frame_records=3, segment_bytes=256, block_records=4, bucket_divisor=8, parts=SMALL_PARTS)
 # Where the bound of a short run is looked up -> fields of three records: the long form comes early, too
 SMALL_RUNS = {
     "hybridstore.stores.window.SHORT": 6,

@@ -19,6 +19,7 @@ from typing import Any
 from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files
 from changelog.storage import LocalStorage, Storage
+from recovery.compaction import Sizes
 from recovery.rule import Runs, note
 from recovery.runs import Claim, newest_claim
 from recovery.shard_log import encode_note
@@ -40,7 +41,7 @@ POLICY = CheckpointPolicy(max_restore=timedelta(milliseconds=500), every_commits
 # A worker reads the few keys of its batch from a state that it has just attached, and each key loads a block: with
 # these small blocks a first batch of 500 random keys over 500,000 is four times cheaper than with the 4,096 records of
 # a plain state.
-SHARD_BLOCK_RECORDS = 256
+SHARD_SIZES = Sizes(block_records=256)
 # How many versions below the newest stay loadable, for a query that is rewound by hand.
 RETAIN_VERSIONS = 10
 # After so many batches the notes of a shard without rows are removed; checkpoints remove no notes.
@@ -263,7 +264,7 @@ class StateStoreProvider:
         attempts: Iterator[int] | None = None,
         lenient: Callable[[], bool] = lambda: False,
         cache: ShardCache | None = None,
-        block_records: int = SHARD_BLOCK_RECORDS,
+        sizes: Sizes = SHARD_SIZES,
         debug: bool = False,
         files: Files = REAL_FILES,
         storage: Storage | None = None,
@@ -278,7 +279,7 @@ class StateStoreProvider:
         self._claim = claim
         self._attempts = count(1) if attempts is None else attempts
         self._cache = CACHE if cache is None else cache
-        self._block_records = block_records
+        self._sizes = sizes
         self._debug = debug
         self._open: StateStore | None = None
         self._closed = False
@@ -324,7 +325,7 @@ class StateStoreProvider:
         return self._open
 
     def _new_shard(self, *, debug: bool = False) -> Shard:
-        return Shard(self.log.storage, self._policy, self._block_records, debug=debug)
+        return Shard(self.log.storage, self._policy, self._sizes, debug=debug)
 
     def get_read_store(self, version: int) -> StateStore:
         """Load `version` for reading only, beside other open stores. Raises as `get_store`."""

@@ -21,6 +21,7 @@ from changelog.segment import Position
 from changelog.storage import Storage
 from recovery.attempts import Absent, AttemptLine
 from recovery.checkpoint import CheckpointReader
+from recovery.compaction import Sizes
 from recovery.fetching import FETCHING
 from recovery.ladder import climb, go_on
 from recovery.layout import CHECKPOINTS, LOG, LogName, list_checkpoints, log_before
@@ -115,7 +116,7 @@ class Shard:
     shard's.
     """
 
-    def __init__(self, storage: Storage, policy: CheckpointPolicy, block_records: int, *, debug: bool = False) -> None:
+    def __init__(self, storage: Storage, policy: CheckpointPolicy, sizes: Sizes, *, debug: bool = False) -> None:
         self._bodies: list[bytes] = []
         self.group = StoreGroup(self._bodies.append, debug=debug)
         self.reached = Reached()
@@ -124,7 +125,7 @@ class Shard:
         # The time that the shard's last commit in this process took, which the object of the next one tells.
         self.commit_ms = 0.0
         self.steps = Steps()
-        self.checkpoints = Checkpointer(self.group, storage.url, policy, block_records, self.steps)
+        self.checkpoints = Checkpointer(self.group, storage.url, policy, sizes, self.steps)
         # An object of the owner, kept as long as the stores do not change outside of its use: through hits, not through
         # catching up.
         self.runner: Any = None
