@@ -9,14 +9,14 @@ lock is taken and nothing is written. A Version opens what an owner would open: 
 left. The surprise: a slow reader loses nothing, because versions that were pruned before they were read are in a newer
 checkpoint, which is attached instead.
 
-    _Plain   a state directory or a place on an object store: opened by its `Home`, as by `hs.open(at=)`
-    _Shard   a shard of Spark: objects of attempts
+    _Plain        a state directory or a place on an object store: opened by its `Home`, as by `hs.open(at=)`
+    ShardSource   a shard of Spark: objects of attempts
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any, Final, Protocol
@@ -90,11 +90,11 @@ class Version:
     1 ['users'] [Row(key='ann', times=(), value=1)]
     """
 
-    def __init__(self, place: Place, at: int | None = None, *, identity: Identity | None = None) -> None:
+    def __init__(self, place: Place, at: int | None = None, *, source: Source | None = None) -> None:
         self.place = place
         self.group, self.step, self.number, self.tail = _empty()
         self.reader: CheckpointReader | None = None
-        self._source: Source = _Plain(place) if place.shard is None else _Shard(place, identity or place.identity())
+        self._source = source or (_Plain(place) if place.shard is None else ShardSource(place, place.identity()))
         self._anew(at)
 
     # --- the sources fill it ----------------------------------------------------------------------------------------
@@ -271,18 +271,36 @@ class _Plain:
             return -1
 
 
-class _Shard:
-    """A shard of a Spark operator: one object for each version."""
+class ShardSource:
+    """A shard of a Spark operator: one object for each version.
 
-    def __init__(self, place: Place, identity: Identity | None) -> None:
+    identity   what the shard's objects must say they belong to; None: what the first one says
+    runs       the runs that decide which objects count; None: those that the newest run of the operator knows
+    lenient    as of `AttemptLine`; None: asks the operator's objects
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        identity: Identity | None,
+        runs: Runs | None = None,
+        lenient: Callable[[], bool] | None = None,
+    ) -> None:
         self._place = place
         self._operator = place.operator_storage
+        self._asked = runs
+        self._lenient = lenient or self._has_moved
         self._outlook = Outlook(place.storage)
         self._objects = ShardLog(self._outlook, identity)
 
     def _runs(self) -> Runs:
+        if self._asked is not None:
+            return self._asked
         claim = None if self._operator is None else newest_claim(self._operator)
         return () if claim is None else claim.runs
+
+    def _has_moved(self) -> bool:
+        return self._operator is not None and bool(self._operator.list(MOVED))
 
     def newest(self) -> int:
         """Return the newest version that the shard has reached. One list."""
@@ -308,16 +326,9 @@ class _Shard:
     @contextmanager
     def _line(self, at: int) -> Iterator[AttemptLine]:
         """Give the line to a version. What is not there raises RestoreError."""
-        operator = self._operator
         try:
             self._outlook.begin({CHECKPOINTS: "", LOG: ""})
-            yield AttemptLine(
-                self._outlook,
-                self._objects,
-                self._runs(),
-                at,
-                lenient=lambda: operator is not None and bool(operator.list(MOVED)),
-            )
+            yield AttemptLine(self._outlook, self._objects, self._runs(), at, lenient=self._lenient)
         except (Lost, Absent) as error:
             raise NotRetainedError(f"{self._place.where}: version {at} cannot be read: {error}") from error
         finally:
@@ -326,7 +337,7 @@ class _Shard:
 
 def newest_of(shard: Place) -> int:
     """Return the newest version that a shard has reached; nothing is opened. A list of its names and its runs."""
-    return _Shard(shard, None).newest()
+    return ShardSource(shard, None).newest()
 
 
 def _through(walk: Iterable[Committed | Fault], at: int) -> Iterator[Committed | Fault]:

@@ -42,9 +42,8 @@ from ..spark.location import Location
 from ..spark.operator_file import append_operator, has_moved, read_chain, read_operator
 from ..spark.query_log import committed, planned
 from ..spark.reading import shards
-from ..spark.shard.cache import ShardCache
 from ..spark.shard.log import AttemptLog, Since
-from ..spark.shard.provider import SHARD_SIZES, StateStoreProvider
+from ..spark.shard.provider import SHARD_SIZES
 from ..spark.shard.shard_id import StateStoreId
 from ..state.changes import Change
 from ..state.numbers import added
@@ -97,12 +96,10 @@ class OperatorShards(Shards):
         """
         old, storage = self.old, self.place
         identity = self.identity(shard, old.generation, old.shards)
-        provider = StateStoreProvider(
-            identity, cache=ShardCache(0), lenient=lambda: has_moved(storage), storage=storage
-        )
+        log = AttemptLog(storage, identity.folder, identity.identity, lambda: has_moved(storage))
         try:
-            store = provider.get_read_store(old.version)
-            reader, step, group = store.loaded.checkpoint, store.loaded.reached.step, store.group
+            opened = log.open(old.version)
+            reader, step, group = opened.reader, opened.step, opened.group
             is_newest = step.version == old.version
             if reader is not None and reader.meta.version == step.version:
                 return Parent(shard, reader, is_newest)

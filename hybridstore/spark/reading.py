@@ -19,8 +19,7 @@ from recovery.layout import OPERATOR, SPARK_FOLDER, LogName
 from recovery.rule import Lost, Runs
 from recovery.runs import newest_claim
 
-from ..reading.places import Place
-from ..reading.version import NotRetainedError, Version
+from ..reading.version import Version
 from ..stores.kinds import ROWS, Row
 from .errors import MissingVersionError
 from .location import Location, locate
@@ -55,7 +54,8 @@ class ShardState(NamedTuple):
     @property
     def files(self) -> AttemptLog:
         """The shard's objects."""
-        return AttemptLog(self.location.operator(self.operator), self.id.folder, self.id.identity)
+        operator = self.location.operator(self.operator)
+        return AttemptLog(operator, self.id.folder, self.id.identity, lambda: has_moved(operator))
 
     def commit(self, name: LogName) -> Commit:
         """Return the commit of one of its objects. Raises MissingVersionError, and as `ShardLog.commit`."""
@@ -144,13 +144,7 @@ def check_version(states: list[ShardState], version: int) -> None:
 
 def open_version(state: ShardState, version: int) -> Version:
     """Open a version of a shard. Raises MissingVersionError when it is not retained."""
-    operator = state.location.operator(state.operator)
-    label = f"{state.operator}/{state.shard}"
-    place = Place(operator.below(state.id.folder), "directory", label, "", operator, state.id.folder)
-    try:
-        return Version(place, version, identity=state.id.identity)
-    except (NotRetainedError, FileNotFoundError) as error:
-        raise MissingVersionError(f"{error} (read again, or another version)") from error
+    return state.files.open(version)
 
 
 def changes(state: ShardState, first: int, last: int) -> Iterator[tuple[str, ChangeRow]]:

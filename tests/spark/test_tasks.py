@@ -112,7 +112,7 @@ class Query:
         digests = []
         for shard in range(self.shards):
             identity = StateStoreId(str(self.root), "op", shard, query_id="query")
-            digests.append(StateStoreProvider(identity).get_read_store(version).shard.reached.step.digest)
+            digests.append(StateStoreProvider(identity).get_read_store(version).loaded.reached.step.digest)
         return digests
 
 

@@ -8,9 +8,10 @@ which objects count (`recovery.rule`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from changelog.errors import HybridStoreError
 from changelog.frame import Commit
@@ -20,11 +21,14 @@ from changelog.storage import Storage
 from recovery.attempts import Absent, AttemptLine
 from recovery.layout import LogName
 from recovery.line import Step
-from recovery.rule import NOTE, Runs, Standing, note
+from recovery.rule import NOTE, Lost, Runs, Standing, note
 from recovery.shard_log import METRICS, SINCE, ShardLog
 
 from ...state.policy import Logged
 from ..errors import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
+
+if TYPE_CHECKING:
+    from ...reading.version import Version as OpenVersion
 
 
 class Since(NamedTuple):
@@ -60,11 +64,43 @@ class AttemptLog:
         self, operator: Storage, folder: str, identity: Identity, lenient: Callable[[], bool] = lambda: False
     ) -> None:
         self.operator = operator
+        self.folder = folder
         self.storage = operator.below(folder)
         self.identity = identity
         self.lenient = lenient
         self.outlook = Outlook(self.storage)
         self.objects = ShardLog(self.outlook, identity)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def open(self, version: int, runs: Runs | None = None) -> OpenVersion:
+        """Open a version for reading only, under the runs `runs` (None: those of the newest run). Raises as `missing`,
+        and the errors of damaged or foreign objects. O(blocks + objects behind the checkpoint).
+        """
+        # at the first use: a worker writes, and opens no version to read it
+        from ...reading.places import Place
+        from ...reading.version import NotRetainedError, ShardSource, Version
+
+        place = Place(self.storage, "directory", f"/{self.identity.shard}", "", self.operator, self.folder)
+        with self.missing(version):
+            try:
+                return Version(place, version, source=ShardSource(place, self.identity, runs, self.lenient))
+            except NotRetainedError as error:
+                raise (error.__cause__ or error) from None
+
+    @contextmanager
+    def missing(self, version: int) -> Iterator[None]:
+        """A `with` block around a load. Raises MissingVersionError and SkippedBatchError for what is not there."""
+        try:
+            yield
+        except Lost as lost:
+            raise MissingVersionError(f"{self.storage.url}: {lost} (restore it from a copy)") from None
+        except Absent as absent:
+            raise self._absent(version, absent) from None
+        except FileNotFoundError as error:
+            raise MissingVersionError(
+                f"{error.filename or self.storage.url}: removed while it was read (try again)"
+            ) from error
 
     # --- which objects count ------------------------------------------------------------------------------------------
 
@@ -87,8 +123,7 @@ class AttemptLog:
                 f"{runs[-1].launch} ran (a late attempt of a query that was restarted; its output must be dropped)"
             )
 
-    def absent(self, version: int, absent: Absent) -> HybridStoreError:
-        """Return the error of a version that has left no object."""
+    def _absent(self, version: int, absent: Absent) -> HybridStoreError:
         if not absent.newest:
             return MissingVersionError(
                 f"{self.storage.url}: version {version} was never written: there is no object of this "

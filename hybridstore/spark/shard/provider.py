@@ -21,10 +21,11 @@ from changelog.files import REAL_FILES, Files
 from changelog.storage import LocalStorage, Storage
 from recovery.compaction import Sizes
 from recovery.rule import Runs, note
-from recovery.runs import Claim, newest_claim
+from recovery.runs import Claim
 from recovery.shard_log import encode_note
 
 from ...errors import StateClosedError
+from ...state.group import StoreGroup
 from ...state.named_stores import NamedStores
 from ...state.policy import CheckpointPolicy, Logged
 from ...state.upgrades import Upgrades
@@ -116,26 +117,30 @@ class StateStore(NamedStores):
     def __init__(
         self,
         provider: StateStoreProvider,
-        shard: Shard,
+        group: StoreGroup,
         version: int,
         loaded: Loaded,
+        shard: Shard | None = None,
         attempt: int = 0,
     ) -> None:
         self.version = version
         self.loaded = loaded
-        self.shard = shard
-        # 0: for reading only
+        # The stores by name, and their journal.
+        self.group = group
         self.attempt = attempt
-        self.read_only = not attempt
+        self.read_only = shard is None
+        self._shard = shard
         self.committed: int | None = None
         self._provider = provider
         self._ended = False
-        self._dropped = {each.name: dict(each.dropped) for each in shard.group.stores.values()}
+        self._dropped = {each.name: dict(each.dropped) for each in group.stores.values()}
 
     @property
-    def group(self) -> Any:
-        """The stores by name, and their journal."""
-        return self.shard.group
+    def shard(self) -> Shard:
+        """The shard that is written. Raises HybridStoreError for a read store."""
+        if self._shard is None:
+            raise HybridStoreError(f"{self._provider.path}: commit: found a read store, expected a store of get_store")
+        return self._shard
 
     @property
     def has_committed(self) -> bool:
@@ -148,12 +153,12 @@ class StateStore(NamedStores):
         """
         self.usable()
         if self.read_only:
-            store = self.shard.group.stores.get(name)
+            store = self.group.stores.get(name)
             if store is None:
                 raise KeyError(f"{self._provider.path}: no store {name!r} in version {self.version}")
-            self.shard.group.match(store, kind, parameters)
+            self.group.match(store, kind, parameters)
             return store
-        return self.shard.group.open(name, kind, parameters, upgrades)
+        return self.group.open(name, kind, parameters, upgrades)
 
     def _open_store(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Any:
         return self.open(name, kind, parameters, upgrades)
@@ -179,11 +184,10 @@ class StateStore(NamedStores):
         (1, True)
         """
         self.usable()
-        if self.read_only:
-            raise HybridStoreError(f"{self._provider.path}: commit: found a read store, expected a store of get_store")
-        self.shard.group.check_watched()
+        shard = self.shard
+        self.group.check_watched()
         try:
-            self._provider._commit(self, metrics or {})
+            self._provider._commit(self, shard, metrics or {})
         finally:
             self._end()
         self.committed = self.version + 1
@@ -201,7 +205,8 @@ class StateStore(NamedStores):
         """
         if not self._ended:
             self._end()
-            self.shard.checkpoints.finish(wait=True)
+            if self._shard is not None:
+                self._shard.checkpoints.finish(wait=True)
 
     def dropped_by(self, store: Any) -> dict[str, int]:
         """Return how many records a store has dropped since this version was loaded, by reason.
@@ -319,20 +324,18 @@ class StateStoreProvider:
         shard = self._cache.take(self.path, self.id.identity)
         if shard is None or not shard.group.journal.empty:
             # In the second case a store was changed after its commit or abort: that change belongs to no version.
-            shard = self._new_shard(debug=self._debug)
+            shard = Shard(self.log.storage, self._policy, self._sizes, debug=self._debug)
         loaded = shard.load(self.log, version, run.runs, run.run_id)
-        self._open = StateStore(self, shard, version, loaded, next(self._attempts))
+        self._open = StateStore(self, shard.group, version, loaded, shard, next(self._attempts))
         return self._open
-
-    def _new_shard(self, *, debug: bool = False) -> Shard:
-        return Shard(self.log.storage, self._policy, self._sizes, debug=debug)
 
     def get_read_store(self, version: int) -> StateStore:
         """Load `version` for reading only, beside other open stores. Raises as `get_store`."""
         self._usable(version)
-        run = self._claim or newest_claim(self.operator)
-        shard = self._new_shard()
-        return StateStore(self, shard, version, shard.load(self.log, version, () if run is None else run.runs))
+        started = time.perf_counter()
+        opened = self.log.open(version, self._runs or None)
+        loaded = Loaded.of(opened)._replace(seconds=time.perf_counter() - started)
+        return StateStore(self, opened.group, version, loaded)
 
     def check_reached(self, version: int) -> None:
         """Raise SkippedBatchError unless the batch before `version` reached the shard; nothing is loaded. One list."""
@@ -369,8 +372,8 @@ class StateStoreProvider:
         if self._open is not None:
             self._open.abort()
 
-    def _commit(self, store: StateStore, extra: dict[str, Any]) -> None:
-        shard, version = store.shard, store.version + 1
+    def _commit(self, store: StateStore, shard: Shard, extra: dict[str, Any]) -> None:
+        version = store.version + 1
 
         def numbers(logged: Logged, since: Since) -> dict[str, Any]:
             self._last = self._numbers(store, version, logged, since)
@@ -461,7 +464,7 @@ class StateStoreProvider:
     # --- looking, closing -----------------------------------------------------------------------------------------
 
     def _numbers(self, store: StateStore, version: int, logged: Logged, since: Since) -> ShardMetrics:
-        stores, loaded = store.shard.group.stores.values(), store.loaded
+        stores, loaded, shard = store.group.stores.values(), store.loaded, store._shard
         return ShardMetrics(
             version=version,
             records={each.name: each.num_records for each in stores},
@@ -471,22 +474,23 @@ class StateStoreProvider:
             replayed_segments=loaded.replayed.commits,
             replayed_records=loaded.replayed.records,
             skipped_checkpoints=len(loaded.skipped),
-            commit_ms=store.shard.commit_ms,
+            commit_ms=0.0 if shard is None else shard.commit_ms,
             segment_bytes=logged.bytes,
             logged_records=logged.records,
             commits_since_checkpoint=since.logged.commits,
             bytes_since_checkpoint=since.logged.bytes,
             records_since_checkpoint=since.logged.records,
             restore_estimate_ms=round(self._policy.estimate(since.logged) * 1000, 3),
-            differing_attempts=store.shard.differing,
-            failed_checkpoints=store.shard.checkpoints.failed,
-            failed_clearings=store.shard.failed_clearings,
+            differing_attempts=0 if shard is None else shard.differing,
+            failed_checkpoints=0 if shard is None else shard.checkpoints.failed,
+            failed_clearings=0 if shard is None else shard.failed_clearings,
         )
 
     def _metrics(self, store: StateStore) -> ShardMetrics:
         if store.has_committed:
             return self._last
-        return self._numbers(store, store.version, Logged(), store.shard.reached.since)
+        reached = store.loaded.reached if store.read_only else store.shard.reached
+        return self._numbers(store, store.version, Logged(), reached.since)
 
     def metrics(self) -> ShardMetrics:
         """Return the numbers of the open write store, or those of the last commit."""

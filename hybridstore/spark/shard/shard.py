@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
 from changelog.frame import Commit
@@ -35,8 +35,10 @@ from ...state.group import StoreGroup
 from ...state.memory import memory_bytes
 from ...state.numbers import added
 from ...state.policy import CheckpointPolicy, Logged
-from ..errors import MissingVersionError
 from .log import AttemptLog, Since
+
+if TYPE_CHECKING:
+    from ...reading.version import Version as OpenVersion
 
 # Up to this distance a version in memory catches up, instead of attaching a newer checkpoint.
 CATCH_UP: Final = 64
@@ -73,6 +75,13 @@ class Loaded(NamedTuple):
     replayed: Logged = Logged()
     seconds: float = 0.0
     skipped: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, opened: OpenVersion) -> Loaded:
+        """Return how a version was opened for reading."""
+        kind = "checkpoint" if opened.reader is not None else "changelog" if opened.tail.commits else "empty"
+        reached = Reached(opened.step, opened.number, since=Since(opened.tail))
+        return cls(kind, reached, opened.reader, opened.tail)
 
 
 class Steps:
@@ -151,8 +160,8 @@ class Shard:
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
-    def load(self, log: AttemptLog, version: int, runs: Runs, run_id: str = "") -> Loaded:
-        """Bring the stores to a version under the runs `runs`, for an attempt of run `run_id` ("": for a reader).
+    def load(self, log: AttemptLog, version: int, runs: Runs, run_id: str) -> Loaded:
+        """Bring the stores to a version under the runs `runs`, for an attempt of run `run_id`.
 
         A version that this run has in memory needs no read. Else there are two rounds of requests: the names of
         checkpoints and of the log; then the objects behind a version in memory, or the index of the newest sound
@@ -169,17 +178,10 @@ class Shard:
         base = self.reached.step.version
         try:
             log.outlook.begin({CHECKPOINTS: "", LOG: log_before(base) if base else ""})
-            loaded = self._catch_up(log, version, runs, run_id) if self._is_loaded else None
-            if loaded is None:
-                loaded = self._climb(log, version, runs, run_id)
-        except Lost as lost:
-            raise MissingVersionError(f"{log.storage.url}: {lost} (restore it from a copy)") from None
-        except Absent as absent:
-            raise log.absent(version, absent) from None
-        except FileNotFoundError as error:
-            raise MissingVersionError(
-                f"{error.filename or log.storage.url}: removed while it was read (try again)"
-            ) from error
+            with log.missing(version):
+                loaded = self._catch_up(log, version, runs, run_id) if self._is_loaded else None
+                if loaded is None:
+                    loaded = self._climb(log, version, runs, run_id)
         finally:
             log.outlook.end()
         self._is_loaded, self.reached = True, loaded.reached
