@@ -29,6 +29,10 @@ OURS = tuple(os.path.dirname(package.__file__ or "") + os.sep for package in (ch
 NEVER = hs.CheckpointPolicy(max_restore="1 hour")
 
 
+# What these raise goes nowhere: finalizers, and what the collector calls, in whichever thread it runs.
+DEAF = ("__del__", "_collected")
+
+
 class Kill(BaseException):
     """What kills a thread: no handler of ours expects it."""
 
@@ -43,8 +47,8 @@ class Killer:
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
         if threading.current_thread().name != self._name or not frame.f_code.co_filename.startswith(OURS):
             return None
-        if any(of is not None and of.f_code.co_name == "__del__" for of in (frame, frame.f_back)):
-            return None  # what a finalizer raises goes nowhere
+        if any(of is not None and of.f_code.co_name in DEAF for of in (frame, frame.f_back)):
+            return None
         return self._line
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
