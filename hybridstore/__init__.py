@@ -76,12 +76,11 @@ if _typing.TYPE_CHECKING:
     from .rescaling.report import RescaleError as RescaleError
     from .rescaling.report import RescaleReport as RescaleReport
     from .serving.server import serve as serve
-    from .state.changes import Change as Change
+    from .state.changes import Difference as Difference
     from .state.directory import State as State
     from .state.directory import open_store as _open_store
     from .state.metrics import Metrics as Metrics
     from .state.policy import CheckpointPolicy as CheckpointPolicy
-    from .state.restart import plan as plan
     from .stores.key_value import KeyValueStore as KeyValueStore
     from .stores.session import SessionStore as SessionStore
     from .stores.sliding import SlidingStore as SlidingStore
@@ -101,7 +100,6 @@ if _typing.TYPE_CHECKING:
     from .topology.engine import Engine as Engine
     from .topology.joins.declared import Table as Table
     from .topology.joins.declared import table as table
-    from .topology.run_state import last_position as last_position
     from .topology.timers import KeyTimers as KeyTimers
     from .topology.timers import Timer as Timer
 
@@ -127,11 +125,10 @@ __getattr__, __dir__, __all__ = _lazy(
         ".rescaling.door": "rescale",
         ".rescaling.report": "RescaleError RescaleReport",
         ".serving.server": "serve",
-        ".state.changes": "Change",
+        ".state.changes": "Difference",
         ".state.directory": "State open_store=open",
         ".state.metrics": "Metrics",
         ".state.policy": "CheckpointPolicy",
-        ".state.restart": "plan",
         ".stores.key_value": "KeyValueStore",
         ".stores.session": "SessionStore",
         ".stores.sliding": "SlidingStore",
@@ -143,7 +140,6 @@ __getattr__, __dir__, __all__ = _lazy(
         ".topology.declared_stores": "key_value_store session_store sliding_store suppression_store window_store",
         ".topology.engine": "Engine",
         ".topology.joins.declared": "Table table",
-        ".topology.run_state": "last_position",
         ".topology.timers": "KeyTimers Timer",
     },
 )

@@ -59,7 +59,7 @@ SECTIONS: Final[dict[str, dict[str, Command]]] = {
     "sizes, programs, restart, checks": {
         "stat": Command("Sizes, ages, the largest keys and values, growth.", "state/ clicks --top 10 --by-age"),
         "versions": Command("The programs that wrote the state, with their versions.", "state/"),
-        "changes": Command("The effect of a start with a changed program.", "state/ --program jobs.clicks:topology"),
+        "upgrade": Command("The effect of a start with a changed program.", "state/ --program jobs.clicks:topology"),
         "restart": Command("The steps of a restart, and an estimate of its time.", "state/"),
         "metrics": Command("The numbers of a state as OpenMetrics text, for Prometheus.", "checkpoint/"),
         "verify": Command("Check every checksum, every digest and the order.", "state/ --full"),

@@ -26,7 +26,7 @@ class RestorePlan(RestoreReport):
     be); `seconds` is the estimated time to the first read on this machine.
 
     >>> hs.open("state").close()
-    >>> print(hs.plan("state").summary())
+    >>> print(hs.inspect("state").restart().summary())
     state: version 0 would be restored in about ... ms: no checkpoint, then 0 versions (0 records, 0 bytes)
     """
 

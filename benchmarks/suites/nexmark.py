@@ -65,7 +65,7 @@ def run(query: str, events: int, arrow: bool, folder: str, kill: bool, checkpoin
     all_events = generate(events, rate=RATE)
     before = [json.loads(text) for text in output.read_text().splitlines()] if output.exists() else []
     complete = before[-1][0] if before else 0
-    behind = hs.last_position(place / "state") if (place / "state").exists() else None
+    behind = hs.inspect(place / "state").position if (place / "state").exists() else None
     policy: CheckpointPolicy = POLICY if checkpoints else NEVER
     topology = QUERIES[query].stages[0]
     source = _given(all_events, arrow=arrow, behind=-1 if behind is None else behind, kill=kill)

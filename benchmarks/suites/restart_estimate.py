@@ -3,7 +3,7 @@ sizes.
 
     python -m benchmarks.suites.restart_estimate [--sizes 10000,100000,1000000] [--cases sliding] [--runs 3] [--json]
 
-Each case fills a state without a checkpoint, dies, and is opened in a process of its own: `hybridstore.plan` predicts,
+Each case fills a state without a checkpoint, dies, and is opened in a process of its own: a plan predicts,
 `open` is measured, in processor time, since others share the machine. What was counted is compared with what the
 changelog holds, record by record. The last column is what a record cost beyond its bytes and commits, in nanoseconds on
 the reference machine: the weights of `hybridstore/stores/kinds.py` come from there.
@@ -190,12 +190,13 @@ def counted(folder: Path) -> dict[int, int]:
 def reopen(folder: str) -> dict[str, float]:
     """Predict, and restart: seconds of processor time. For a fresh process."""
     from hybridstore.state.policy import _SECONDS_PER_BYTE, _SECONDS_PER_COMMIT, SPEED
+    from hybridstore.state.restart import plan as plan_of
 
     # imports are not a restart's
     from hybridstore.stores import key_value, session, sliding, suppression, window  # noqa: F401
 
     path = Path(folder)
-    plan = hs.plan(path)
+    plan = plan_of(path)
     factor = SPEED.factor
     started = process_time()
     state = hs.open(path, checkpoints=NEVER, progress=lambda *_: None)

@@ -13,7 +13,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..reading.differences import Difference, compare
+from changelog.errors import ForeignFileError
+from recovery.plan import RestorePlan
+
+from ..reading.differences import RecordDifference, compare
 from ..reading.events import Event, history_of
 from ..reading.follow import Followed, follow
 from ..reading.places import Place, resolve
@@ -21,9 +24,11 @@ from ..reading.scan import Selection, StoreView, of_key_type
 from ..reading.tables import ROWS_PER_BATCH, stream_of
 from ..reading.versions import Commit, reach
 from ..reading.view import View, open_view
+from ..state.restart import plan
 from ..stores.kinds import Row
 from .options import choose
 from .rows import facts_of, row_of, store_rows
+from .shards import position_of
 from .show.html import Html, join, table, tag
 
 if TYPE_CHECKING:
@@ -229,6 +234,37 @@ class InspectedState(Mapping[str, InspectedStore]):
         return list(self._view.faults)
 
     @property
+    def position(self) -> Any:
+        """The position in its source that `run` has committed with this version; None without a run.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> counts = minutes.aggregate(n=hs.Count())
+        >>> rows = [{"user": "ann", "ts": 0, "offset": 17}, {"user": "bob", "ts": 500, "offset": 18}]
+        >>> results = list(counts.run(rows, "state", position="offset"))
+        >>> hs.inspect("state").position
+        18
+        """
+        return position_of([self.settings])
+
+    def restart(self) -> RestorePlan:
+        """Return the plan of opening the newest version for writing, with an estimate of its time; nothing is changed.
+
+        For a restore that would be refused, `problem` says why. Raises ForeignFileError for what is not the directory
+        of a state: a file, a shard of a Spark query, an object store. O(tail).
+
+        >>> with hs.open("state") as state:
+        ...     state.key_value("users")["ann"] = 1
+        ...     state.commit()
+        1
+        >>> restart = hs.inspect("state").restart()
+        >>> restart.version, restart.checkpoint_version, restart.tail_versions, restart.problem
+        (1, None, 1, None)
+        """
+        if self._place.form != "directory" or self._place.operator_storage is not None or self._place.path is None:
+            raise ForeignFileError(f"{self._place.where}: restart: expected the directory of a state")
+        return plan(self._place.path)
+
+    @property
     def versions(self) -> list[Commit]:
         """The versions in the retained changelog, oldest first. O(bytes of the changelog).
 
@@ -296,7 +332,7 @@ class InspectedState(Mapping[str, InspectedStore]):
         """
         return list(history_of(self._place, store, key, self._view.faults))
 
-    def diff(self, other: InspectedState) -> dict[str, list[Difference]]:
+    def diff(self, other: InspectedState) -> dict[str, list[RecordDifference]]:
         """Return the differences from this state to `other`, by store; stores without differences are left out, and so
         are stores that only one of the two has.
 
@@ -308,7 +344,7 @@ class InspectedState(Mapping[str, InspectedStore]):
         ...         users["ann"] = visits
         ...         version = state.commit()
         >>> hs.inspect("state", at=1).diff(hs.inspect("state", at=2))
-        {'users': [Difference(change='changed', key='ann', times=(), old=1, new=2)]}
+        {'users': [RecordDifference(change='changed', key='ann', times=(), old=1, new=2)]}
         """
         differing = {}
         for name in self._view.stores.keys() & other._view.stores.keys():
@@ -352,6 +388,11 @@ class InspectedShards(Mapping[str, InspectedState]):
     def __init__(self, places: list[Place], at: str | None) -> None:
         self._places = {place.label: place for place in places}
         self._at = at
+
+    @property
+    def position(self) -> Any:
+        """The position in its source that `run` has committed in all shards of a topology; None without a run."""
+        return position_of([state.settings for state in self.values()])
 
     def follow(self, operator: str | None = None) -> Followed:
         """Return a view of all shards of an operator (None: the only one) that stays at the newest version that all of

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from changelog.identity import ID_BYTES, Identity
 from changelog.storage import LocalStorage, Storage, storage_at
@@ -49,9 +50,19 @@ def versions_at(places: list[Place], version: int) -> list[int]:
     return [version, *(version_of(place, commit) for place in places[1:])]
 
 
+def position_of(settings: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the position in the source that a run has committed in all of its shards, from the settings of each; None
+    without a run.
+    """
+    from ..topology.run_state import RUN, RunState  # only here: topologies load much
+
+    runs = [RunState(**each.get(RUN, {})) for each in settings]
+    return min(runs, key=lambda run: run.commit).position if runs else None
+
+
 def commit_of(view: View) -> int:
     """Return the commit of the run that a shard's version is of. Raises RestoreError."""
-    from ..topology.run_state import RUN, RunState  # only here: topologies load much
+    from ..topology.run_state import RUN, RunState
 
     if RUN not in view.settings:
         raise RestoreError(

@@ -16,7 +16,7 @@ from ..stores.kinds import KINDS, Row
 from .scan import StoreView, written
 
 
-class Difference(NamedTuple):
+class RecordDifference(NamedTuple):
     """One record that differs: `added`, `removed` or `changed`, and its value on both sides (lists where a slot
     holds several).
 
@@ -69,7 +69,7 @@ def _slots(rows: list[Row]) -> dict[tuple[int, ...], list[Any]]:
     return slots
 
 
-def _of_keys(old: Iterator[Row], new: Iterator[Row]) -> Iterator[Difference]:
+def _of_keys(old: Iterator[Row], new: Iterator[Row]) -> Iterator[RecordDifference]:
     """Yield the differences between rows by key, key by key."""
     old_keys, new_keys = (((key, list(rows)) for key, rows in groupby(side, attrgetter("key"))) for side in (old, new))
     mine, other = next(old_keys, None), next(new_keys, None)
@@ -85,7 +85,7 @@ def _of_keys(old: Iterator[Row], new: Iterator[Row]) -> Iterator[Difference]:
         other = next(new_keys, None) if new_key else other
 
 
-def compare(old: StoreView, new: StoreView) -> Iterator[Difference]:
+def compare(old: StoreView, new: StoreView) -> Iterator[RecordDifference]:
     """Yield the differences between two views of a store, in the store's order. O(blocks that differ).
 
     Memory: a block, the rows of a key, and for a store by time the differences in one bucket.
@@ -102,16 +102,18 @@ def compare(old: StoreView, new: StoreView) -> Iterator[Difference]:
         yield from sorted(differences, key=lambda difference: (difference.times, difference.key))
 
 
-def _differ(key: Any, times: tuple[int, ...], old: list[Any] | None, new: list[Any] | None) -> Iterator[Difference]:
+def _differ(
+    key: Any, times: tuple[int, ...], old: list[Any] | None, new: list[Any] | None
+) -> Iterator[RecordDifference]:
     def only_value(values: list[Any] | None) -> Any:
         return values[0] if values is not None and len(values) == 1 else values
 
     if old is None:
-        yield Difference("added", key, times, None, only_value(new))
+        yield RecordDifference("added", key, times, None, only_value(new))
     elif new is None:
-        yield Difference("removed", key, times, only_value(old), None)
+        yield RecordDifference("removed", key, times, only_value(old), None)
     elif not same(old, new):
-        yield Difference("changed", key, times, only_value(old), only_value(new))
+        yield RecordDifference("changed", key, times, only_value(old), only_value(new))
 
 
 def same(old: Any, new: Any) -> bool:
@@ -127,17 +129,17 @@ def same(old: Any, new: Any) -> bool:
     return bool(old == new) or (old != old and new != new)
 
 
-def _merge(old: Iterator[Row], new: Iterator[Row]) -> Iterator[Difference]:
+def _merge(old: Iterator[Row], new: Iterator[Row]) -> Iterator[RecordDifference]:
     before, after = next(old, None), next(new, None)
     while before is not None or after is not None:
         if after is None or (before is not None and before.key < after.key):
             assert before is not None
-            yield Difference("removed", before.key, before.times, before.value, None)
+            yield RecordDifference("removed", before.key, before.times, before.value, None)
             before = next(old, None)
         elif before is None or after.key < before.key:
-            yield Difference("added", after.key, after.times, None, after.value)
+            yield RecordDifference("added", after.key, after.times, None, after.value)
             after = next(new, None)
         else:
             if before.times != after.times or not same(before.value, after.value):
-                yield Difference("changed", after.key, after.times, before.value, after.value)
+                yield RecordDifference("changed", after.key, after.times, before.value, after.value)
             before, after = next(old, None), next(new, None)

@@ -45,7 +45,7 @@ from ..spark.reading import shards
 from ..spark.shard.log import AttemptLog, Since
 from ..spark.shard.provider import SHARD_SIZES
 from ..spark.shard.shard_id import StateStoreId
-from ..state.changes import Change
+from ..state.changes import Difference
 from ..state.numbers import added
 from .engine import Old, Request, Shards, counting, generations_taken, rescale
 from .report import RescaleError, RescaleReport
@@ -161,7 +161,7 @@ class OperatorShards(Shards):
     def describe(self, changed: dict[str, Any]) -> None:
         """Create the operator's next description. Raises RescaleError if another process created it first."""
         fields = {name: value for name, value in self.chain[-1].items() if name != RESCALED} | changed
-        change = Change(f"shards: {self.old.shards} before, {fields['shards']} from here on", "taken", "rescaled")
+        change = Difference(f"shards: {self.old.shards} before, {fields['shards']} from here on", "taken", "rescaled")
         try:
             first = append_operator(self.place, self.chain, self.old.version, fields, [change])
         except OSError:

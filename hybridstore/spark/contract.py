@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from recovery.runs import Claim
 
 from ..clock import Watermark
-from ..state.changes import Change
+from ..state.changes import Difference
 from ..state.group import StoreGroup
 from ..topology.batch import LeftOut
 from ..topology.plan import NullKeys
@@ -112,7 +112,7 @@ class Program(ABC):
     def describe(self) -> dict[str, Any]:
         """Return the description, in plain values, with which the stored one is compared."""
 
-    def changes(self, stored: dict[str, Any], allow: Collection[str] = ()) -> list[Change] | None:
+    def changes(self, stored: dict[str, Any], allow: Collection[str] = ()) -> list[Difference] | None:
         """Return the differences from the description of the program that wrote the state; None: any difference is
         refused.
         """

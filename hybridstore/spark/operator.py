@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 from weakref import WeakKeyDictionary
 
 from ..state.arguments import check
-from ..state.changes import Change, announce, consents
+from ..state.changes import Difference, announce, consents
 from ..state.policy import CheckpointPolicy
 from .arrow_schema import arrow_schema
 from .connect import DELAY, ask, has_watermark, parallelism, watermark_column
@@ -149,7 +149,7 @@ def apply_program(
         input=arrow_schema(rows.schema, zone),
     )
     launch, number, changes = ask(session, partial(_begin, operator, default_shards(possible)))
-    announce(located.state, [Change(*change) for change in changes])
+    announce(located.state, [Difference(*change) for change in changes])
     if shards is None:
         _LOG.info("operator %s: %d shards (by default; the first batch fixes their number)", name, number)
     sharded = with_shards(df, columns, program, number)
@@ -223,7 +223,7 @@ def default_shards(possible: int | None) -> int:
     return 16 if possible is None else max(4, min(2 * possible, 64))
 
 
-def _begin(operator: Operator, default: int) -> tuple[int, int, list[Change]]:
+def _begin(operator: Operator, default: int) -> tuple[int, int, list[Difference]]:
     """Compare an operator with its state, and take the number of a launch; return that number, the number of shards,
     and the changes.
 

@@ -21,7 +21,7 @@ from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.storage import Storage
 from recovery.layout import MOVED, OPERATOR, operator_name, parse_operator_name
 
-from ..state.changes import Change, judge, refused
+from ..state.changes import Difference, judge, refused
 from .contract import Program
 from .errors import SparkSetupError
 from .location import Location, locate
@@ -82,7 +82,11 @@ def in_force(chain: Sequence[dict[str, Any]], version: int) -> dict[str, Any]:
 
 
 def append_operator(
-    storage: Storage, chain: Sequence[dict[str, Any]], version: int, fields: dict[str, Any], changes: Sequence[Change]
+    storage: Storage,
+    chain: Sequence[dict[str, Any]],
+    version: int,
+    fields: dict[str, Any],
+    changes: Sequence[Difference],
 ) -> bool:
     """Create the next description of an operator, which holds from `version` on; False if another task created one
     first.
@@ -114,7 +118,7 @@ def append_operator(
 
 def operator_changes(
     known: dict[str, Any], asked: dict[str, Any], program: Program | None = None, allow: Collection[str] = ()
-) -> list[Change]:
+) -> list[Difference]:
     """Return the differences of an operator from its description.
 
     `program` judges its own differences (`Program.changes`); without a program any difference is refused.
@@ -123,13 +127,13 @@ def operator_changes(
     if known.get("query_id") and asked.get("query_id") and known["query_id"] != asked["query_id"]:
         text = f"the state belongs to query {known['query_id']}, this is query {asked['query_id']}"
         return [
-            Change(
+            Difference(
                 text,
                 "refused",
                 "the checkpoint's metadata was removed or replaced; use a new checkpoint location",
             )
         ]
-    changes: list[Change] = []
+    changes: list[Difference] = []
     if known.get("shards") != asked.get("shards"):
         rescale = (
             f"ask for {known.get('shards')}, or stop the query and run: hybridstore rescale LOCATION "
@@ -152,12 +156,12 @@ def operator_changes(
     return changes
 
 
-def _key_changes(known: Any, asked: Any, *, names: bool) -> list[Change]:
+def _key_changes(known: Any, asked: Any, *, names: bool) -> list[Difference]:
     if known == asked:
         return []
     if not isinstance(known, list) or not isinstance(asked, list) or len(known) != len(asked):
         return [refused("key", known, asked)]
-    changes: list[Change] = []
+    changes: list[Difference] = []
     for (name, kind), (other, wanted) in zip(known, asked, strict=True):
         if names and name != other:
             return [refused("key", known, asked)]
@@ -166,11 +170,11 @@ def _key_changes(known: Any, asked: Any, *, names: bool) -> list[Change]:
         if kind not in _WIDTHS or wanted not in _WIDTHS or _WIDTHS.index(kind) > _WIDTHS.index(wanted):
             return [refused("key", known, asked)]
         note = "a whole number is the same key whatever its width"
-        changes.append(Change(f"key {other}: {kind} in the state, {wanted} in the program", "taken", note))
+        changes.append(Difference(f"key {other}: {kind} in the state, {wanted} in the program", "taken", note))
     return changes
 
 
-def _differences(known: Any, asked: Any, where: str) -> list[Change]:
+def _differences(known: Any, asked: Any, where: str) -> list[Difference]:
     if isinstance(known, dict) and isinstance(asked, dict):
         names = sorted(known.keys() | asked.keys())
         return [each for name in names for each in _differences(known.get(name), asked.get(name), f"{where}.{name}")]
@@ -184,7 +188,7 @@ def plain(value: Any) -> Any:
 
 def check_operator(
     storage: Storage, asked: dict[str, Any], batch: int, program: Program | None = None, allow: Collection[str] = ()
-) -> list[Change]:
+) -> list[Difference]:
     """Return the changes if a query continues with `batch` and this operator; [] without changes, and without a
     description. Nothing is written.
 

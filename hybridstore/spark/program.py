@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..clock import Watermark
 from ..collector import collector_held
-from ..state.changes import Change
+from ..state.changes import Difference
 from ..state.group import StoreGroup
 from ..topology.adopt import TOPOLOGY, changes_of
 from ..topology.batch import ROW, LeftOut
@@ -63,7 +63,7 @@ class TopologyProgram(Program):
         """Return the description, with which the stored one is compared."""
         return self.plan.describe()
 
-    def changes(self, stored: dict[str, Any], allow: Collection[str] = ()) -> list[Change]:
+    def changes(self, stored: dict[str, Any], allow: Collection[str] = ()) -> list[Difference]:
         """Return the differences from the description of the topology that made the state."""
         return changes_of(self.plan, {TOPOLOGY: stored}, allow)
 

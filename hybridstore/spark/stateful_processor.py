@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from ..clock import Duration, Watermark, duration_ms
 from ..shards import shard_of
-from ..state.changes import Change, differs
+from ..state.changes import Difference, differs
 from ..state.group import StoreGroup
 from ..state.upgrades import Upgrade
 from ..topology.batch import LeftOut
@@ -217,13 +217,13 @@ class ProcessorProgram(Program):
         """
         return {"processor": "transformWithState", "time_mode": self.mode}
 
-    def changes(self, stored: dict[str, Any], allow: Collection[str] = ()) -> list[Change]:
+    def changes(self, stored: dict[str, Any], allow: Collection[str] = ()) -> list[Difference]:
         """Return the differences from the description of the program that made the state: another time mode."""
         before, after = stored.get("time_mode"), self.mode
         if before == after:
             return []
         note = "timers of the state expire by the new mode's clock, or never in mode None"
-        return [Change(differs("timeMode", before, after), "consent", note, f"timeMode {before} to {after}")]
+        return [Difference(differs("timeMode", before, after), "consent", note, f"timeMode {before} to {after}")]
 
     def output_schema(self, schema: pa.Schema) -> Any:
         """The schema that the caller gave."""

@@ -18,7 +18,7 @@ Verdict = Literal["taken", "consent", "refused"]
 _LOG: Final = logging.getLogger("hybridstore")
 
 
-class Change(NamedTuple):
+class Difference(NamedTuple):
     """One thing in which a program differs from the one before.
 
     what      what differs: "retention: 1000 ms in the state, 2000 ms in the program"
@@ -30,7 +30,7 @@ class Change(NamedTuple):
     >>> with minutes.aggregate(n=hs.Count()).open("state") as engine:
     ...     engine.commit()
     []
-    >>> for change in minutes.aggregate(n=hs.Count(), last=hs.Last("page")).changes("state"):
+    >>> for change in minutes.aggregate(n=hs.Count(), last=hs.Last("page")).compare("state"):
     ...     print(change.verdict, change.what, change.consent, sep=" | ")
     consent | aggregate last: new | add aggregate last from now
     """
@@ -49,10 +49,10 @@ def differs(part: str, stored: Any, asked: Any) -> str:
     return f"{part}: the state has {stored!r}, asked for {asked!r}"
 
 
-def refused(part: str, stored: Any, asked: Any, note: str = "") -> Change:
+def refused(part: str, stored: Any, asked: Any, note: str = "") -> Difference:
     """Return the refusal of a difference; the default note says to run the old program or to begin a new state."""
     note = note or "ask for what the state has, or begin in a new checkpoint location or directory"
-    return Change(differs(part, stored, asked), "refused", note)
+    return Difference(differs(part, stored, asked), "refused", note)
 
 
 def consents(allow: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def consents(allow: str | Iterable[str] | None) -> tuple[str, ...]:
 
 def judge(
     where: object,
-    changes: Sequence[Change],
+    changes: Sequence[Difference],
     allow: Collection[str] = (),
     used: Collection[str] = (),
     earlier: Collection[str] | None = None,
@@ -96,7 +96,7 @@ def judge(
             )
 
 
-def announce(where: object, changes: Iterable[Change]) -> None:
+def announce(where: object, changes: Iterable[Difference]) -> None:
     """Log one warning for each change. O(n)."""
     for change in changes:
         _LOG.warning("%s: the program has changed: %s", where, change)

@@ -147,7 +147,7 @@ class CheckpointPolicy:
     1
     2
     >>> state.close()  # waits for the checkpoint
-    >>> hs.plan("state").checkpoint_version
+    >>> hs.inspect("state").restart().checkpoint_version
     2
     """
 

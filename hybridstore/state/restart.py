@@ -21,14 +21,6 @@ def plan(path: str | PathLike[str]) -> RestorePlan:
 
     For a restore that would be refused, `problem` says why. Raises ForeignFileError when there is no such directory.
     O(tail).
-
-    >>> with hs.open("state") as state:
-    ...     state.key_value("users")["ann"] = 1
-    ...     state.commit()
-    1
-    >>> restart = hs.plan("state")
-    >>> restart.version, restart.checkpoint_version, restart.tail_versions, restart.problem
-    (1, None, 1, None)
     """
     where = Path(path)
     if not where.is_dir():

@@ -31,7 +31,7 @@ def crashes(after: int, *, behind: bool = False) -> Iterator[None]:
     ...         version = state.commit()
     ...         state.key_value("seen").put("bob", 1)
     ...         version = state.commit()
-    ...     hs.plan(f"state-{behind}").version
+    ...     hs.inspect(f"state-{behind}").restart().version
     1
     1
     """

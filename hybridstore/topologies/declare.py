@@ -3,7 +3,7 @@
 steps            see `steps.Steps`; `print(topology)` draws them, with the stores that they need
 open, run        in plain Python
 apply            on Spark
-changes          compared with an existing state; nothing is written
+compare          with an existing state; nothing is written
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .steps import Steps, check_column, key_columns
 if TYPE_CHECKING:
     from os import PathLike
 
-    from ..state.changes import Change
+    from ..state.changes import Difference
     from ..state.policy import CheckpointPolicy
     from ..topology.engine import Engine
     from ..topology.run import ResultRows
@@ -42,19 +42,19 @@ class Topology(Steps):
 
     # --- going on with a state ----------------------------------------------------------------------------------
 
-    def changes(
+    def compare(
         self,
         location: str | PathLike[str],
         *,
         operator: str | None = None,
         allow: str | Iterable[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
-    ) -> list[Change]:
+    ) -> list[Difference]:
         """Return the changes that a start with this topology would make in the state at `location`: [] if nothing
         differs.
 
         `location` is that of `open` or `run`, or a Spark query's checkpointLocation, with the name of the
-        `operator` if it has several. A `hybridstore.Change` has the difference (`what`), whether it is "taken", needs
+        `operator` if it has several. A `hybridstore.Difference` says what differs (`what`), if it is "taken", needs
         "consent" or is "refused" (`verdict`), the effect on the state or what to do (`note`), and the words of consent
         (`consent`). `allow` may declare renamings. Nothing is written; beside a writer the newest commit is compared.
         Raises ForeignFileError if there is no state, and the errors of reading it. O(description), and O(records) of a
@@ -64,9 +64,9 @@ class Topology(Steps):
         >>> with minutes.aggregate(n=hs.Count()).open("state") as engine:
         ...     engine.commit()
         []
-        >>> minutes.aggregate(n=hs.Count()).changes("state")
+        >>> minutes.aggregate(n=hs.Count()).compare("state")
         []
-        >>> [change.verdict for change in minutes.aggregate(n=hs.Count(), last=hs.Last("page")).changes("state")]
+        >>> [change.verdict for change in minutes.aggregate(n=hs.Count(), last=hs.Last("page")).compare("state")]
         ['consent']
         """
         from ..state.changes import consents
@@ -158,7 +158,7 @@ class Topology(Steps):
         position        the position of a row in the source: a column or a function of the row (of Arrow batches: a
                         column), which rises with every row, also from one run to the next. None: the count of rows;
                         every run then gets the source from its beginning. The last position is committed with the state
-                        (`hybridstore.last_position(location)`)
+                        (`hybridstore.inspect(location).position`)
         checkpoints     when to checkpoint, as for `hybridstore.open`; None: aim at a replay of 25 ms at a restart
         progress        True: a line on standard error with rows, rows a second, event time and late rows, on a terminal
                         twice a second, elsewhere every ten seconds; or a function, called with the number of every

@@ -15,7 +15,7 @@ from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.layout import SPARK_FOLDER
 
 from ..errors import ForeignFileError
-from ..state.changes import Change
+from ..state.changes import Difference
 from ..state.directory import State
 from ..state.generations import place_below, shards_there
 from ..stores.kinds import KINDS
@@ -35,7 +35,7 @@ def preview(
     of_operator: Callable[[], tuple[Program, Iterator[Mapping[str, Any]]]],
     allow: Collection[str],
     storage_options: Mapping[str, Any] | None,
-) -> list[Change]:
+) -> list[Difference]:
     """See `Topology.changes`. `of_operator` reads a Spark location: the program in force, and the stores of each
     shard."""
     place = storage_at(location, storage_options)
@@ -71,7 +71,7 @@ def _states(place: Storage) -> list[Any]:
     return [place_below(root, there.folder(shard)) for shard in range(there.shards)]
 
 
-def _counted(changes: list[Change], plan: Plan, stores: Iterator[Mapping[str, Any]]) -> list[Change]:
+def _counted(changes: list[Difference], plan: Plan, stores: Iterator[Mapping[str, Any]]) -> list[Difference]:
     """Return the changes with the number of records that each makes expire. O(records of stores with a shorter
     retention).
     """

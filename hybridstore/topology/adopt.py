@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from ..aggregation import choose, renamed_column, windows_of
 from ..clock import BY_ADVANCE, NO_TIME, closed_through
-from ..state.changes import Change, judge
+from ..state.changes import Difference, judge
 from ..state.group import StoreGroup
 from ..stores.kinds import KINDS, SLIDING, SUPPRESSION
 from .changes import (
@@ -61,11 +61,11 @@ class Adopted(NamedTuple):
     floor: int | None = None
     before: int | None = None
     released: list[tuple[Any, Any, int]] = []  # noqa: RUF012  # never changed
-    changes: list[Change] = []  # noqa: RUF012  # never changed
+    changes: list[Difference] = []  # noqa: RUF012  # never changed
     consents: list[str] | None = None
 
 
-def changes_of(plan: Plan, settings: Mapping[str, Any], allow: Collection[str] = ()) -> list[Change]:
+def changes_of(plan: Plan, settings: Mapping[str, Any], allow: Collection[str] = ()) -> list[Difference]:
     """Return the differences of a topology from the one in a shard's settings, [] for a new shard. O(description)."""
     stored, asked = settings.get(TOPOLOGY), plan.describe()
     if stored is None or stored == asked:

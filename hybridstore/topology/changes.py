@@ -1,7 +1,7 @@
 """Changes of a topology: the table of effects on a state when another topology continues the state.
 
     description in the state ─┐
-                              ├─ compare ─▶ [Change, ...]     taken, with consent, refused (`state.changes`)
+                              ├─ compare ─▶ [Difference, ...]     taken, with consent, refused (`state.changes`)
     description asked for ────┘
 
 docs/changing.md has the table; each of its lines is a branch here and a test in tests/topology/test_changes.py. This
@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..aggregation import described, renamed_column, windows_of
-from ..state.changes import Change, refused
+from ..state.changes import Difference, refused
 from ..stores.kinds import SLIDING, SUPPRESSION, WINDOW
 
 ANEW: Final = (
@@ -33,7 +33,7 @@ def compare(
     asked: Mapping[str, Any],
     allow: Collection[str] = (),
     upgrades: Mapping[str, Collection[int]] | None = None,
-) -> list[Change]:
+) -> list[Difference]:
     """Return the differences of the requested topology from the topology that made the state, [] if there are none.
 
     Both are results of `Plan.describe`. `allow` is the user's consent; "rename OLD to NEW" in it declares a renaming.
@@ -47,7 +47,7 @@ def compare(
     if stored["steps"] != asked["steps"]:
         what = f"map and filter: {_steps(stored)} in the state, {_steps(asked)} in the program"
         changes.append(
-            Change(what, "consent", "what is stored was made by the old ones, and stays as it is", "change steps")
+            Difference(what, "consent", "what is stored was made by the old ones, and stays as it is", "change steps")
         )
     if (stored["windows"] is None) != (asked["windows"] is None):
         changes.append(refused("windows", stored["windows"], asked["windows"], ANEW))
@@ -99,7 +99,7 @@ class _Names:
         """Return the name in the program of a store of the state."""
         return self.renamed.get(name, name)
 
-    def changes(self, asked: Mapping[str, Any]) -> Iterator[Change]:
+    def changes(self, asked: Mapping[str, Any]) -> Iterator[Difference]:
         """Yield the changes of the names of the key and of the timestamp."""
         old, new = self._stored["key"], asked["key"]
         if len(old) != len(new) or any(a != b and (a in new or b in old) for a, b in zip(old, new, strict=False)):
@@ -113,9 +113,9 @@ class _Names:
             yield _renamed("timestamp", self._stored["timestamp"], asked["timestamp"])
 
 
-def _renamed(part: str, old: str, new: str) -> Change:
+def _renamed(part: str, old: str, new: str) -> Difference:
     note = "if it is the same under another name; otherwise begin in a new checkpoint location or directory"
-    return Change(f"{part}: {old} in the state, {new} in the program", "consent", note, f"rename {old} to {new}")
+    return Difference(f"{part}: {old} in the state, {new} in the program", "consent", note, f"rename {old} to {new}")
 
 
 # --- windows ----------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def kept_ms(description: Mapping[str, Any]) -> int:
     return windows_of(description["windows"]).default_retention_ms if asked is None else asked
 
 
-def _of_windows(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Names) -> Iterator[Change]:
+def _of_windows(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Names) -> Iterator[Difference]:
     kind, new_kind = kind_of(stored["windows"]), kind_of(asked["windows"])
     if kind != new_kind:
         yield refused("windows", kind, new_kind, ANEW)
@@ -149,39 +149,43 @@ def _of_windows(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Nam
         if kind != "sliding kip450":
             yield refused(f"windows: {name}", old, new, ANEW)
         elif new < old:
-            yield Change(f"windows: size {old} ms before, {new} ms now", "taken", "what is older leaves the windows")
+            yield Difference(
+                f"windows: size {old} ms before, {new} ms now", "taken", "what is older leaves the windows"
+            )
         else:
             note = f"windows begin with what is stored, and are whole when {new - old} ms more have passed"
-            yield Change(f"windows: size {old} ms before, {new} ms now", "taken", note)
+            yield Difference(f"windows: size {old} ms before, {new} ms now", "taken", note)
     if grace != new_grace:
         note = (
             "what is open stays open longer; what has closed does not open again"
             if new_grace > grace
             else "windows that have closed by it close with the next commit, and later records are late"
         )
-        yield Change(f"windows: grace {grace} ms before, {new_grace} ms now", "taken", note)
+        yield Difference(f"windows: grace {grace} ms before, {new_grace} ms now", "taken", note)
     if "panes" in stored["windows"] and "panes" not in asked["windows"]:
         note = "panes do not make up for a longer retention, nor for an aggregator whose order matters: keep both, or "
-        yield Change("hopping windows: panes in the state, whole in the program", "refused", note + ANEW)
+        yield Difference("hopping windows: panes in the state, whole in the program", "refused", note + ANEW)
     if kind != "sliding kip450" and stored["retention_ms"] != asked["retention_ms"]:
         yield from _retention("windows", "retention", kept_ms(stored), kept_ms(asked))
     yield from _of_aggregates(stored, asked, names, kind)
     yield from _of_results(stored, asked)
 
 
-def _retention(store: str, part: str, old: int | None, new: int | None) -> Iterator[Change]:
+def _retention(store: str, part: str, old: int | None, new: int | None) -> Iterator[Difference]:
     if old is None or new is None:
         if old != new:
             yield refused(part, old, new, "ask for what the state has, or use another name")
     elif new > old:
-        yield Change(f"{part}: {old} ms before, {new} ms now", "taken", "what has expired is gone, what is there stays")
+        yield Difference(
+            f"{part}: {old} ms before, {new} ms now", "taken", "what has expired is gone, what is there stays"
+        )
     elif new < old:
         shorter = Shorter(f"{part}: {old} ms before, {new} ms now", "taken", EXPIRES)
         shorter.store, shorter.kept_ms = store, new
         yield shorter
 
 
-class Shorter(Change):
+class Shorter(Difference):
     """A change that makes records expire: its store keeps them for `kept_ms` only."""
 
     store: str
@@ -223,32 +227,34 @@ def follows(columns: Sequence[Any], part: Sequence[Any]) -> bool:
     return part[2] in columns or None in columns or (part[1], part[2]) == ("count", None)
 
 
-def _of_aggregates(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Names, kind: str) -> Iterator[Change]:
+def _of_aggregates(
+    stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Names, kind: str
+) -> Iterator[Difference]:
     parts = parts_of(stored, names.aggregates)
     old = {part[0]: [part[1], renamed_column(part[2], names.columns), *part[3:]] for part in parts}
     before = {part[0]: [part[1], renamed_column(part[2], {}), *part[3:]] for part in parts}
     new = {part[0]: [part[1], renamed_column(part[2], {}), *part[3:]] for part in parts_of(asked)}
     for name, now in names.aggregates.items():
         note = "what is stored of it stays"
-        yield Change(f"aggregate {name}: {now} in the program", "consent", note, f"rename {name} to {now}")
+        yield Difference(f"aggregate {name}: {now} in the program", "consent", note, f"rename {name} to {now}")
     for name in old:
         if name not in new:
             note = "what is stored of it goes with the next commit"
             alike = [other for other, part in new.items() if other not in old and part == old[name]]
             if alike:
                 note += f"; if it is the same under another name: allow='rename {name} to {alike[0]}'"
-            yield Change(f"aggregate {name}: not in the program", "consent", note, f"drop aggregate {name}")
+            yield Difference(f"aggregate {name}: not in the program", "consent", note, f"drop aggregate {name}")
     for name, part in new.items():
         if name not in old:
             if exact(stored, (name, *part), names.columns):
-                yield Change(f"aggregate {name}: new", "taken", "exact from the first result on: values are stored")
+                yield Difference(f"aggregate {name}: new", "taken", "exact from the first result on: values are stored")
             else:
                 note = (
                     "it begins empty: rows before the change are not in it"
                     if kind == "forever"
                     else "None for the windows that have begun, exact for those that begin later"
                 )
-                yield Change(f"aggregate {name}: new", "consent", note, f"add aggregate {name} from now")
+                yield Difference(f"aggregate {name}: new", "consent", note, f"add aggregate {name} from now")
         elif old[name] != part:
             note = "remove it, and add it under another name"
             if len(part) == len(old[name]) and [part[0], *part[2:]] == [old[name][0], *old[name][2:]]:
@@ -258,15 +264,15 @@ def _of_aggregates(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _
             yield _renamed(f"aggregate {name}: column", before[name][1], part[1])
     both = [name for name in old if name in new]
     if both != [name for name in new if name in old]:
-        yield Change(f"aggregates: in the order {', '.join(new)}", "taken", "aggregates are matched by name")
+        yield Difference(f"aggregates: in the order {', '.join(new)}", "taken", "aggregates are matched by name")
 
 
-def _of_results(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[Change]:
+def _of_results(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[Difference]:
     old, new = stored["emit"], asked["emit"]
     if old != new and "close" in (old, new):
         yield refused("emit", old, new, "results that were handed out cannot be taken back: " + ANEW)
     elif old != new:
-        yield Change(f"emit: {old!r} before, {new!r} now", "taken", "from the next commit on")
+        yield Difference(f"emit: {old!r} before, {new!r} now", "taken", "from the next commit on")
     before, now = stored["suppression"], asked["suppression"]
     if before == now:
         return
@@ -275,7 +281,7 @@ def _of_results(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator
     else:
         bounds = [f"{name} {before[name]} before, {now[name]} now" for name in before if before[name] != now[name]]
         note = "buffered results stay, and the new limits apply to them"
-        yield Change(f"suppress: {'; '.join(bounds)}", "taken", note)
+        yield Difference(f"suppress: {'; '.join(bounds)}", "taken", note)
 
 
 # --- stores of `process` ------------------------------------------------------------------------------------------
@@ -283,7 +289,7 @@ def _of_results(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator
 
 def _of_stores(
     stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Names, upgrades: Mapping[str, Collection[int]]
-) -> Iterator[Change]:
+) -> Iterator[Difference]:
     before = {names.now(name) if names.now(name) in asked else name: name for name in stored}
     for name, old in before.items():
         if name not in asked:
@@ -291,7 +297,7 @@ def _of_stores(
             alike = [new for new, described in asked.items() if new not in stored and described == stored[old]]
             if alike:
                 note += f"; if it is the same under another name: allow='rename {old} to {alike[0]}'"
-            yield Change(f"store {old}: not in the program", "consent", note, f"drop store {old}")
+            yield Difference(f"store {old}: not in the program", "consent", note, f"drop store {old}")
             continue
         if name != old:
             yield _renamed("store", old, name)
@@ -302,12 +308,12 @@ def _of_stores(
         yield from _of_parameters(name, kind, parameters, new_parameters, upgrades.get(name, ()))
     for name in asked:
         if name not in before:
-            yield Change(f"store {name}: new", "taken", "it begins empty")
+            yield Difference(f"store {name}: new", "taken", "it begins empty")
 
 
 def _of_parameters(
     store: str, kind: str, old: Mapping[str, Any], new: Mapping[str, Any], upgrades: Collection[int]
-) -> Iterator[Change]:
+) -> Iterator[Difference]:
     for name in sorted(old.keys() | new.keys()):
         before, now = old.get(name), new.get(name)
         if before == now:
@@ -319,16 +325,16 @@ def _of_parameters(
         elif name in _GROWS or (kind == SLIDING.name and name == "size_ms"):
             yield from _retention(store, part, before, now)
         elif bounded or (kind == WINDOW.name and name == "grace_ms"):
-            yield Change(f"{part}: {before} before, {now} now", "taken", "what is stored stays")
+            yield Difference(f"{part}: {before} before, {now} now", "taken", "what is stored stays")
         else:
             yield refused(part, before, now, "ask for what the state has, or use another name")
 
 
-def _version(store: str, before: int, now: int, upgrades: Collection[int]) -> Change:
+def _version(store: str, before: int, now: int, upgrades: Collection[int]) -> Difference:
     what = f"store {store}: values of version {before} in the state, {now} in the program"
     missing = [version for version in range(before + 1, now + 1) if version not in upgrades]
     if now < before:
-        return Change(what, "refused", f"run the program of version {before}, or a later one")
+        return Difference(what, "refused", f"run the program of version {before}, or a later one")
     if missing:
-        return Change(what, "refused", f"pass upgrade= to convert values to version {missing[0]}")
-    return Change(what, "taken", "every value goes through upgrade= with the next commit")
+        return Difference(what, "refused", f"pass upgrade= to convert values to version {missing[0]}")
+    return Difference(what, "taken", "every value goes through upgrade= with the next commit")

@@ -569,7 +569,7 @@ class Engine:
         >>> engine = minutes.aggregate(n=hs.Count()).open("state")
         >>> results = engine.process({"user": "ann", "ts": 500})
         >>> engine.close()  # without a commit
-        >>> hs.plan("state").version
+        >>> hs.inspect("state").restart().version
         0
         """
         with ExitStack() as stack:  # if one close fails, the others still run

@@ -7,17 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, chain
 from operator import sub
-from os import PathLike
-from pathlib import Path
 from typing import Any, Final, NamedTuple
-
-from changelog.storage import LocalStorage
-from recovery.restore import restore
 
 from ..collector import collector_held
 from ..state.directory import State
-from ..state.generations import shards_there
-from ..state.group import StoreGroup
 from .plan import END, START
 from .results import Late, ResultTable
 from .times import TimeForm, listed
@@ -127,27 +120,3 @@ def _encoded(table: ResultTable) -> list[Any]:
                 columns[start] = list(map(sub, ends, starts))
                 columns[end] = [*ends[:1], *map(sub, ends[1:], ends)]
         return [names, times, columns, *([list(late)] if late is not None and late.rows else [])]
-
-
-def last_position(location: str | PathLike[str]) -> Any:
-    """Return the source position committed by a `run` on this state directory, or None.
-
-    Another process may have the directory open.
-
-    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
-    >>> counts = minutes.aggregate(n=hs.Count())
-    >>> rows = [{"user": "ann", "ts": 0, "offset": 17}, {"user": "bob", "ts": 500, "offset": 18}]
-    >>> results = list(counts.run(rows, "state", position="offset"))
-    >>> hs.last_position("state")
-    18
-    """
-    path = Path(location)
-    there = shards_there(LocalStorage(path))
-    if there is None:
-        return None
-    runs: list[RunState] = []
-    for shard in range(there.shards):
-        group = StoreGroup(lambda body: None)
-        restore(path / there.folder(shard), group, identity=there.identity(shard))
-        runs.append(RunState(**group.settings.get(RUN, {})))
-    return min(runs, key=lambda run: run.commit).position if runs else None

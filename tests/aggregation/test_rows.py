@@ -203,14 +203,14 @@ def test_a_stored_aggregate_of_rows_is_compared_by_its_columns_and_its_where(tmp
     stream = hs.stream(key="k", timestamp="t").windowed_by(hs.SlidingWindows(SIZE))
     rows = [{"k": "a", "t": 1, "n": 5, "id": 1}, {"k": "a", "t": 2, "n": 4, "id": 2}]
     list(stream.aggregate(m=hs.MaxBy("n", ["id"]), c=hs.Count(where=is_odd)).run(rows[:1], tmp_path))
-    assert stream.aggregate(m=hs.MaxBy("n", ["id"]), c=hs.Count(where=is_odd)).changes(tmp_path) == []
+    assert stream.aggregate(m=hs.MaxBy("n", ["id"]), c=hs.Count(where=is_odd)).compare(tmp_path) == []
     other = stream.aggregate(m=hs.MaxBy("n", ["t"]), c=hs.Count(where=bool))
-    assert [change.verdict for change in other.changes(tmp_path)] == ["refused", "refused"]
+    assert [change.verdict for change in other.compare(tmp_path)] == ["refused", "refused"]
     renamed = stream.aggregate(m=hs.MaxBy("price", ["id"]), c=hs.Count(where=is_odd))
-    (change,) = renamed.changes(tmp_path, allow="rename n to price")
+    (change,) = renamed.compare(tmp_path, allow="rename n to price")
     assert change.verdict == "consent"
     more = stream.aggregate(m=hs.MaxBy("n", ["id"]), c=hs.Count(where=is_odd), s=hs.Sum("n"))
-    (change,) = more.changes(tmp_path)
+    (change,) = more.compare(tmp_path)
     results = list(more.run(rows, tmp_path, allow=change.consent))
     assert [(row["m"], row["c"]) for row in results] == [({"id": 1}, 1)]
 

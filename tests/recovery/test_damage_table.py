@@ -434,7 +434,7 @@ def test_damage(prepared: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(prepared / row.source, path)
     row.damage(path)
     files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    plan = hs.plan(path)
+    plan = hs.inspect(path).restart()
     (place,) = resolve(path)
     verifier = Verifier(place, Progress("", 0, shown=False))
     verifier.run()

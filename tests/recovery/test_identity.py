@@ -97,8 +97,8 @@ def test_files_of_another_place_are_refused_by_every_reader(prepared: Path, tmp_
     whole: dict[str, Callable[[], object]] = {
         "run": lambda: run(path, shards, ROWS),
         "open": lambda: COUNTS.open(path, shards=shards),
-        "changes": lambda: COUNTS.changes(path),
-        "last_position": lambda: hs.last_position(path),
+        "compare": lambda: COUNTS.compare(path),
+        "position": lambda: hs.inspect(path).position,
         "rescale": lambda: hs.rescale(path, shards=8 if shards == 4 else 3, late=True),
     }
     accepted = [reader for reader, call in whole.items() if not refuses(call)]
@@ -128,7 +128,7 @@ def test_shards_without_their_description_are_refused(prepared: Path, tmp_path: 
     path = tmp_path / "state"
     shutil.copytree(prepared / "state", path)
     shutil.rmtree(path / "generations")
-    for call in (lambda: run(path, 2), lambda: COUNTS.changes(path), lambda: hs.last_position(path)):
+    for call in (lambda: run(path, 2), lambda: COUNTS.compare(path)):
         with pytest.raises(hs.errors.ForeignFileError, match=r"without generations/0000000001\.json"):
             call()
 
@@ -221,7 +221,7 @@ def test_another_shard_on_an_object_store_is_refused() -> None:
             lambda: list(COUNTS.run(ROWS, url, shards=2, commit_rows=20, storage_options=options)),
             lambda: hs.open(f"{url}/0", storage_options=options),
             lambda: hs.open(f"{url}/0", at="newest", storage_options=options),
-            lambda: COUNTS.changes(url, storage_options=options),
+            lambda: COUNTS.compare(url, storage_options=options),
             lambda: hs.inspect(f"{url}/0", storage_options=options),
             lambda: hs.rescale(url, shards=3, late=True, storage_options=options),
         ]

@@ -9,6 +9,7 @@ import pytest
 import hybridstore as hs
 from changelog.codec import pack
 from hybridstore.state.policy import Logged, RestoreSpeed
+from hybridstore.state.restart import plan as plan_of
 from recovery.block import seal
 from recovery.index import META_KEY, encode
 from tests.recovery.test_crash_points import open_state
@@ -29,9 +30,9 @@ def test_what_is_planned_is_what_is_done(tmp_path: Path, closed: bool, damaged: 
     if not closed:
         with sorted((path / "changelog").iterdir())[-1].open("ab") as file:
             file.write(b"torn")
-    plan = hs.plan(path)
+    plan = hs.inspect(path).restart()
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    assert plan == hs.plan(path)
+    assert plan == hs.inspect(path).restart()
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
     report = open_state(path, QuickFiles()).restore_report
     for name in (
@@ -58,7 +59,9 @@ def test_a_plan_refuses_a_newer_checkpoint_format_as_a_restore_does(tmp_path: Pa
     replaced(path, 10, encode({META_KEY: seal(pack({"format": 7, "min_reader": 7}))}))
     with pytest.raises(hs.errors.UnsupportedVersionError) as refused:
         open_state(path, QuickFiles())
-    assert hs.plan(path).problem == str(refused.value)
+    assert plan_of(path).problem == str(refused.value)
+    with pytest.raises(hs.errors.UnsupportedVersionError):
+        hs.inspect(path)
 
 
 def test_a_plan_says_why_a_restore_would_be_refused(tmp_path: Path) -> None:
@@ -67,7 +70,7 @@ def test_a_plan_says_why_a_restore_would_be_refused(tmp_path: Path) -> None:
     names = [index_of(path, version).name for version in (5, 10)]
     for version in (5, 10):
         index_of(path, version).write_bytes(b"?")
-    plan = hs.plan(path)
+    plan = hs.inspect(path).restart()
     assert plan.problem is not None
     assert all(text in plan.problem for text in (*names, "are missing before it"))
     assert "would be refused: " in plan.summary()
@@ -78,10 +81,10 @@ def test_a_plan_says_why_a_restore_would_be_refused(tmp_path: Path) -> None:
 
 def test_there_is_no_plan_for_nothing(tmp_path: Path) -> None:
     with pytest.raises(hs.errors.ForeignFileError, match="found nothing, expected a state directory"):
-        hs.plan(tmp_path / "absent")
+        plan_of(tmp_path / "absent")
     (tmp_path / "0").mkdir()
     with pytest.raises(hs.errors.ForeignFileError, match=r"found '0' in it, .*these are shards of a topology"):
-        hs.plan(tmp_path)
+        plan_of(tmp_path)
 
 
 def test_the_estimate_grows_with_the_log_and_falls_with_a_checkpoint(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def check_counts(state: Any, path: Path) -> int:
     counts = applied(path)
     total = sum(counts.values())
     assert state.metrics().records_since_checkpoint == total
-    plan = hs.plan(path)
+    plan = hs.inspect(path).restart()
     assert plan.tail_records == total
     assert plan.tail_counts == {store * 16 + op: count for (store, op), count in counts.items()}
     view = open_view(resolve(path)[0])
@@ -140,7 +140,7 @@ def test_counts_go_on_after_a_restart_and_end_with_a_checkpoint(tmp_path: Path) 
         assert state.metrics().records_since_checkpoint == 2 * ROWS + 1
         state.checkpoint(wait=True)
         assert state.metrics().records_since_checkpoint == 0
-        assert hs.plan(tmp_path).tail_records == 0
+        assert hs.inspect(tmp_path).restart().tail_records == 0
 
 
 def test_a_rollback_counts_nothing(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_sliding_topology_restarts_over_a_few_commits_however_long_it_ran(
     sizes: list[int] = []
 
     def look(commit: int) -> None:
-        plan = hs.plan(tmp_path)
+        plan = hs.inspect(tmp_path).restart()
         assert plan.problem is None
         behind.append(plan.tail_records)
         sizes.append(changelog_bytes(tmp_path))
@@ -82,7 +82,7 @@ def test_a_sliding_topology_restarts_over_a_few_commits_however_long_it_ran(
     assert max(behind) <= 2 * (ROWS + 5)
     assert max(sizes[20:]) < 1.2 * max(sizes[10:20])
     # closed after a clean end: what is left is that the consumer has everything
-    plan = hs.plan(tmp_path)
+    plan = hs.inspect(tmp_path).restart()
     assert (plan.tail_records, plan.tail_versions) == (1, 1)
     assert plan.checkpoint_records == 2001 + 2
     with MEANS.open(tmp_path) as engine:
@@ -96,7 +96,7 @@ def test_a_kill_leaves_a_few_commits_to_replay(tmp_path: Path, monkeypatch: pyte
         state = tmp_path / str(commits)
         with killed_at(commits):
             list(MEANS.run(reviews(40 * ROWS), state, commit_rows=ROWS))
-        plan = hs.plan(state)
+        plan = hs.inspect(state).restart()
         assert plan.version == commits
         assert plan.tail_records <= 2 * (ROWS + 5)
 
@@ -112,14 +112,14 @@ def test_closing_makes_a_checkpoint_only_where_the_aim_would_be_missed(tmp_path:
         with hs.open(tmp_path / str(number), checkpoints=policy) as state:
             state.key_value("kv").put_columns(list(range(20_000)), list(range(20_000)))
             state.commit()
-        assert hs.plan(tmp_path / str(number)).checkpoint_version == expected
+        assert hs.inspect(tmp_path / str(number)).restart().checkpoint_version == expected
     # nothing is committed by closing, and what is not committed is in no checkpoint
     state = hs.open(tmp_path / "uncommitted", checkpoints=hs.CheckpointPolicy(aim=timedelta(milliseconds=1)))
     state.key_value("kv").put_columns(list(range(20_000)), list(range(20_000)))
     state.commit()
     state.key_value("kv").put(5, "later")
     state.close()
-    assert hs.plan(tmp_path / "uncommitted").checkpoint_version is None
+    assert hs.inspect(tmp_path / "uncommitted").restart().checkpoint_version is None
     with hs.open(tmp_path / "uncommitted") as state:
         assert state.key_value("kv").get(5) == 5
 

@@ -44,7 +44,7 @@ def test_a_run_goes_on_with_the_rows_of_one_that_was_never_changed(
     expected = run(topology, rows, tmp_path / "always", shards)
     report = hs.rescale(tmp_path / "job", shards=into, late=True)
     assert (report.done, report.shards, report.into) == (True, shards, into)
-    assert hs.last_position(tmp_path / "job") == 60
+    assert hs.inspect(tmp_path / "job").position == 60
     assert run(topology, rows, tmp_path / "job", into) == expected
     with pytest.raises(hs.ProgramMismatchError, match=f"hybridstore rescale .*/job --shards {shards}"):
         topology.open(tmp_path / "job", shards=shards)

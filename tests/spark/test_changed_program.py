@@ -54,7 +54,7 @@ def test_a_changed_topology_goes_on_with_every_shard(tmp_path: Path, spark: "Spa
     first = [{"k": f"k{i % 9}", "t": 500 * i, "v": i} for i in range(50)]
     batch(tmp_path / "in", 0, first)
     run(spark, tmp_path, OLD)
-    assert [change.verdict for change in NEW.changes(tmp_path / "checkpoint")] == ["consent", "consent"]
+    assert [change.verdict for change in NEW.compare(tmp_path / "checkpoint")] == ["consent", "consent"]
     with pytest.raises(hs.ProgramMismatchError, match="aggregate total: not in the program"):
         run(spark, tmp_path, NEW)
     # Of three shards one gets rows; all take the new topology over.

@@ -17,7 +17,7 @@ from hybridstore.spark.operator_file import (
     read_chain,
     settle_operator,
 )
-from hybridstore.state.changes import Change, consents, judge
+from hybridstore.state.changes import Difference, consents, judge
 from recovery.layout import operator_name
 from tests.tools.faults import Linkless
 from tests.tools.memory_storage import MemoryStorage
@@ -26,8 +26,8 @@ from tests.tools.memory_storage import MemoryStorage
 class Program:
     """A program that may be another one with consent."""
 
-    def changes(self, stored: Any, allow: Collection[str]) -> list[Change]:
-        return [Change(f"kind: {stored['kind']} before", "consent", "something is lost", "another kind")]
+    def changes(self, stored: Any, allow: Collection[str]) -> list[Difference]:
+        return [Difference(f"kind: {stored['kind']} before", "consent", "something is lost", "another kind")]
 
 
 def asked(kind: str = "a", shards: int = 2, key: str = "int", time: str = "stream") -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_another_query_is_refused_by_its_id() -> None:
 
 
 def test_a_consent_for_something_that_does_not_change_is_refused() -> None:
-    change = Change("x", "consent", "y is lost", "drop x")
+    change = Difference("x", "consent", "y is lost", "drop x")
     judge("here", [change], ["drop x"])
     judge("here", [], ["drop x"], used=["drop x"])
     with pytest.raises(hs.ProgramMismatchError, match=r"here: allow: found 'drop y', but .* \(expected 'drop x'"):

@@ -168,7 +168,7 @@ def test_a_class_of_sparks_below_plans_that_move_tasks(
             Counted(),
             *asked,
             name="op",
-            checkpoint=str(job.checkpoint),
+            location=str(job.checkpoint),
             shards=5,
             tasks=4,
         )

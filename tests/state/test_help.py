@@ -19,6 +19,6 @@ def test_reports_show_their_sentence(tmp_path: Path) -> None:
         state.key_value("kv")["a"] = 1
         state.commit()
         assert repr(state.restore_report) == f"<RestoreReport {state.restore_report.summary()}>"
-    plan = hs.plan(tmp_path / "state")
+    plan = hs.inspect(tmp_path / "state").restart()
     assert repr(plan) == f"<RestorePlan {plan.summary()}>"
     assert "Counter" not in repr(plan)

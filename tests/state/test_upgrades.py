@@ -201,8 +201,8 @@ def test_a_store_of_process_is_upgraded_with_the_first_commit(tmp_path: Path, sh
     with Engine(topology(total), tmp_path / "s", shards=shards) as engine:
         engine.process_many(ROWS[:30])
         engine.commit()
-    assert [change.verdict for change in new.changes(tmp_path / "s")] == ["taken"]
-    (change,) = topology(both, version=1).changes(tmp_path / "s")
+    assert [change.verdict for change in new.compare(tmp_path / "s")] == ["taken"]
+    (change,) = topology(both, version=1).compare(tmp_path / "s")
     assert (change.verdict, change.note) == ("refused", "pass upgrade= to convert values to version 1")
     with pytest.raises(hs.ProgramMismatchError, match=r"store totals: values of version 0 .*upgrade="):
         Engine(topology(both, version=1), tmp_path / "s", shards=shards)
@@ -213,7 +213,7 @@ def test_a_store_of_process_is_upgraded_with_the_first_commit(tmp_path: Path, sh
         engine.process_many(ROWS[:30])
         engine.commit()
         assert engine.process_many(ROWS[30:]) == results
-    assert new.changes(tmp_path / "s") == []
+    assert new.compare(tmp_path / "s") == []
 
 
 def test_a_function_of_process_that_raises_leaves_the_job_to_the_old_program(tmp_path: Path) -> None:

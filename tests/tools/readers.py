@@ -31,7 +31,7 @@ def opened_newest(path: Path) -> int:
 
 
 def planned(path: Path) -> int:
-    plan = hs.plan(path)
+    plan = hs.inspect(path).restart()
     if plan.problem is not None:
         raise RefusedError(plan.problem)
     return plan.version

@@ -59,7 +59,7 @@ def test_a_source_that_ends_before_the_committed_position_is_an_error(form: str,
         match=rf"position: the source ended after {len(rows)} rows, of which 10 are committed.*with position=",
     ):
         list(COUNTS.run(source, tmp_path))
-    assert hs.last_position(tmp_path) == 10
+    assert hs.inspect(tmp_path).position == 10
     # nothing was changed: the whole source goes on
     assert [row["n"] for row in COUNTS.run(FORMS[form]([*MONDAY, *TUESDAY]), tmp_path)] == [1, 2, 3, 4, 5]
 

@@ -105,7 +105,7 @@ def test_where_nothing_is_held_back_a_flush_is_nothing(emit: str, tmp_path: Path
 
 def test_an_empty_source_has_nothing_to_flush(tmp_path: Path) -> None:
     assert list(declared(WINDOWS["tumbling"], "close").run([], tmp_path, flush=True)) == []
-    assert hs.last_position(tmp_path) is None
+    assert hs.inspect(tmp_path).position is None
 
 
 def test_own_logic_flushes_by_itself() -> None:

@@ -153,10 +153,10 @@ def test_another_zone_is_another_topology(tmp_path: Path) -> None:
     rows = [{"k": "a", "t": ms(datetime(2024, 7, 1, 22, 30, tzinfo=UTC))}]
     (result,) = berlin.run(rows, tmp_path)
     assert result["window_start"] == ms(datetime(2024, 7, 1, 22, tzinfo=UTC))
-    assert berlin.changes(tmp_path) == []
+    assert berlin.compare(tmp_path) == []
     for other in (days(), days(time_zone="Europe/Paris"), days(time_zone="Europe/Berlin", align_to="6 hours")):
-        (change,) = other.changes(tmp_path)
+        (change,) = other.compare(tmp_path)
         assert change.verdict == "refused"
         assert change.what.startswith("windows: align_to and time_zone: the state has ['zone Europe/Berlin']")
-    (change,) = days(time_zone="Europe/Berlin", grace="1 hour").changes(tmp_path)[:1]
+    (change,) = days(time_zone="Europe/Berlin", grace="1 hour").compare(tmp_path)[:1]
     assert change.verdict == "taken"

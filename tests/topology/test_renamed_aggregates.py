@@ -33,7 +33,7 @@ def test_a_renamed_aggregate_keeps_its_state(windows: Any, emit: Any, tmp_path: 
     assert any(row["total"] is not None for row in results)
     # the words stay in a restarted job, and the next change knows the new names
     assert go_on(new, tmp_path / "changed", ROWS[:0], words) == []
-    assert new.changes(tmp_path / "changed") == []
+    assert new.compare(tmp_path / "changed") == []
 
 
 def test_a_renamed_aggregate_waits_in_a_buffer_and_stays_unknown_where_it_was(tmp_path: Path) -> None:

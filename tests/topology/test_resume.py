@@ -146,10 +146,9 @@ def test_the_position_is_a_column_a_function_or_a_count(tmp_path: Path) -> None:
     ]
     for name, position, reached in positions:
         state = tmp_path / name
-        assert hs.last_position(state) is None
         run = topology.run(rows[:20], location=state, position=position, commit_rows=6)
         assert [row["n"] for row in run] == [6, 12, 18, 20]
-        assert hs.last_position(state) == reached
+        assert hs.inspect(state).position == reached
         # the source may begin anywhere before the position, with a position; without one it gives all rows again
         source = rows if position is None else rows[12:]
         again = list(topology.run(source, location=state, position=position, commit_rows=100, replay_last=True))
@@ -162,7 +161,7 @@ def test_positions_that_do_not_rise_are_refused_because_a_restart_would_skip_row
     run = topology.run(rows, location=tmp_path, position="offset", commit_rows=2)
     with pytest.raises(ValueError, match="position: found 4 after 4, expected positions that rise with every row"):
         list(run)
-    assert hs.last_position(tmp_path) == 4  # what was committed before it stays
+    assert hs.inspect(tmp_path).position == 4  # what was committed before it stays
 
 
 # --- Arrow batches ------------------------------------------------------------------------------------------------
@@ -204,7 +203,7 @@ def test_batches_are_resumed_wherever_they_are_cut(form: str, position: str | No
         taken: dict[tuple[str, int], Any] = {}
         runs, ended = 0, False
         while not ended:
-            at = hs.last_position(state) if runs else None
+            at = hs.inspect(state).position if runs else None
             start = 0 if at is None or position is None else r.randint(0, positions.index(at))
             source = cut(rows[start:], r) if form == "batches" or runs % 2 else iter(rows[start:])
             options: Any = {"position": position, "shards": shards, "commit_rows": r.choice([7, 20, 1000])}

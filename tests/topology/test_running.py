@@ -128,12 +128,12 @@ def test_an_aggregate_that_is_new_begins_empty(tmp_path: Path) -> None:
     before = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count())
     after = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count(), total=hs.Sum("v"))
     list(before.run(rows[:1], tmp_path))
-    (change,) = after.changes(tmp_path)
+    (change,) = after.compare(tmp_path)
     assert change.note == "it begins empty: rows before the change are not in it"
     results = list(after.run(rows, tmp_path, allow=change.consent))
     assert [dict(row) for row in results] == [{"k": "a", "n": 2, "total": 7}]
     windowed = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows(10)).aggregate(n=hs.Count())
-    assert [change.verdict for change in windowed.changes(tmp_path)] == ["refused"]
+    assert [change.verdict for change in windowed.compare(tmp_path)] == ["refused"]
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_tuples_take_the_names_that_are_given(tmp_path: Path) -> None:
     rows = [("a", 1, 1), ("a", 2, 1)]
     actual = list(topology.run(rows, tmp_path / "s", columns=["user", "time", "n"], position="time"))
     assert len(actual) == 2
-    assert hs.last_position(tmp_path / "s") == 2
+    assert hs.inspect(tmp_path / "s").position == 2
 
 
 @pytest.mark.parametrize("rows", [{"user": "a", "time": 1, "n": 1}, "rows.csv", b"", None])

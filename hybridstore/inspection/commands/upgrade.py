@@ -1,4 +1,4 @@
-"""The command `changes`: the effect that a start with a changed program would have on a state."""
+"""The command `upgrade`: the effect that a start with a changed program would have on a state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..look import Look
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `changes`."""
+    """Declare the arguments of `upgrade`."""
     o.path(parser)
     what = "The program: a module and the name of the topology in the module (jobs.clicks:topology)."
     parser.add_argument("--program", metavar="MODULE:NAME", required=True, help=what)
@@ -27,7 +27,7 @@ def run(look: Look, given: Namespace) -> int:
     Exit code 1 when the start would be refused, or when consent is missing.
     """
     topology = _loaded(given.program)
-    changes = topology.changes(look.location, operator=given.operator, allow=given.allow)
+    changes = topology.compare(look.location, operator=given.operator, allow=given.allow)
     refused = [each for each in changes if each.verdict == "refused"]
     words = [each.consent for each in changes if each.consent and each.consent not in given.allow]
     out = look.out
@@ -49,6 +49,6 @@ def run(look: Look, given: Namespace) -> int:
 def _loaded(program: str) -> Any:
     """Import the object that MODULE:NAME names. Raises UsageError if the object is no topology."""
     loaded = o.imported("--program", program, "jobs.clicks:topology")
-    if not hasattr(loaded, "changes") or not hasattr(loaded, "describe"):
+    if not hasattr(loaded, "compare") or not hasattr(loaded, "describe"):
         raise o.UsageError(f"--program: {program!r}: found {type(loaded).__name__}, expected a topology")
     return loaded
