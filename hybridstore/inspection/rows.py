@@ -12,7 +12,6 @@ from ..reading.scan import Count, StoreView
 from ..reading.texts import Shown
 from ..reading.view import View
 from ..state.lock import read_note
-from ..state.policy import CheckpointPolicy
 from ..stores.kinds import Row
 from .show.output import key_cell, size_cell, span_text, time_cell, value_cell
 
@@ -68,7 +67,7 @@ def facts_of(view: View, iso: bool, *, newest: bool) -> dict[str, Any]:
     row["tail_versions"] = view.tail.commits
     row["tail_records"] = view.tail.records
     row["tail_bytes"] = size_cell(view.tail.bytes)
-    estimate = CheckpointPolicy().estimate(view.tail)
+    estimate = view.restart_seconds
     row["estimated_restore_ms"] = Shown(f"{estimate * 1000:.0f} ms to the first read", round(estimate * 1000, 1))
     return row
 

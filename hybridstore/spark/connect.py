@@ -34,22 +34,22 @@ _ANSWER: Final = "answer string"
 BATCH: Final = "spark.hybridstore.batch"
 RUN: Final = "spark.hybridstore.run"
 # Set by pyspark if this process has started the server: remote("local[2]").
-_LOCAL_SERVER: Final = "SPARK_LOCAL_REMOTE"
+LOCAL_SERVER: Final = "SPARK_LOCAL_REMOTE"
 # Errors that reach a client with their own type.
 _RAISED: Final = {
     kind.__name__: kind for kind in (ProgramMismatchError, ForeignFileError, SparkSetupError, UnsupportedVersionError)
 }
 
 
-def is_client(session: SparkSession) -> bool:
-    """True for a session of Spark Connect."""
+def is_client(session: Any) -> bool:
+    """True for a session of Spark Connect, and for a builder of such sessions alone."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def on_this_machine(session: SparkSession) -> bool:
     """True if Spark's workers run on the machine of this process and were started by it."""
     if is_client(session):
-        return _LOCAL_SERVER in os.environ
+        return LOCAL_SERVER in os.environ
     master: str = session.sparkContext.master or ""
     return master.startswith("local")
 

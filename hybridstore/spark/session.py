@@ -9,7 +9,7 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final
 
-from .connect import is_client, on_this_machine
+from .connect import LOCAL_SERVER, is_client, on_this_machine
 from .errors import SparkSetupError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 # The interpreter of Python workers: chosen when Spark starts, and chosen by a session's queries.
 WORKERS: Final = "spark.pyspark.python"
 EXECUTABLE: Final = "spark.sql.execution.pyspark.python"
+# True: a client on this machine goes on with the server that an earlier process has started.
+_REUSE: Final = "spark.local.connect.reuse"
 RUN_ID: Final = "spark.jobGroup.id"
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -60,12 +62,21 @@ def configure(builder_or_session: Any) -> Any:
     # Spark reads the address of a server from the environment, too.
     remote = asked.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
     master = asked.get("spark.master", "")
-    if not remote or remote.startswith("local"):
-        # A server elsewhere has its own setting, and would warn of a setting that it cannot change.
+    if not _server_runs(builder, remote):
         builder = builder.config(SOCKETS, asked.get(SOCKETS, "true"))
     if (remote or master).startswith("local") and WORKERS not in asked:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return builder
+
+
+def _server_runs(builder: Any, remote: str) -> bool:
+    """True when a session of this builder is a client of a server that may run already, which has settings of its own,
+    and would warn of a setting that it cannot change.
+    """
+    if is_client(builder) or (remote and not remote.startswith("local")) or LOCAL_SERVER in os.environ:
+        return True
+    asked = getattr(builder, "_options", {})
+    return str(asked.get(_REUSE, os.environ.get("SPARK_LOCAL_CONNECT_REUSE", ""))).lower() in ("1", "true")
 
 
 def prepare(session: SparkSession) -> None:

@@ -27,13 +27,11 @@ from recovery.shard_log import encode_object
 from ..errors import HybridStoreError, StateLockedError
 from .group import StoreGroup
 from .log_lines import warn
-from .policy import Logged
+from .policy import REQUEST_SECONDS, Logged
 
 # How often an owner looks for another owner that claims the state. Without this look an owner that commits as fast as
 # the store answers could always be ahead of the claimant.
 LOOK_SECONDS: Final = 5.0
-# What a request to an object store usually takes, at least.
-REQUEST_SECONDS: Final = 0.02
 # The field of a commit that names its owner; in the version that claimed the state it describes the owner.
 OWNER = "owner"
 CLAIM = "claim"

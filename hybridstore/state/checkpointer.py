@@ -157,6 +157,10 @@ class Checkpointer:
         records = 0 if self.reader is None else self.reader.meta.records
         return self.policy.due(self.since, time.time() - self.begun, records, self.commit_seconds())
 
+    def estimate(self, logged: Logged) -> float:
+        """Return the estimated seconds of a restart with this much changelog behind the checkpoint. O(1)."""
+        return self.policy.estimate(logged, self.commit_seconds())
+
     def ready(self) -> bool:
         """True when no checkpoint is in progress, and none has failed a moment ago. O(1)."""
         return self.attempt is None and (self.failure is None or time.monotonic() >= self._retry_at)

@@ -505,7 +505,7 @@ class State(Usable, NamedStores):
         ({'users': 1}, {'users': {'expired': 0}})
         """
         written = 0 if self._log is None else self._log.bytes_written
-        return metrics_of(self._group, self._checkpoints, written, self._home.commit_seconds())
+        return metrics_of(self._group, self._checkpoints, written)
 
     def close(self) -> None:
         """Commit nothing, finish the checkpoint in progress, write a synced end mark, and release the directory.

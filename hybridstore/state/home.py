@@ -26,7 +26,7 @@ from recovery.compaction import Sizes
 from recovery.ladder import ObjectLine
 from recovery.layout import CHANGELOG, CHECKPOINTS, DAMAGE_SUFFIX, FENCES, PACKS, list_checkpoints
 from recovery.line import Fault, Step
-from recovery.object_log import ROUND, object_name, object_walk, prune_objects, versions_after
+from recovery.object_log import object_name, object_walk, prune_objects, versions_after
 from recovery.prune import prune, prune_checkpoints
 from recovery.restore import Progress, Reached, RestoreReport, restore, restore_line
 from recovery.steady import Signature, signature
@@ -40,6 +40,7 @@ from .lock import DirectoryLock, check_for_loss, claim
 from .log import Log
 from .opening import Opening
 from .own_files import OwnFiles
+from .policy import commit_seconds
 
 # Records of a block on an object store: touching a single key loads this many.
 BUCKET_BLOCK_RECORDS: Final = 256
@@ -165,8 +166,8 @@ class DirectoryHome:
             self._lock.release(note)
 
     def commit_seconds(self) -> float:
-        """See `Home`. The kernel reads ahead."""
-        return 0.0
+        """See `Home`."""
+        return commit_seconds(self.storage)
 
     def signature(self) -> Signature:
         """See `Home`."""
@@ -287,8 +288,8 @@ class BucketHome:
         self._claimed = False
 
     def commit_seconds(self) -> float:
-        """See `Home`. Each commit is a request, and a round of requests takes as long as one of them."""
-        return self._pace.request_seconds / ROUND
+        """See `Home`. The requests of this process show how long a request takes."""
+        return commit_seconds(self.storage, self._pace.request_seconds)
 
     def signature(self) -> Signature:
         """See `Home`. The next restore begins with the names read here."""

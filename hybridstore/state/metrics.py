@@ -41,10 +41,8 @@ class Metrics:
     write_amplification: float | None = None
 
 
-def metrics_of(group: StoreGroup, checkpoints: Checkpointer, written: int, commit_seconds: float) -> Metrics:
-    """Return the numbers of an open state, whose changelog has `written` bytes since it was opened, and whose restart
-    waits `commit_seconds` for each commit. O(stores).
-    """
+def metrics_of(group: StoreGroup, checkpoints: Checkpointer, written: int) -> Metrics:
+    """Return the numbers of an open state, whose changelog has `written` bytes since it was opened. O(stores)."""
     stores = group.stores.values()
     behind, last = checkpoints.behind, checkpoints.last
     return Metrics(
@@ -62,7 +60,7 @@ def metrics_of(group: StoreGroup, checkpoints: Checkpointer, written: int, commi
         last_checkpoint_pause_seconds=checkpoints.pause_seconds,
         failed_checkpoints=checkpoints.failed,
         failed_prunes=checkpoints.failed_prunes,
-        estimated_restore_seconds=checkpoints.policy.estimate(behind, commit_seconds),
+        estimated_restore_seconds=checkpoints.estimate(behind),
         packs=None if last is None else last.packs,
         live_share=None if last is None else last.live_share,
         write_amplification=None if last is None else last.write_amplification,

@@ -18,15 +18,17 @@ pytest.importorskip("moto")
 
 import hybridstore as hs
 from changelog.cloud_storage import CloudStorage
+from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.errors import ForeignFileError
 from hybridstore.inspection.api import InspectedShards, InspectedState
 from hybridstore.spark import StateStoreId
 from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import operator_storage, settle_operator
-from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.provider import SHARD_SIZES, StateStoreProvider
+from hybridstore.spark.shard.shard import Shard
 from hybridstore.state.opening import Tuning
-from hybridstore.state.policy import CheckpointPolicy
+from hybridstore.state.policy import CheckpointPolicy, Logged
 from tests.tools.s3_server import S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -258,6 +260,37 @@ def test_a_file_on_an_object_store(server: S3Server, state: str, capsys: pytest.
     assert rows(capsys, "info", f"{state}/{index}")[0]["checkpoint"] == 2
     segment = [name for name in names if name.endswith(".log")][-1]
     assert rows(capsys, "log", f"{state}/{segment}")
+
+
+def test_the_estimate_of_a_restart_counts_the_requests(
+    server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = server.url("requests")
+    never = hs.CheckpointPolicy(max_restore="1 hour")
+    with hs.open(url, storage_options=server.options, cache=tmp_path, checkpoint=never) as state:
+        for number in range(160):
+            state.key_value("names")["a"] = number
+            state.commit()
+        seconds = state.metrics().estimated_restore_seconds
+    steps = {row["step"]: row for row in rows(capsys, "restart", url)}
+    versions = state.version  # the first one claimed the state
+    assert steps["requests"]["detail"].startswith(f"{versions} objects ")
+    # 16 at a time, a request of 20 ms each
+    assert steps["requests"]["estimate_ms"] == pytest.approx(versions * 20 / 16, abs=0.1)
+    parts = sum(steps[step]["estimate_ms"] for step in ("replay", "requests"))
+    assert steps["serve"]["estimate_ms"] >= round(parts, 1) > 200
+    assert rows(capsys, "info", url)[0]["estimated_restore_ms"] > 200 < seconds * 1000
+    assert rows(capsys, "metrics", url)[0]["restore_estimate_ms"] > 200
+    assert rows(capsys, "watch", url, "--count", "1", "--interval", "0.05")[0]["restart_ms"] > 200
+
+
+def test_shards_count_the_requests_of_a_restart_on_an_object_store(server: S3Server, tmp_path: Path) -> None:
+    far, near = (
+        Shard(storage, CheckpointPolicy(), SHARD_SIZES).checkpoints
+        for storage in (CloudStorage(server.url("shard"), server.options), LocalStorage(tmp_path))
+    )
+    logged = Logged(commits=160)
+    assert far.estimate(logged) - near.estimate(logged) == pytest.approx(160 * 0.02 / 16)
 
 
 def test_a_restart_from_an_object_store_is_measured(state: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,8 @@
 """plan and CheckpointPolicy: what a restore would do is what it then does, and takes about as long as was said."""
 
+import random
+import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from tests.recovery.test_crash_points import open_state
 from tests.recovery.test_damage import build
 from tests.tools.checkpoints import index_of, replaced
 from tests.tools.faults import QuickFiles
+from tests.tools.hooks import crash
 
 NEVER = hs.CheckpointPolicy(max_restore=timedelta(days=1))
 
@@ -98,6 +102,51 @@ def test_the_estimate_grows_with_the_log_and_falls_with_a_checkpoint(tmp_path: P
         assert plans == sorted(plans)
         state.checkpoint(wait=True)
         assert state.metrics().estimated_restore_seconds < plans[0]
+
+
+def work_of(do: Callable[[], Any]) -> int:
+    """Return how many lines of Python a call runs."""
+    lines = 0
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        do()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@pytest.mark.parametrize("aggregator", [hs.Mean(), hs.Max()], ids=repr)
+def test_a_restart_and_its_estimate_are_the_same_for_disordered_times(tmp_path: Path, aggregator: Any) -> None:
+    estimates, work = [], []
+    for disorder in (0, 60, 600):
+        path, draw = tmp_path / str(disorder), random.Random(1)
+
+        def first_reads(path: Path = path) -> None:
+            again = hs.open(path, checkpoint=NEVER)
+            for name in "ab":
+                assert again.sliding(name, size=600, aggregator=aggregator).get("k1") is not None
+            crash(again)
+
+        state = hs.open(path, checkpoint=NEVER)
+        for number in range(4000):
+            for name in "ab":
+                late = draw.randrange(disorder + 1)
+                sums = state.sliding(name, size=600, aggregator=aggregator)
+                sums.add(f"k{draw.randrange(50)}", 1.5, max(0, number - late))
+            if number % 500 == 499:
+                state.commit()
+        crash(state)
+        estimates.append(hs.plan(path).seconds)
+        work.append(work_of(first_reads))
+    assert estimates == [pytest.approx(estimates[0], rel=0.05)] * 3
+    assert max(work) < 1.2 * min(work)
 
 
 def test_a_restore_corrects_the_estimate() -> None:

@@ -7,7 +7,9 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +21,9 @@ from hybridstore.spark.operator import default_shards
 from hybridstore.spark.session import ADAPTIVE, EMPTY_RULE, EXCLUDED, SOCKETS
 from hybridstore.spark.shipped import ARCHIVE, MISSING, carried
 from tests.tools import quick_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,7 +86,8 @@ class Builder:
 
 
 def test_configure_sets_on_a_builder_what_cannot_be_set_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    for name in ("PYSPARK_PYTHON", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_LOCAL_CONNECT_REUSE"):
+        monkeypatch.delenv(name, raising=False)
     settings = {ADAPTIVE: "false", EXCLUDED: EMPTY_RULE}
     assert hsp.configure(Builder())._options == settings | {SOCKETS: "true"}
     far = hsp.configure(Builder(spark_remote="sc://host"))._options
@@ -91,10 +97,31 @@ def test_configure_sets_on_a_builder_what_cannot_be_set_later(monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setenv("SPARK_REMOTE", "sc://host")
         assert hsp.configure(Builder())._options == settings
+    # the server of remote("local[2]") that this process, or an earlier one, has started
+    for started in ("SPARK_LOCAL_REMOTE", "SPARK_LOCAL_CONNECT_REUSE"):
+        with monkeypatch.context() as patch:
+            patch.setenv(started, "1")
+            assert SOCKETS not in hsp.configure(Builder())._options
+            assert SOCKETS not in hsp.configure(Builder(spark_remote="local[2]"))._options
+    assert SOCKETS not in hsp.configure(Builder(spark_remote="local", spark_local_connect_reuse="true"))._options
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     monkeypatch.setenv("PYSPARK_PYTHON", "chosen")
     hsp.configure(Builder(spark_master="local[2]"))
     assert os.environ["PYSPARK_PYTHON"] == "chosen"
+
+
+@pytest.mark.spark
+def test_a_client_is_not_warned_of_what_only_its_server_can_set(connected: "SparkSession") -> None:
+    from pyspark.sql.connect.session import SparkSession as Client
+
+    def warnings_of(builder: Any) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert builder.getOrCreate() is connected
+        return [str(warning.message) for warning in caught if SOCKETS in str(warning.message)]
+
+    assert warnings_of(Client.builder.config(SOCKETS, "true"))
+    assert warnings_of(hsp.configure(Client.builder)) == []
 
 
 def test_the_default_number_of_shards() -> None:

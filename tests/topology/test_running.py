@@ -45,23 +45,23 @@ def test_running_aggregates_are_full_scans_over_restarts(tmp_path: Path, seed: i
         assert results == full_scan(rows, size)
 
 
-def test_running_aggregates_go_by_column() -> None:
+def test_running_aggregates_go_by_column(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     rows = rows_of(random.Random(1), 50)
     tables = [pa.Table.from_pylist(rows[at : at + 10]) for at in range(0, 50, 10)]
     batches = [table.to_batches()[0] for table in tables]
     assert by_commit(RUNNING.run(batches)) == full_scan(rows, 10)
-    with RUNNING.open("state") as engine:
+    with RUNNING.open(tmp_path) as engine:
         for table in tables:
             engine.process_commit(0, engine.commit_parts(table, 0)[0])
             assert went_by_column(engine, table)
 
 
-def test_results_without_windows_have_no_bounds() -> None:
+def test_results_without_windows_have_no_bounds(tmp_path: Path) -> None:
     rows = [{"k": "a", "t": 5, "v": 1}, {"k": "a", "t": 1, "v": 2}]
     each = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count())
     assert [dict(row) for row in each.run(rows, commit_rows=1)] == [{"k": "a", "n": 1}, {"k": "a", "n": 2}]
-    with each.open("state") as engine:
+    with each.open(tmp_path) as engine:
         assert engine.process(rows[0]) == [{"k": "a", "n": 1}]
         assert engine.windows() == [{"k": "a", "n": 1}]
     assert str(each).splitlines()[1:] == ["└─ aggregate   n=Count(); emit record", "└─ stores      windows (window)"]

@@ -11,7 +11,6 @@ from recovery.shard_log import ShardLog
 
 from ...reading.places import Place
 from ...state.numbers import COLUMNS, openmetrics, row_of, shard_row
-from ...state.policy import CheckpointPolicy
 from .. import options as o
 from ..look import Look
 from ..query import records_of
@@ -71,7 +70,7 @@ def _plain(look: Look, place: Place) -> dict[str, Any]:
             "commits_since_checkpoint": view.tail.commits,
             "bytes_since_checkpoint": view.tail.bytes,
             "records_since_checkpoint": view.tail.records,
-            "restore_estimate_ms": round(CheckpointPolicy().estimate(view.tail) * 1000, 3),
+            "restore_estimate_ms": round(view.restart_seconds * 1000, 3),
             **_usage(place),
         }
     )

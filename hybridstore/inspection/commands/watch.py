@@ -11,7 +11,7 @@ from ...reading.changes import Story
 from ...reading.places import Place
 from ...reading.texts import Shown
 from ...reading.versions import reach
-from ...state.policy import CheckpointPolicy, Logged
+from ...state.policy import SPEED, Logged, commit_seconds
 from .. import options as o
 from ..look import Look
 from ..query import Whole, wholes
@@ -138,7 +138,7 @@ def _line(place: Place, reached: dict[Place, int], seconds: float) -> dict[str, 
     for commit in within.commits:
         if commit.version > max(checkpoints, default=0):
             behind = behind.plus(Logged.of(1, commit.size, commit.records, kinds))
-    estimate = CheckpointPolicy().estimate(behind)
+    estimate = SPEED.estimate(behind, commit_seconds(place.storage))
     return {
         "version": newest,
         "versions_per_s": round(versions / seconds, 1),

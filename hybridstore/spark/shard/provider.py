@@ -27,7 +27,7 @@ from recovery.shard_log import encode_note
 from ...errors import StateClosedError
 from ...state.group import StoreGroup
 from ...state.named_stores import NamedStores
-from ...state.policy import CheckpointPolicy, Logged
+from ...state.policy import CheckpointPolicy, Logged, commit_seconds
 from ...state.upgrades import Upgrades
 from ..errors import MissingVersionError, StaleAttemptError
 from .cache import CACHE, ShardCache
@@ -480,7 +480,7 @@ class StateStoreProvider:
             commits_since_checkpoint=since.logged.commits,
             bytes_since_checkpoint=since.logged.bytes,
             records_since_checkpoint=since.logged.records,
-            restore_estimate_ms=round(self._policy.estimate(since.logged) * 1000, 3),
+            restore_estimate_ms=round(self._policy.estimate(since.logged, commit_seconds(self.log.storage)) * 1000, 3),
             differing_attempts=0 if shard is None else shard.differing,
             failed_checkpoints=0 if shard is None else shard.checkpoints.failed,
             failed_clearings=0 if shard is None else shard.failed_clearings,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
@@ -34,7 +35,7 @@ from ...state.checkpointer import Checkpointer, Target
 from ...state.group import StoreGroup
 from ...state.memory import memory_bytes
 from ...state.numbers import added
-from ...state.policy import CheckpointPolicy, Logged
+from ...state.policy import CheckpointPolicy, Logged, commit_seconds
 from .log import AttemptLog, Since
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class Shard:
         self.commit_ms = 0.0
         self.steps = Steps()
         self.checkpoints = Checkpointer(self.group, storage.url, policy, sizes, self.steps)
+        self.checkpoints.commit_seconds = partial(commit_seconds, storage)
         # An object of the owner, kept as long as the stores do not change outside of its use: through hits, not through
         # catching up.
         self.runner: Any = None
