@@ -36,7 +36,7 @@ class Frame(NamedTuple):
     body: bytes
 
 
-class Commit(NamedTuple):
+class CommitFrame(NamedTuple):
     """The content of a commit or end frame.
 
     `records` counts by mutation code what the version's mutations hold (`mutation.records_of`), nothing in an end mark;
@@ -60,7 +60,7 @@ def encode(kind: int, sequence: int, body: bytes, seed: int) -> bytes:
     return prefix + crc.to_bytes(4, "little") + body
 
 
-def encode_commit(commit: Commit) -> bytes:
+def encode_commit(commit: CommitFrame) -> bytes:
     """Return the body of a commit or end frame."""
     return pack(
         {
@@ -74,13 +74,13 @@ def encode_commit(commit: Commit) -> bytes:
     )
 
 
-def decode_commit(body: bytes) -> Commit:
+def decode_commit(body: bytes) -> CommitFrame:
     """Read the body of a commit or end frame. Raises ValueError when a field is missing or of the wrong type."""
     fields = unpack(body)
     if type(fields) is not dict:
         raise ValueError("a commit is not a map")
     try:
-        commit = Commit(
+        commit = CommitFrame(
             fields.pop("version"),
             fields.pop("digest"),
             fields.pop("records"),

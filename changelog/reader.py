@@ -26,7 +26,7 @@ from .frame import (
     MAGIC,
     MAX_BODY_BYTES,
     MUTATIONS,
-    Commit,
+    CommitFrame,
     Frame,
     decode_commit,
     problem,
@@ -49,11 +49,11 @@ class Tail(NamedTuple):
     reason: str
 
 
-class Version(NamedTuple):
+class LoggedVersion(NamedTuple):
     """One committed version: its commit, the packed bodies of its frames (none where only commits are read) and their
     size in bytes, the offset of its first frame, and the position after it."""
 
-    commit: Commit
+    commit: CommitFrame
     bodies: list[bytes]
     size: int
     start: int
@@ -84,7 +84,7 @@ class SegmentReader:
         self.path = path
         self.last = last
         self.tail: Tail | None = None
-        self.ended: Commit | None = None
+        self.ended: CommitFrame | None = None
         self.torn_header = False
         self.resume: Position | None = None
         self._data = data
@@ -192,7 +192,7 @@ class SegmentReader:
                     yield at, header[2], number, end
             at = rest.find(MAGIC, at + 1)
 
-    def versions(self, start: Position | None = None) -> Iterator[Version]:
+    def versions(self, start: Position | None = None) -> Iterator[LoggedVersion]:
         """Yield committed versions from a position on (default: the first). Frames without a commit are not yielded:
         they become the `tail`. Raises as `frames`, and CorruptFrameError for a commit that cannot be read. O(bytes)."""
         offset, sequence = (start.offset, start.sequence) if start else (SEGMENT_HEADER_BYTES, 0)
@@ -219,7 +219,7 @@ class SegmentReader:
                 if frame.kind == END:
                     self.ended = commit
                 else:
-                    yield Version(commit, bodies, sum(map(len, bodies)), committed, after)
+                    yield LoggedVersion(commit, bodies, sum(map(len, bodies)), committed, after)
                     bodies = []
                 committed = frame.end
             else:
@@ -238,7 +238,7 @@ class SegmentReader:
             size = self.tail.offset + self.tail.size - committed
             self.tail = Tail(self.tail.path, committed, size, self.tail.reason)
 
-    def commits(self) -> Iterator[Version]:
+    def commits(self) -> Iterator[LoggedVersion]:
         """Yield all committed versions without their bodies, which are passed over by their headers, unchecked.
 
         Sets `tail` and `ended`, and raises, as `versions` does. O(frames).
@@ -263,7 +263,7 @@ class SegmentReader:
                     except ValueError:
                         break
                     position = Position(first, after, sequence + 1)
-                    yield Version(commit, [], size, start.offset, position)
+                    yield LoggedVersion(commit, [], size, start.offset, position)
                     start, size = position, 0
                 else:
                     break

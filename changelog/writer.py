@@ -14,7 +14,7 @@ from typing import Final
 
 from .errors import StateInUseError, StatePoisonedError
 from .files import REAL_FILES, AppendFile, Files
-from .frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commit
+from .frame import COMMIT, END, MUTATIONS, CommitFrame, encode, encode_commit
 from .identity import Identity
 from .segment import HEADER_BYTES, Position, SegmentHeader, seed_of, segment_name
 
@@ -168,7 +168,7 @@ class ChangelogWriter:
         with self._alone():
             self._write(MUTATIONS, body)
 
-    def commit(self, commit: Commit) -> None:
+    def commit(self, commit: CommitFrame) -> None:
         """Close the version: append its commit frame and, unless `sync` is off, return only when all is durable."""
         with self._alone():
             file = self._write(COMMIT, encode_commit(commit))
@@ -203,7 +203,7 @@ class ChangelogWriter:
                 file.sync()
             self._sequence = self._committed.sequence
 
-    def close(self, commit: Commit | None) -> None:
+    def close(self, commit: CommitFrame | None) -> None:
         """Append a synced end mark (unless None, or nothing is open) and close the file."""
         file = self._file
         self._file = None

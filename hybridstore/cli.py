@@ -26,7 +26,7 @@ class Command(NamedTuple):
     example: str
 
 
-class Group(NamedTuple):
+class CommandGroup(NamedTuple):
     """Commands that belong together: their purpose, the place of their modules, and the sections of their help."""
 
     summary: str
@@ -75,7 +75,7 @@ SECTIONS: Final[dict[str, dict[str, Command]]] = {
     },
 }
 GROUPS: Final = {
-    "inspect": Group(
+    "inspect": CommandGroup(
         "Read a state: offline or beside a live writer, read-only, without the job's code.",
         "hybridstore.inspection.commands.{}",
         "PATH",
@@ -83,7 +83,7 @@ GROUPS: Final = {
         "4 damaged so that the answer is incomplete.",
         SECTIONS,
     ),
-    "bench": Group(
+    "bench": CommandGroup(
         "Measure on your machine. The restored state is checked; a wrong state gives no figure.",
         "hybridstore.inspection.bench",
         "[DIR]",

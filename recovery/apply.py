@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from changelog.codec import unpack
 from changelog.errors import ChangelogError
 from changelog.mutation import ARITY, DEFINE, SET, SYSTEM
-from changelog.reader import Version
+from changelog.reader import LoggedVersion
 
 from .directory import Directory
 
@@ -70,7 +70,7 @@ class Host(Protocol):
         """Return a store by number. Raises KeyError."""
 
 
-def apply_version(version: Version, host: Host, table: Table) -> None:
+def apply_version(version: LoggedVersion, host: Host, table: Table) -> None:
     """Apply the mutations of one version. `table` caches what `_lookup` found. O(n).
 
     Raises ChangelogError for a mutation that cannot be applied; a store that keeps it waiting raises when the key is

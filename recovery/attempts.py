@@ -13,7 +13,7 @@ from typing import Final
 
 from changelog.errors import ForeignFileError
 from changelog.outlook import Outlook
-from changelog.reader import Version
+from changelog.reader import LoggedVersion
 from changelog.segment import HEADER_BYTES
 
 from .checkpoint import CheckpointReader
@@ -21,7 +21,7 @@ from .errors import CheckpointError
 from .ladder import checked
 from .layout import CheckpointName, LogName, list_checkpoints
 from .line import EMPTY, Fault, Step
-from .rule import Lost, Runs, Standing, launch_of
+from .rule import CountingObjects, Lost, Runs, launch_of
 from .shard_log import ShardLog
 
 # How many log objects of a tail are in memory at once; a longer tail is fetched in groups of this size.
@@ -65,7 +65,7 @@ class AttemptLine:
         marks: bool = False,
         on_names: Callable[[list[LogName]], object] = lambda names: None,
     ) -> None:
-        self.standing = Standing((), runs)
+        self.standing = CountingObjects((), runs)
         self.line: list[tuple[LogName, Step]] = []
         self._outlook = outlook
         self._log = log
@@ -90,7 +90,7 @@ class AttemptLine:
         except ForeignFileError as error:
             raise CheckpointError(str(error)) from error
 
-    def behind(self, reader: CheckpointReader | None) -> Iterator[Version | Fault]:
+    def behind(self, reader: CheckpointReader | None) -> Iterator[LoggedVersion | Fault]:
         """See `Line`."""
         if reader is None:
             self._look_out(0)
@@ -101,7 +101,7 @@ class AttemptLine:
             raise CheckpointError(f"{reader.where}: version {at.version} of another line")
         return self._versions(at, joins=True)
 
-    def behind_step(self, at: Step) -> Iterator[Version | Fault] | None:
+    def behind_step(self, at: Step) -> Iterator[LoggedVersion | Fault] | None:
         """Return the versions behind a step that is in memory; None if the step is not of the line."""
         self._look_out(at.version)
         return self._versions(at, joins=True) if self._joins(at, is_counted=False) else None
@@ -112,7 +112,7 @@ class AttemptLine:
         """
         names = self._log.names(max(0, base - 1))
         self._on_names(names)
-        self.standing = standing = Standing(names, self._runs)
+        self.standing = standing = CountingObjects(names, self._runs)
         versions = sorted(version for version in standing.attempts if base < version <= self._version)
         greatest = [str(standing.attempts[version][0]) for version in versions]
         self._outlook.fetch([*others, *greatest], whole=GROUP, head=HEADER_BYTES)
@@ -130,7 +130,7 @@ class AttemptLine:
             return is_counted or at == EMPTY
         return (top.version, top.digest8) == (at.version, at.digest[:4].hex())
 
-    def _versions(self, at: Step, *, joins: bool) -> Iterator[Version | Fault]:
+    def _versions(self, at: Step, *, joins: bool) -> Iterator[LoggedVersion | Fault]:
         if not joins:
             child, parent = self.line[-1]
             raise Lost(parent, child)
@@ -156,7 +156,7 @@ class AttemptLine:
                 last += 1
             raise Absent(version, last, max(standing.newest, reached))
 
-    def _read(self, at: Step, names: list[LogName]) -> Iterator[Version | Fault]:
+    def _read(self, at: Step, names: list[LogName]) -> Iterator[LoggedVersion | Fault]:
         """Yield the content of objects, oldest first. Raises the first fault."""
         for first in range(0, len(names), GROUP):
             some = names[first : first + GROUP]

@@ -135,7 +135,7 @@ def cut(lines: Sequence[BlockEntry], page_lines: int) -> list[Sequence[BlockEntr
     return [lines[len(lines) * i // pages : len(lines) * (i + 1) // pages] for i in range(pages)]
 
 
-class Source(Protocol):
+class DirectorySource(Protocol):
     """Where the pages and blocks of a directory are: a checkpoint that is open."""
 
     @property
@@ -161,7 +161,7 @@ class Directory:
         open_page: Callable[[PageEntry], list[BlockEntry]],
         load: Callable[[BlockEntry], Columns],
         look: Callable[[BlockEntry], Lookup],
-        source: weakref.ref[Source],
+        source: weakref.ref[DirectorySource],
     ) -> None:
         self.pages = pages
         self.source = source

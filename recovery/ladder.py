@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.files import REAL_FILES, Files
 from changelog.identity import Identity
-from changelog.reader import Version
+from changelog.reader import LoggedVersion
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
 
@@ -35,7 +35,7 @@ from .layout import CHANGELOG, CheckpointName, list_checkpoints
 from .line import EMPTY, Fault, Step, Walk, foreign, log_walk
 from .object_log import object_walk
 
-Apply = Callable[[Version, Host, Table], None]
+Apply = Callable[[LoggedVersion, Host, Table], None]
 
 
 class Line(Protocol):
@@ -47,7 +47,7 @@ class Line(Protocol):
     def open(self, name: CheckpointName) -> CheckpointReader | None:
         """Open a checkpoint; None if it was removed meanwhile. Raises CheckpointError for one to be skipped."""
 
-    def behind(self, reader: CheckpointReader | None) -> Iterator[Version | Fault]:
+    def behind(self, reader: CheckpointReader | None) -> Iterator[LoggedVersion | Fault]:
         """Return the versions behind a checkpoint (None: behind nothing), up to the wanted one, and faults. Raises
         CheckpointError if the checkpoint does not join the line.
         """
@@ -70,7 +70,7 @@ def climb(
     *,
     apply: Apply = apply_version,
     began: Callable[[CheckpointReader | None], object] = lambda reader: None,
-    applied: Callable[[Version], object] = lambda version: None,
+    applied: Callable[[LoggedVersion], object] = lambda version: None,
     skips: tuple[type[Exception], ...] = (CheckpointError,),
 ) -> Climbed:
     """Fill `host` with the wanted version of a line, or with the version before the first fault.
@@ -106,12 +106,12 @@ def climb(
 
 
 def go_on(
-    versions: Iterable[Version | Fault],
+    versions: Iterable[LoggedVersion | Fault],
     host: Host,
     at: Step,
     *,
     apply: Apply = apply_version,
-    applied: Callable[[Version], object] = lambda version: None,
+    applied: Callable[[LoggedVersion], object] = lambda version: None,
 ) -> tuple[Step, Fault | None]:
     """Apply versions that continue step `at`, which `host` has; return the step reached, and the fault that ended it.
     O(tail).
@@ -159,7 +159,7 @@ class _PlainLine(ABC):
         """See `Line`. Raises FileNotFoundError for a checkpoint that was removed meanwhile."""
         return checked(CheckpointReader(self.storage, name, marks=self._marks), name, self._identity)
 
-    def behind(self, reader: CheckpointReader | None) -> Iterator[Version | Fault]:
+    def behind(self, reader: CheckpointReader | None) -> Iterator[LoggedVersion | Fault]:
         """See `Line`."""
         at, identity = EMPTY, self._identity
         self.start = self.walk = None
@@ -173,7 +173,7 @@ class _PlainLine(ABC):
             return
         for item in self.walk:
             yield item
-            if isinstance(item, Version) and item.commit.version == self.at:
+            if isinstance(item, LoggedVersion) and item.commit.version == self.at:
                 return
 
     @abstractmethod

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from changelog.errors import CorruptFrameError, ForeignFileError, HybridStoreError
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST, chain
-from changelog.reader import SegmentReader, Tail, Version
+from changelog.reader import LoggedVersion, SegmentReader, Tail
 from changelog.segment import HEADER_BYTES, Position, list_segments, segment_name
 
 from .errors import ChangelogGapError, DigestMismatchError, RestoreError
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 EMPTY: Final = Step(0, EMPTY_DIGEST)
 
 
-class Shape(Enum):
+class SegmentShape(Enum):
     """How versions lie in segments; see the module."""
 
     LOG = "log"
@@ -136,7 +136,7 @@ class Walk:
         segments: Sequence[Segment],
         at: Step | None,
         *,
-        shape: Shape = Shape.LOG,
+        shape: SegmentShape = SegmentShape.LOG,
         start: Position | None = None,
         identity: Identity | None = None,
         skim: bool = False,
@@ -145,12 +145,12 @@ class Walk:
         self.segments = segments
         self.shape = shape
         self.start = start
-        self._reached: Step | Commit | None = at
+        self._reached: Step | CommitFrame | None = at
         self.identity = identity
         self.position: Position | None = start
         self.reader: SegmentReader | None = None
         self.cut: Tail | None = None
-        self.ended: Commit | None = None
+        self.ended: CommitFrame | None = None
         self.stale: list[Path] = []
         self.sizes: dict[int, int] = {}
         self.marked: set[int] = set()
@@ -164,9 +164,9 @@ class Walk:
         reached = self._reached
         return None if reached is None else Step(reached.version, reached.digest)
 
-    def __iter__(self) -> Iterator[Version | Fault]:
+    def __iter__(self) -> Iterator[LoggedVersion | Fault]:
         for segment in self.segments:
-            last = self.shape is Shape.LOG and not self._whole and segment is self.segments[-1]
+            last = self.shape is SegmentShape.LOG and not self._whole and segment is self.segments[-1]
             try:
                 reader = SegmentReader(segment.path, last=last, data=segment.content())
             except (HybridStoreError, OSError) as error:
@@ -185,7 +185,7 @@ class Walk:
                 yield self._cut_short(reader, start)
                 continue
             yield from self._joins(reader, start)
-            if self.shape is Shape.SHARD:
+            if self.shape is SegmentShape.SHARD:
                 yield from self._one_version(reader, segment.step)
             else:
                 yield from self._versions(reader, start)
@@ -195,7 +195,7 @@ class Walk:
     def _unreadable(self, segment: Segment, error: HybridStoreError | OSError) -> Fault:
         reached, self._reached = self._reached, None
         if isinstance(error, FileNotFoundError):
-            if self.shape is Shape.SHARD:
+            if self.shape is SegmentShape.SHARD:
                 who = f"version {segment.first} belongs to the state (restore the file from a copy)"
             elif self.start is not None and reached is not None and segment.first == self.start.segment:
                 who = f"checkpoint {reached.version} refers to it ({NEXT}; at={reached.version} opens the checkpoint)"
@@ -258,7 +258,7 @@ class Walk:
             )
             yield Fault.of(error, path, _PARENT_DIGEST_AT)
 
-    def _versions(self, reader: SegmentReader, start: Position | None) -> Iterator[Version | Fault]:
+    def _versions(self, reader: SegmentReader, start: Position | None) -> Iterator[LoggedVersion | Fault]:
         """Yield the versions and faults of a segment of a log. Behind damage the walk continues at the first commit."""
         position, whole = start, True
         while True:
@@ -295,7 +295,7 @@ class Walk:
             yield Fault.of(error, reader.path, None if self.position is None else self.position.offset)
 
     @staticmethod
-    def _differs(version: Version, reached: Step | Commit, reader: SegmentReader) -> Fault:
+    def _differs(version: LoggedVersion, reached: Step | CommitFrame, reader: SegmentReader) -> Fault:
         """Return why a version does not continue the version before it."""
         path, commit = reader.path, version.commit
         error: HybridStoreError = ChangelogGapError(
@@ -309,7 +309,7 @@ class Walk:
             )
         return Fault.of(error, path, version.start)
 
-    def _one_version(self, reader: SegmentReader, wanted: Step | None) -> Iterator[Version | Fault]:
+    def _one_version(self, reader: SegmentReader, wanted: Step | None) -> Iterator[LoggedVersion | Fault]:
         """Yield the version or the fault of a shard's segment, which must hold one commit, of the expected step, at its
         end.
         """

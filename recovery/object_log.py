@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.identity import Identity
 from changelog.reader import SegmentReader
 from changelog.rounds import side_by_side
@@ -103,7 +103,7 @@ def object_walk(storage: Storage, at: Step, *, identity: Identity | None = None,
     return Walk(read, at, identity=identity, whole=True)
 
 
-def object_commit(storage: Storage, version: int) -> Commit:
+def object_commit(storage: Storage, version: int) -> CommitFrame:
     """Return the commit of a version.
 
     Raises FileNotFoundError, or a HybridStoreError for content that cannot be read. O(bytes).

@@ -11,7 +11,7 @@ from changelog.codec import unpack
 from changelog.errors import HybridStoreError
 from changelog.identity import Identity
 from changelog.mutation import ALTERED, DEFINE, DROPPED, SYSTEM, mutations
-from changelog.reader import Version
+from changelog.reader import LoggedVersion
 
 from .apply import Host, Table
 from .directory import Directory
@@ -85,7 +85,7 @@ class _Counting:
         """Keep no time."""
 
 
-def _count(version: Version, host: Host, table: Table) -> None:
+def _count(version: LoggedVersion, host: Host, table: Table) -> None:
     """Read the definitions of stores in a version, and skip its other mutations."""
     if DEFINE in version.commit.records:
         for body in version.bodies:

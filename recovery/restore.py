@@ -19,7 +19,7 @@ from changelog.errors import CorruptFrameError
 from changelog.files import Files
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST
-from changelog.reader import Tail, Version
+from changelog.reader import LoggedVersion, Tail
 from changelog.segment import Position
 
 from .apply import Host, apply_version
@@ -142,7 +142,7 @@ class _Recorder:
         self._attached = time.perf_counter()
         report.attach_seconds = self._attached - self._begun
 
-    def applied(self, version: Version) -> None:
+    def applied(self, version: LoggedVersion) -> None:
         """A version was applied."""
         report, commit = self.report, version.commit
         for code, number in commit.records.items():

@@ -98,7 +98,7 @@ def counts(runs: Runs, name: LogName) -> bool:
     return run is not None and run.launch == name.launch
 
 
-class Standing:
+class CountingObjects:
     """The objects of a shard that count: `attempts` by version, the greatest first, and the `notes`.
 
     O(n log n) to build.

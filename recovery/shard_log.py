@@ -15,24 +15,24 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from changelog.errors import ForeignFileError, HybridStoreError
-from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.frame import COMMIT, MUTATIONS, CommitFrame, encode, encode_commit
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST
-from changelog.reader import Version
+from changelog.reader import LoggedVersion
 from changelog.rounds import side_by_side
 from changelog.segment import HEADER_BYTES, SegmentHeader, decode_header, seed_of
 from changelog.storage import Storage
 
 from .layout import LOG, LogName, log_before, parse_log_name
-from .line import EMPTY, Fault, Segment, Shape, Step, Walk
-from .rule import NOTE, Runs, Standing
+from .line import EMPTY, Fault, Segment, SegmentShape, Step, Walk
+from .rule import NOTE, CountingObjects, Runs
 
-# Further fields of a shard's commit (`Commit.extra`).
+# Further fields of a shard's commit (`CommitFrame.extra`).
 METRICS: Final = "metrics"
 SINCE: Final = "since"
 
 
-def encode_object(identity: Identity, parent: Step, commit: Commit, bodies: Iterable[bytes]) -> bytes:
+def encode_object(identity: Identity, parent: Step, commit: CommitFrame, bodies: Iterable[bytes]) -> bytes:
     """Return the bytes of a log object. O(bytes)."""
     header = SegmentHeader(identity, commit.version, parent.version, parent.digest).encode()
     seed = seed_of(header)
@@ -43,7 +43,7 @@ def encode_object(identity: Identity, parent: Step, commit: Commit, bodies: Iter
 
 def encode_note(identity: Identity, version: int, wall_ms: int, metrics: dict[str, Any]) -> bytes:
     """Return the bytes of a note."""
-    return encode_object(identity, EMPTY, Commit(version, EMPTY_DIGEST, {}, wall_ms, {}, {METRICS: metrics}), ())
+    return encode_object(identity, EMPTY, CommitFrame(version, EMPTY_DIGEST, {}, wall_ms, {}, {METRICS: metrics}), ())
 
 
 class ShardLog:
@@ -80,9 +80,9 @@ class ShardLog:
         contents = zip(names, side_by_side(read, names), strict=True)
         return {name: content for name, content in contents if content is not None}
 
-    def standing(self, runs: Runs, after: int = 0) -> Standing:
+    def standing(self, runs: Runs, after: int = 0) -> CountingObjects:
         """Return the objects of versions above `after` that count. O(names)."""
-        return Standing(self.names(after), runs)
+        return CountingObjects(self.names(after), runs)
 
     def parent(self, name: LogName) -> Step:
         """Return the step before an object, as its header says. O(1).
@@ -104,14 +104,14 @@ class ShardLog:
             )
         return Step(header.parent_version, header.parent_digest)
 
-    def versions(self, names: Iterable[LogName], at: Step | None) -> Iterator[Version]:
+    def versions(self, names: Iterable[LogName], at: Step | None) -> Iterator[LoggedVersion]:
         """Yield the content of objects that continue each other, the first of them `at` (None: whatever it continues).
 
         Raises the first fault: FileNotFoundError or a HybridStoreError, also for content that does not match its name.
         O(bytes).
         """
         for name in names:
-            walk = Walk([self._segment(name)], at, shape=Shape.SHARD, identity=self.identity)
+            walk = Walk([self._segment(name)], at, shape=SegmentShape.SHARD, identity=self.identity)
             for item in walk:
                 if isinstance(item, Fault):
                     raise item.raised()
@@ -125,16 +125,18 @@ class ShardLog:
         known = self._known.get(name)
         return self.storage.get(str(name)) if known is None else known
 
-    def commit(self, name: LogName) -> Commit:
+    def commit(self, name: LogName) -> CommitFrame:
         """Return the commit of an object, or of a note. Raises as `versions`. O(bytes)."""
         if name.attempt != NOTE:
             return next(self.versions([name], None)).commit
-        item = next(iter(Walk([self._segment(name)], None, shape=Shape.SHARD, identity=self.identity, skim=True)))
+        item = next(
+            iter(Walk([self._segment(name)], None, shape=SegmentShape.SHARD, identity=self.identity, skim=True))
+        )
         if isinstance(item, Fault):
             raise item.raised()
         return item.commit
 
-    def segments(self, standing: Standing, needed: int, floor: int = 0) -> list[Segment]:
+    def segments(self, standing: CountingObjects, needed: int, floor: int = 0) -> list[Segment]:
         """Return the objects of the newest version's line, oldest first, as far down as there are any above `floor`.
 
         An object above version `needed` that is missing, or whose header cannot be read, is among them, so that a walk

@@ -23,7 +23,7 @@ from changelog.frame import HEADER_BYTES
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST
 from changelog.mutation import mutations, records_of
-from changelog.reader import Tail, Version
+from changelog.reader import LoggedVersion, Tail
 from changelog.segment import Position, segment_name
 from changelog.storage import LocalStorage, Storage
 
@@ -32,7 +32,7 @@ from .checkpoint import CheckpointMeta, StoreRecord
 from .directory import PageEntry, page_entry
 from .errors import CorruptCheckpointError
 from .layout import CHANGELOG, damage_name, list_checkpoints
-from .line import Fault, Shape, Walk, foreign, log_walk
+from .line import Fault, SegmentShape, Walk, foreign, log_walk
 from .pack import FooterLine, PackRecord, StoredPack, check_header, read_footer
 from .pages import PageCheckpoint
 from .table import table_fault
@@ -128,7 +128,7 @@ class Verifier:
         self._walk = walk
         self._wanted = set(wanted)
         for item in walk:
-            if isinstance(item, Version):
+            if isinstance(item, LoggedVersion):
                 yield from self._version(item, walk)
             elif not isinstance(item.error, FileNotFoundError):  # pruned by its writer meanwhile
                 yield item
@@ -136,7 +136,7 @@ class Verifier:
         self.version = None if walk.step is None else walk.step.version
         self.tail = walk.cut
 
-    def _version(self, version: Version, walk: Walk) -> Iterator[Fault]:
+    def _version(self, version: LoggedVersion, walk: Walk) -> Iterator[Fault]:
         commit = version.commit
         self.checked.versions += 1
         self._read(version.position.offset - version.start)
@@ -195,7 +195,7 @@ class Verifier:
         if expected is not None and not expected.fits(meta.identity):
             error = foreign(where, meta.identity, expected)
             yield Fault.of(error, Path(where))
-        if self._walk is not None and self._walk.shape is Shape.LOG:
+        if self._walk is not None and self._walk.shape is SegmentShape.LOG:
             yield from self._against_log(meta, self._walk, reader)
         readable = set()
         for pack in meta.packs:

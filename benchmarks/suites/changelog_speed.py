@@ -21,7 +21,7 @@ from benchmarks.measure.timing import Spread, check, interleaved, stopwatch
 from benchmarks.measure.workload import Rows, Stream
 from changelog.codec import unpack
 from changelog.digest import RunningDigest
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.identity import Identity
 from changelog.journal import Journal
 from changelog.mutation import PUT_AT, mutations
@@ -99,7 +99,7 @@ def _put(
                 ended = thread_time()
                 journal.version += 1
                 digest = journal.seal()
-                writer.commit(Commit(journal.version, digest, journal.records, 0, {}, {}))
+                writer.commit(CommitFrame(journal.version, digest, journal.records, 0, {}, {}))
                 journal.restart(digest)
                 whole += thread_time() - started
                 puts += ended - started

@@ -33,7 +33,7 @@ _EXACT: Final = 2**53
 _ROOM: Final = 62  # bits for a running sum of floats' limbs
 
 
-class Batch(NamedTuple):
+class TimedRows(NamedTuple):
     """The rows of a batch, in order of time.
 
     codes    for each row, its key as a place among the keys of the batch; every key has a row
@@ -50,7 +50,7 @@ class Grouped(NamedTuple):
     """A batch with the keys that its codes stand for."""
 
     names: list[Any]
-    batch: Batch
+    batch: TimedRows
 
 
 class Slid(NamedTuple):
@@ -81,7 +81,7 @@ class Sorted(NamedTuple):
     sizes   for each key, the number of its rows
     """
 
-    batch: Batch
+    batch: TimedRows
     order: Ints
     codes: Ints
     times: Ints
@@ -89,7 +89,7 @@ class Sorted(NamedTuple):
     sizes: Ints
 
     @classmethod
-    def of(cls, batch: Batch, keys: int) -> Sorted:
+    def of(cls, batch: TimedRows, keys: int) -> Sorted:
         """Sort a batch with so many keys. O(rows), and O(rows log rows) with more than 65,536 keys."""
         given = batch.codes.astype(np.uint16) if keys <= 2**16 else batch.codes  # numpy sorts 16 bits in linear time
         order = np.argsort(given, kind="stable")
@@ -168,12 +168,12 @@ class _Line(NamedTuple):
         return self.places >= begin[self.rows.codes]
 
 
-def batch_of(codes: list[int], times: list[int], values: list[Any], width: int) -> Batch | None:
+def batch_of(codes: list[int], times: list[int], values: list[Any], width: int) -> TimedRows | None:
     """Return a batch whose values have so many columns, or None if a column has other values than ints of 64 bits, or
     than floats. O(rows).
     """
     columns = _columns(values, width)
-    return None if columns is None else Batch(np.array(codes, np.int64), np.array(times, np.int64), columns)
+    return None if columns is None else TimedRows(np.array(codes, np.int64), np.array(times, np.int64), columns)
 
 
 def width_of(parts: Sequence[Part]) -> int:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 Row = Mapping[str, Any]
 
 
-class Whole(NamedTuple):
+class OperatorNumbers(NamedTuple):
     """The numbers of one operator's shards together.
 
     version        the oldest version that a shard has reached
@@ -42,7 +42,7 @@ class Whole(NamedTuple):
     restart_slowest_ms: float
 
 
-def wholes(rows: Sequence[Row]) -> list[Whole]:
+def wholes(rows: Sequence[Row]) -> list[OperatorNumbers]:
     """Return each operator's shards together, in the order of the rows. O(rows)."""
     operators: dict[str, list[Row]] = {}
     for row in rows:
@@ -64,7 +64,7 @@ def number_of(row: Row, name: str) -> float:
     return value if isinstance(value, int | float) else 0
 
 
-def _whole(operator: str, rows: list[Row]) -> Whole:
+def _whole(operator: str, rows: list[Row]) -> OperatorNumbers:
     counted = [int(number_of(row, "total_rows")) for row in rows]
     loads = counted if any(counted) else [records_of(row) for row in rows]
     hottest = max(range(len(rows)), key=loads.__getitem__)
@@ -73,7 +73,7 @@ def _whole(operator: str, rows: list[Row]) -> Whole:
     batches = [int(number_of(row, "batch")) for row in rows if row.get("batch") is not None]
     restarts = [number_of(row, "restore_estimate_ms") for row in rows]
     sizes = [row.get("bytes") for row in rows]
-    return Whole(
+    return OperatorNumbers(
         operator=operator,
         shards=len(rows),
         version=min(int(number_of(row, "version")) for row in rows),

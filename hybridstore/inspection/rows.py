@@ -8,7 +8,7 @@ from typing import Any
 
 from changelog.segment import FORMAT_VERSION
 
-from ..reading.scan import Count, StoreView
+from ..reading.scan import RecordCount, StoreView
 from ..reading.texts import Shown
 from ..reading.view import View
 from ..state.lock import read_note
@@ -83,7 +83,7 @@ FACT_NAMES = {
 }
 
 
-def count_cell(count: Count) -> Shown:
+def count_cell(count: RecordCount) -> Shown:
     """Return a number of records as a cell: `~41` if it is not exact."""
     return Shown(f"{'' if count.exact else '~'}{count.records:,}", count.records)
 

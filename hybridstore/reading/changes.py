@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 
 from changelog.changes import Change, changes_of
 from changelog.errors import HybridStoreError, UnsupportedVersionError
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.mutation import ALTERED, DROPPED, SYSTEM
 from recovery.layout import list_checkpoints
 from recovery.line import Fault
 from recovery.pages import PageCheckpoint
 
-from .line import Line, line_of
+from .line import SegmentLine, line_of
 from .places import Place
 
 
-class Logged(NamedTuple):
+class ChangedVersion(NamedTuple):
     """One committed version and its place: its commit, its changes, bytes of mutations, segment, and the file offset
     after it.
     """
 
-    commit: Commit
+    commit: CommitFrame
     changes: list[Change]
     size: int
     segment: str
@@ -60,7 +60,7 @@ class Story:
     def _name(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> None:
         self.names[number], self.kinds[number], self.parameters[number] = name, kind, parameters
 
-    def versions(self, after: int = 0, through: int | None = None) -> Iterator[Logged]:
+    def versions(self, after: int = 0, through: int | None = None) -> Iterator[ChangedVersion]:
         """Yield the committed versions in after < version <= through, in order. O(bytes), also of those before."""
         line = line_of(self.place, needed=self._oldest)
         begun = [i for i, segment in enumerate(line.segments) if segment.first <= after + 1]
@@ -73,7 +73,7 @@ class Story:
             if logged.commit.version > after:
                 yield logged
 
-    def _walked(self, line: Line, through: int | None) -> Iterator[Logged]:
+    def _walked(self, line: SegmentLine, through: int | None) -> Iterator[ChangedVersion]:
         walk = line.walk(None)
         for item in walk:
             if isinstance(item, Fault):
@@ -85,7 +85,7 @@ class Story:
                 return
             path = Path(self.place.where) if walk.reader is None else walk.reader.path
             changes = self._changes(item.bodies, path, item.commit.version)
-            yield Logged(item.commit, changes, item.size, path.name, item.position.offset)
+            yield ChangedVersion(item.commit, changes, item.size, path.name, item.position.offset)
 
     def _changes(self, bodies: list[bytes], path: Path, version: int) -> list[Change]:
         try:

@@ -9,7 +9,7 @@ from changelog.changes import DELETED, Change
 
 from ..clock import expired_through
 from ..stores.kinds import KINDS, Row
-from .changes import Logged, Story
+from .changes import ChangedVersion, Story
 from .places import Place
 from .texts import Shown
 from .versions import reach
@@ -129,7 +129,9 @@ def _base(place: Place, store: str, key: Any, version: int, state: _Key) -> Iter
             yield Event(version, view.wall_ms or 0, "found", times, UNKNOWN, value)
 
 
-def _events(place: Place, logged: Logged, numbers: set[int], store: str, key: Any, state: _Key) -> Iterator[Event]:
+def _events(
+    place: Place, logged: ChangedVersion, numbers: set[int], store: str, key: Any, state: _Key
+) -> Iterator[Event]:
     version, wall = logged.commit.version, logged.commit.wall_ms
     evicted = False
     for change in logged.changes:

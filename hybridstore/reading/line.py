@@ -12,7 +12,7 @@ from changelog.identity import Identity
 from changelog.segment import Position, parse_segment_name
 from changelog.storage import Storage
 from recovery.layout import CHANGELOG, MOVED, CheckpointName, LogName
-from recovery.line import Segment, Shape, Step, Walk, log_segments
+from recovery.line import Segment, SegmentShape, Step, Walk, log_segments
 from recovery.object_log import object_name, object_segments, with_content
 from recovery.rule import NOTE, Run, Runs, begun, counting, counts
 from recovery.runs import newest_claim
@@ -21,7 +21,7 @@ from recovery.shard_log import ShardLog
 from .places import Place
 
 
-class Line(NamedTuple):
+class SegmentLine(NamedTuple):
     """The segments of a place, oldest first, and the shape of versions in them. `objects` is the storage of a plain
     store on an object store, whose segments are read during the walk; elsewhere None. `identity` is what is known of
     the state that belongs there.
@@ -32,7 +32,7 @@ class Line(NamedTuple):
     """
 
     segments: list[Segment]
-    shape: Shape
+    shape: SegmentShape
     newest: int | None = None
     void: Mapping[LogName, str] = MappingProxyType({})
     runs: Runs = ()
@@ -67,7 +67,7 @@ class Line(NamedTuple):
         identity = identity or self.identity
         if self.objects is not None:
             return self._walk_objects(self.objects, at, start, identity, through, skim)
-        if self.shape is Shape.SHARD:
+        if self.shape is SegmentShape.SHARD:
             base = 0 if at is None else at.version
             chosen = [s for s in self.segments if s.first > base and (through is None or s.first <= through)]
         elif start is None:
@@ -104,7 +104,7 @@ class Line(NamedTuple):
         return {segment.step.version: segment.step.digest for segment in self.segments if segment.step is not None}
 
 
-def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | None = None) -> Line:
+def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | None = None) -> SegmentLine:
     """Return the line of a place. In a shard, an object above version `needed` must be there.
 
     `start` is, in a log, the begin of the requested part; versions up to `floor` are not requested. Raises as
@@ -114,12 +114,12 @@ def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | 
     if place.form == "segment":
         data = None if place.path else partial(storage.get, place.name)
         named = Path(place.where)
-        return Line([Segment(named, parse_segment_name(named.name) or 0, None, data)], Shape.LOG)
+        return SegmentLine([Segment(named, parse_segment_name(named.name) or 0, None, data)], SegmentShape.LOG)
     if place.shard is None and place.path is not None:
-        return Line(log_segments(place.path / CHANGELOG, start), Shape.LOG, identity=identity)
+        return SegmentLine(log_segments(place.path / CHANGELOG, start), SegmentShape.LOG, identity=identity)
     if place.shard is None:
         after = floor if start is None else start.segment - 1
-        return Line(object_segments(storage, after), Shape.LOG, objects=storage, identity=identity)
+        return SegmentLine(object_segments(storage, after), SegmentShape.LOG, objects=storage, identity=identity)
     operator = place.operator_storage
     claim = None if operator is None else newest_claim(operator)
     runs = () if claim is None else claim.runs
@@ -144,7 +144,7 @@ def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | 
     moved = operator is not None and bool(operator.list(MOVED))
     reached = max(needed, floor, segments[-1].first if segments else 0)
     absent = () if moved or claim is None else tuple(standing.absent(reached, standing.newest - 1))
-    return Line(segments, Shape.SHARD, standing.newest, void, runs, absent, identity=identity)
+    return SegmentLine(segments, SegmentShape.SHARD, standing.newest, void, runs, absent, identity=identity)
 
 
 def _guessed(names: list[LogName]) -> Runs:

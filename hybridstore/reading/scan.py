@@ -47,7 +47,7 @@ def of_key_type(store: StoreView, keys: Iterable[Any], rows: Iterator[T]) -> Ite
         ) from error
 
 
-class Count(NamedTuple):
+class RecordCount(NamedTuple):
     """The number of records; `exact` is False if some may have expired or been overwritten."""
 
     records: int
@@ -218,11 +218,11 @@ class StoreView:
         return ""
 
     @cached_property
-    def counted(self) -> Count:
+    def counted(self) -> RecordCount:
         """The number of records, as far as it is known without reading a block. O(blocks + changes)."""
-        return self._count_entries() if self._estimate is None else Count(self._estimate, False)
+        return self._count_entries() if self._estimate is None else RecordCount(self._estimate, False)
 
-    def _count_entries(self) -> Count:
+    def _count_entries(self) -> RecordCount:
         records = sum(entry.records for entry in self.entries)
         records += sum(len(columns) for change in self.changed.values() for columns in written(change))
         expired = self.expired_through
@@ -234,7 +234,7 @@ class StoreView:
         )
         old = {entry.bucket for entry in self.entries}
         apart = not any(bucket in old or change.over for bucket, change in self.changed.items())
-        return Count(records, blocks_live and changes_live and apart)
+        return RecordCount(records, blocks_live and changes_live and apart)
 
     @property
     def packed_bytes(self) -> int | None:

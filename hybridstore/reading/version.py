@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 from changelog.errors import HybridStoreError
 from changelog.identity import Identity
 from changelog.outlook import Outlook
-from changelog.reader import Version as Committed
+from changelog.reader import LoggedVersion as Committed
 from changelog.segment import Position, segment_name
 from recovery.attempts import Absent, AttemptLine
 from recovery.checkpoint import CheckpointReader
@@ -55,7 +55,7 @@ class NotRetainedError(RestoreError):
     """A version of a shard is not there any more, was never written, or was lost."""
 
 
-class Source(Protocol):
+class VersionSource(Protocol):
     """Where the versions of a place come from."""
 
     def open(self, into: Version, at: int | None) -> None:
@@ -90,7 +90,7 @@ class Version:
     1 ['users'] [Row(key='ann', times=(), value=1)]
     """
 
-    def __init__(self, place: Place, at: int | None = None, *, source: Source | None = None) -> None:
+    def __init__(self, place: Place, at: int | None = None, *, source: VersionSource | None = None) -> None:
         self.place = place
         self.group, self.step, self.number, self.tail = _empty()
         self.reader: CheckpointReader | None = None

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from changelog.errors import UnsupportedVersionError
-from changelog.reader import Version
+from changelog.reader import LoggedVersion
 from recovery.layout import list_checkpoints
-from recovery.line import Segment, Shape, Walk
+from recovery.line import Segment, SegmentShape, Walk
 
 from .line import line_of
 from .places import Place
@@ -80,7 +80,7 @@ def _reach(place: Place) -> Reach:
     commits: list[Commit] = []
     faults: list[str] = []
     for item in walk:
-        if isinstance(item, Version):
+        if isinstance(item, LoggedVersion):
             commits.append(_commit(item))
         elif isinstance(item.error, (UnsupportedVersionError, OSError)):
             raise item.error
@@ -92,7 +92,7 @@ def _reach(place: Place) -> Reach:
     return Reach(commits, checkpoints, oldest, faults, walk.begins)
 
 
-def _commit(version: Version) -> Commit:
+def _commit(version: LoggedVersion) -> Commit:
     number, digest, records, wall_ms, times, *_ = version.commit
     return Commit(number, wall_ms, version.position.segment, version.size, digest, times, records)
 
@@ -137,14 +137,14 @@ def segment_states(place: Place) -> Iterator[SegmentState]:
     for name, void in line.void.items():
         data = None if place.path else partial(place.storage.get, str(name))
         segment = Segment(Path(f"{place.storage.url}/{name}"), name.version, None, data)
-        yield from _states(Walk([segment], None, shape=Shape.SHARD, skim=True), void)
+        yield from _states(Walk([segment], None, shape=SegmentShape.SHARD, skim=True), void)
 
 
 def _states(walk: Walk, void: str) -> Iterator[SegmentState]:
-    versions: dict[int, list[Version]] = {segment.first: [] for segment in walk.segments}
+    versions: dict[int, list[LoggedVersion]] = {segment.first: [] for segment in walk.segments}
     damage: dict[str, str] = {}
     for item in walk:
-        if isinstance(item, Version):
+        if isinstance(item, LoggedVersion):
             versions[item.position.segment].append(item)
         elif isinstance(item.error, UnsupportedVersionError):
             raise item.error

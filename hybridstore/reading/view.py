@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from changelog.errors import ForeignFileError, HybridStoreError, UnsupportedVersionError
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.identity import ID_BYTES, Identity
 from changelog.journal import EMPTY_DIGEST
-from changelog.reader import Tail, Version
+from changelog.reader import LoggedVersion, Tail
 from changelog.segment import Position
 from changelog.storage import LocalStorage
 from recovery import steady
@@ -46,7 +46,7 @@ from ..state.group import StoreGroup
 from ..state.lock import loss
 from ..state.policy import SPEED, Logged, commit_seconds
 from ..stores.kinds import Store
-from .line import Line, line_of
+from .line import SegmentLine, line_of
 from .places import Place
 from .scan import StoreView
 
@@ -86,7 +86,7 @@ class View(NamedTuple):
     pages: PageCheckpoint | None
     tail: Logged
     cut: Tail | None
-    ended: Commit | None
+    ended: CommitFrame | None
     notes: list[str]
     faults: list[str]
 
@@ -188,7 +188,7 @@ class _AloneLine:
     def open(self, name: CheckpointName) -> PageCheckpoint:
         return PageCheckpoint(self._place.storage, self._place.name)
 
-    def behind(self, reader: CheckpointReader | None) -> Iterator[Version | Fault]:
+    def behind(self, reader: CheckpointReader | None) -> Iterator[LoggedVersion | Fault]:
         return iter(())
 
 
@@ -198,7 +198,7 @@ class _ViewLine:
     def __init__(
         self,
         place: Place,
-        line: Line,
+        line: SegmentLine,
         checkpoints: list[CheckpointName],
         at: int | None,
         expected: Identity | None,
@@ -238,7 +238,7 @@ class _ViewLine:
             raise CheckpointError(f"{where}: belongs to another line of versions")
         return reader
 
-    def behind(self, reader: CheckpointReader | None) -> Iterator[Version | Fault]:
+    def behind(self, reader: CheckpointReader | None) -> Iterator[LoggedVersion | Fault]:
         """Yield the versions behind a checkpoint, up to the wanted one."""
         line, at, start, identity = self._line, EMPTY, None, self._expected
         if reader is not None:
@@ -252,7 +252,7 @@ class _ViewLine:
         if self._at is not None and at.version >= self._at:
             return
         for item in walk:
-            if isinstance(item, Version):
+            if isinstance(item, LoggedVersion):
                 if self._at is not None and item.commit.version > self._at:
                     return
                 if walk.begins and self._place.form == "segment":
@@ -261,7 +261,7 @@ class _ViewLine:
                         "(give the state directory, or use `log`)"
                     )
             yield item
-            if isinstance(item, Version) and item.commit.version == self._at:
+            if isinstance(item, LoggedVersion) and item.commit.version == self._at:
                 return
         self.complete = True
 
@@ -301,7 +301,7 @@ class _Attempt:
         self.wall_ms: int | None = None
         self.tail = Logged()
         self.cut: Tail | None = None
-        self.ended: Commit | None = None
+        self.ended: CommitFrame | None = None
 
     def view(self) -> View:
         if self.at is not None and (self.version != self.at if self.exact else self.faults):
@@ -385,7 +385,7 @@ class _Attempt:
             if lost is not None:
                 self.faults.append(f"{lost[0]}: {lost[1]}")
 
-    def _climb(self, line: Line, checkpoints: list[CheckpointName]) -> _ViewLine:
+    def _climb(self, line: SegmentLine, checkpoints: list[CheckpointName]) -> _ViewLine:
         """Fill the stores with the wanted version, or with the one before the first fault; other checkpoints are
         noted.
         """
@@ -419,7 +419,7 @@ class _Attempt:
                 self.ended, self.cut = walk.ended, walk.cut
         return climbing
 
-    def _apply(self, version: Version, host: Host, table: Table) -> None:
+    def _apply(self, version: LoggedVersion, host: Host, table: Table) -> None:
         try:
             apply_version(version, host, table)
             self.group.settle()  # waiting rows that cannot be applied must raise here
@@ -428,7 +428,7 @@ class _Attempt:
                 f"{self.place.where}: version {version.commit.version} cannot be applied: {_reason(error)}"
             ) from error
 
-    def _applied(self, version: Version) -> None:
+    def _applied(self, version: LoggedVersion) -> None:
         commit = version.commit
         self.version, self.digest, self.wall_ms = commit.version, commit.digest, commit.wall_ms
         self.tail = self.tail.plus(Logged.of(1, version.size, commit.records, self.group.kinds))

@@ -13,7 +13,7 @@ from recovery.layout import SPARK_FOLDER
 
 from ..spark.location import Location, locate
 from ..state.arguments import RULES, check
-from .engine import OnStep, Request
+from .engine import OnStep, RescaleArguments
 from .plain import go_back_state, remove_old_state, rescale_state
 from .report import RescaleError, RescaleReport
 from .routes import Route
@@ -76,7 +76,7 @@ def rescale(
     if not back and not RULES["shards"].fits(shards):
         raise RescaleError(f"shards: found {shards!r}, expected {RULES['shards'].expected}, or back=True")
     check(storage_options=storage_options)
-    asked = Request(
+    asked = RescaleArguments(
         shards or 0, routes or {}, dry_run, late, spark, progress or _quiet, on_report or (lambda report: None)
     )
     if operator is None:

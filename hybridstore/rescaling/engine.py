@@ -283,7 +283,7 @@ def _nothing(*_: object) -> None:
     """Report no progress."""
 
 
-class Request(NamedTuple):
+class RescaleArguments(NamedTuple):
     """The arguments of `hybridstore.rescale` that do not say where the state is; see there."""
 
     into: int
@@ -300,7 +300,7 @@ class Request(NamedTuple):
             raise RescaleError(f"{where}: has {shards} shards already (nothing was done)")
 
 
-def rescale(shards: Shards, asked: Request) -> RescaleReport:
+def rescale(shards: Shards, asked: RescaleArguments) -> RescaleReport:
     """Give the state the number of shards that is asked for; see `hybridstore.rescale`. `asked.on_report` is called
     with the effects before anything is written. Raises RescaleError; the old shards then still count.
     """

@@ -36,7 +36,7 @@ from ..state.directory import State, open_store
 from ..state.generations import Generation, describe, shards_there
 from ..state.policy import CheckpointPolicy
 from ..topology.run_state import RESULTS, RUN, RunState, joined_results
-from .engine import Old, Request, Shards, counting, generations_taken, rescale
+from .engine import Old, RescaleArguments, Shards, counting, generations_taken, rescale
 from .report import RescaleError, RescaleReport
 from .sharing import Family, Parent, Sink, blocks_of
 
@@ -184,7 +184,7 @@ def _opened(
 
 
 def rescale_state(
-    location: str | PathLike[str], storage_options: Mapping[str, Any] | None, asked: Request
+    location: str | PathLike[str], storage_options: Mapping[str, Any] | None, asked: RescaleArguments
 ) -> RescaleReport:
     """See `hybridstore.rescale`. The old shards are opened as by a job, which may claim them and write a checkpoint."""
     place = storage_at(location, storage_options)

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from changelog.errors import HybridStoreError
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.journal import chain
 from changelog.segment import Position
 from changelog.storage import Storage
@@ -47,7 +47,7 @@ from ..spark.shard.provider import SHARD_SIZES
 from ..spark.shard.shard_id import StateStoreId
 from ..state.changes import Difference
 from ..state.numbers import added
-from .engine import Old, Request, Shards, counting, generations_taken, rescale
+from .engine import Old, RescaleArguments, Shards, counting, generations_taken, rescale
 from .report import RescaleError, RescaleReport
 from .sharing import Family, Parent
 
@@ -135,7 +135,7 @@ class OperatorShards(Shards):
             metrics |= {"load": "rescale", "totals": added(totals, {})}
             totals = {}
             extra = {METRICS: metrics, SINCE: Since(wall_ms=wall_ms).plain()}
-            data = encode_object(identity.identity, before, Commit(version, digest, {}, wall_ms, {}, extra), ())
+            data = encode_object(identity.identity, before, CommitFrame(version, digest, {}, wall_ms, {}, extra), ())
             log = AttemptLog(self.place, identity.folder, identity.identity)
             log.create(LogName(version, launch, _ATTEMPT, digest[:4].hex()), data)
 
@@ -246,7 +246,7 @@ def _remove_generation(storage: Storage, generation: int) -> int:
 # --- the operations -----------------------------------------------------------------------------------------------
 
 
-def rescale_operator(location: Location, operator: str, asked: Request, *, stopped: bool) -> RescaleReport:
+def rescale_operator(location: Location, operator: str, asked: RescaleArguments, *, stopped: bool) -> RescaleReport:
     """See `hybridstore.rescale`."""
     old = shards_of(location, operator, stopped=stopped)
     asked.check(operator, old.old.shards)

@@ -53,7 +53,7 @@ class Server:
         allowed = frozenset({"localhost", address[0].lower(), *(host.lower() for host in hosts)})
         secret = None if token is None else f"Bearer {token}".encode()
 
-        class Handler(_Handler):
+        class StateHandler(_Handler):
             def _answer(self, body: bytes) -> Answer:
                 if not _allowed(self.headers.get("Host", ""), allowed):
                     return refusal(403, "Host: found another name than this server's (hosts= names more)")
@@ -63,7 +63,7 @@ class Server:
                 method = "GET" if self.command == "HEAD" else self.command
                 return answers.answer(method, self.path, body, self.headers.get("Accept", ""))
 
-        self._server = BoundedServer(address, Handler, MOST_CONNECTIONS)
+        self._server = BoundedServer(address, StateHandler, MOST_CONNECTIONS)
         self._thread = Thread(target=self._server.serve_forever, name="hybridstore serve http", daemon=True)
         self._thread.start()
 

@@ -123,7 +123,7 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
-class Place:
+class SocketFolder:
     """The folder for the sockets of one user's workers and holders on this host.
 
     Raises PermissionError if other users can use the folder.

@@ -13,8 +13,8 @@ from ..state.group import StoreGroup
 from ..state.upgrades import Upgrade
 from .arrow_schema import arrow_schema
 from .frames import FrameReader, FrameSettings, to_table
-from .operator import Place
-from .stateful_processor import Asked, ProcessorProgram, ProcessorRunner, in_groups, run_processor
+from .operator import PlaceArguments
+from .stateful_processor import ProcessorArguments, ProcessorProgram, ProcessorRunner, in_groups, run_processor
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ def transform_with_state_in_pandas(
     key: Sequence[str] | str | None = None,
     upgrade: Mapping[str, Upgrade] | None = None,
     clock_ticks: Duration | None = None,
-    **place: Unpack[Place],
+    **place: Unpack[PlaceArguments],
 ) -> DataFrame:
     """The same call as `GroupedData.transformWithStateInPandas`, with the state in the workers.
 
@@ -61,7 +61,7 @@ def transform_with_state_in_pandas(
     [Row(user='ann', n=2)]
     """
     spark = statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName
-    return run_processor(FrameProgram, grouped, Asked(*spark, key, upgrade, clock_ticks), place)
+    return run_processor(FrameProgram, grouped, ProcessorArguments(*spark, key, upgrade, clock_ticks), place)
 
 
 class FrameProgram(ProcessorProgram):

@@ -16,7 +16,7 @@ from .contract import Batch, Program, Runner
 from .frames import FrameReader, FrameSettings, to_table
 from .grouping_keys import GroupingKeys
 from .location import Location
-from .operator import Place, apply_program, spark_schema
+from .operator import PlaceArguments, apply_program, spark_schema
 from .processor_state import Handle
 from .query_log import watermark_of
 from .stateful_processor import grouping_of, in_groups, key_columns, on_time, ticks_of
@@ -43,7 +43,7 @@ def apply_in_pandas_with_state(
     timeoutConf: str,
     *,
     clock_ticks: Duration | None = None,
-    **place: Unpack[Place],
+    **place: Unpack[PlaceArguments],
 ) -> DataFrame:
     """The same call as `GroupedData.applyInPandasWithState`, with the state in the workers.
 

@@ -29,7 +29,7 @@ from typing import Any, Final, NoReturn
 from ..collector import Tasks
 from ..state.log_lines import SPARK, warn
 from . import exchange
-from .exchange import Message, Place
+from .exchange import Message, SocketFolder
 from .shipped import Operator
 from .worker import ShardWork
 
@@ -58,7 +58,7 @@ class Request:
 class Holder:
     """The holder of one name. `serve` returns when it is not needed any more."""
 
-    def __init__(self, place: Place, name: str, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(self, place: SocketFolder, name: str, idle_seconds: float = IDLE_SECONDS) -> None:
         self.place = place
         self.name = name
         self._lock = place.inherited_lock(name)
@@ -245,7 +245,7 @@ def _packed(error: BaseException) -> bytes:
     return packed
 
 
-def end_older(place: Place, name: str) -> None:
+def end_older(place: SocketFolder, name: str) -> None:
     """Ask the holders of earlier runs of the operator on this host to end."""
     operator, run, _ = name.split("-")
     for other in place.names():
@@ -259,7 +259,7 @@ def main(folder: str, name: str, owner: str) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # threads that pass bytes must not wait five milliseconds each time
     sys.setswitchinterval(0.0005)
-    place = Place(Path(folder))
+    place = SocketFolder(Path(folder))
     place.sweep()
     end_older(place, name)
     holder = Holder(place, name)

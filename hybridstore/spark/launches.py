@@ -45,14 +45,14 @@ def new_launch(storage: Storage) -> int:
             return newest
 
 
-class Driver(NamedTuple):
+class DriverProcess(NamedTuple):
     """The process that took a launch's number: its host and process id."""
 
     host: str
     pid: int
 
 
-def newest_driver(storage: Storage) -> Driver | None:
+def newest_driver(storage: Storage) -> DriverProcess | None:
     """Return the driver of the newest launch; None if there is no launch, or its object names no driver. O(launches),
     one get.
     """
@@ -60,7 +60,7 @@ def newest_driver(storage: Storage) -> Driver | None:
     if not taken:
         return None
     fields = unpack(storage.get(launch_name(max(taken))))
-    return Driver(fields["host"], fields["pid"]) if "host" in fields else None
+    return DriverProcess(fields["host"], fields["pid"]) if "host" in fields else None
 
 
 def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int) -> Claim:

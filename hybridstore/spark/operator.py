@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _LOG: Final = getLogger("hybridstore.spark")
 
 
-class Place(TypedDict, total=False):
+class PlaceArguments(TypedDict, total=False):
     """The arguments of `apply_program` by name that every door of Spark's takes: where state is, and how it is kept."""
 
     name: Required[str]

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from . import exchange
-from .exchange import Message, Place
+from .exchange import Message, SocketFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +70,7 @@ def holder_name(function: Shipped, batch: Batch, shard: int) -> str:
     return names[function.operator.task_of(shard) % len(names)]
 
 
-def note_load(function: Shipped, batch: Batch, shard: int, spent_ms: float, place: Place | None = None) -> None:
+def note_load(function: Shipped, batch: Batch, shard: int, spent_ms: float, place: SocketFolder | None = None) -> None:
     """Note what catching up with a shard that another process had in memory costs this worker. Start the operator's
     holders on this host when its workers have spent enough on the shards of one holder.
 
@@ -81,14 +81,14 @@ def note_load(function: Shipped, batch: Batch, shard: int, spent_ms: float, plac
         return
     name = holder_name(function, batch, shard)
     with suppress(OSError):
-        place = place or Place()
+        place = place or SocketFolder()
         if place.has_cost(name, spent_ms, MOVED_MS):
             for each in holder_names(function, batch):
                 _start(place, each)
 
 
 def hand_over(
-    function: Shipped, batch: Batch, shard: int, table: pa.Table, read_ms: float, place: Place | None = None
+    function: Shipped, batch: Batch, shard: int, table: pa.Table, read_ms: float, place: SocketFolder | None = None
 ) -> pa.Table | None:
     """Have the holder of this shard process and commit `table`; return the results, or None when the worker must
     process it.
@@ -107,7 +107,7 @@ def hand_over(
         return None
     name = holder_name(function, batch, shard)
     try:
-        place = place or Place()
+        place = place or SocketFolder()
         connection = _connect(place, name, wait=operator.placement == "holder")
     except OSError as error:
         _refuse(function, str(error))
@@ -175,7 +175,7 @@ def _refuse(function: Shipped, why: str) -> None:
     _log.warning("hybridstore: operator %r works without a holder: %s", function.operator.name, why)
 
 
-def _give_up(place: Place, name: str, why: str, shard: int, batch: Batch) -> None:
+def _give_up(place: SocketFolder, name: str, why: str, shard: int, batch: Batch) -> None:
     with suppress(OSError):
         place.note_failure(name)
         place.sweep()
@@ -202,7 +202,7 @@ def _kill(connection: socket.socket) -> None:
             os.close(fd)
 
 
-def _connect(place: Place, name: str, *, wait: bool) -> socket.socket | None:
+def _connect(place: SocketFolder, name: str, *, wait: bool) -> socket.socket | None:
     """Connect to a holder; None if there is none. With `wait` a holder is started, and waited for."""
     until = time.monotonic() + START_SECONDS
     while True:
@@ -223,7 +223,7 @@ def _connect(place: Place, name: str, *, wait: bool) -> socket.socket | None:
         time.sleep(0.02)
 
 
-def _note_ended(place: Place) -> None:
+def _note_ended(place: SocketFolder) -> None:
     """Note failures of the holders that this process has started and that have ended."""
     for other, process in _started:
         if process.poll():
@@ -232,13 +232,13 @@ def _note_ended(place: Place) -> None:
     _started[:] = [(other, process) for other, process in _started if process.returncode is None]
 
 
-def _paused(place: Place, name: str) -> bool:
+def _paused(place: SocketFolder, name: str) -> bool:
     """True when the last holders of a name failed recently: 2^n seconds after n failures."""
     failures, age = place.failures(name)
     return bool(failures) and age < min(LONGEST_PAUSE_SECONDS, 2.0**failures)
 
 
-def _starting(place: Place, name: str) -> bool:
+def _starting(place: SocketFolder, name: str) -> bool:
     """True when another worker has started the holder."""
     fd = place.lock(name)
     if fd is not None:
@@ -246,7 +246,7 @@ def _starting(place: Place, name: str) -> bool:
     return fd is None
 
 
-def _start(place: Place, name: str) -> bool:
+def _start(place: SocketFolder, name: str) -> bool:
     """Start a holder unless there is one, or the last ones failed recently; True when this call has started it."""
     _note_ended(place)
     if _paused(place, name):

@@ -18,7 +18,7 @@ from ..topology.column_types import aggregate_type, check_columns, result_array
 from ..topology.custom import CustomLogic
 from ..topology.failures import FailedRows
 from ..topology.plan import Plan
-from ..topology.results import Columns, Results
+from ..topology.results import ResultColumns, Results
 from ..topology.shard_run import LateRows, ShardRun
 from .contract import Program, Runner
 from .event_time import with_times
@@ -270,7 +270,7 @@ def to_arrow(plan: Plan, results: Results, output: pa.Schema) -> pa.Table:
     """Turn results into a table of the output schema. O(results), by column."""
     import pyarrow as pa
 
-    if isinstance(results, Columns):
+    if isinstance(results, ResultColumns):
         return _by_column(plan, results, output)
     if not results:
         return output.empty_table()
@@ -294,7 +294,7 @@ def _bounds(plan: Plan) -> range:
     return range(len(plan.key), len(plan.key) + len(plan.bounds))
 
 
-def _by_column(plan: Plan, results: Columns, output: pa.Schema) -> pa.Table:
+def _by_column(plan: Plan, results: ResultColumns, output: pa.Schema) -> pa.Table:
     """Turn results by column into a table of the output schema. O(results)."""
     import pyarrow as pa
 

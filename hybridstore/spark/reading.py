@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from changelog.changes import DELETED, expand
 from changelog.codec import unpack
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.mutation import SYSTEM, mutations
 from changelog.storage import is_url
 from recovery.layout import OPERATOR, SPARK_FOLDER, LogName
@@ -57,7 +57,7 @@ class ShardState(NamedTuple):
         operator = self.location.operator(self.operator)
         return AttemptLog(operator, self.id.folder, self.id.identity, lambda: has_moved(operator))
 
-    def commit(self, name: LogName) -> Commit:
+    def commit(self, name: LogName) -> CommitFrame:
         """Return the commit of one of its objects. Raises MissingVersionError, and as `ShardLog.commit`."""
         try:
             return self.files.objects.commit(name)

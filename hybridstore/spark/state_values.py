@@ -16,7 +16,7 @@ from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Any, Final
 
-from ..topology.output_rows import Column, Kind, columns_of_schema
+from ..topology.output_rows import Column, ColumnKind, columns_of_schema
 
 Convert = Callable[[Any], Any]
 _FLOAT32: Final = struct.Struct("<f")
@@ -115,7 +115,7 @@ def _arity(expected: int, given: int) -> str:
 # --- into the state ---------------------------------------------------------------------------------------------------
 
 
-def _putting(kind: Kind) -> Convert:
+def _putting(kind: ColumnKind) -> Convert:
     """Return the function that converts a value, which is not None, for a column of a kind."""
     word = kind.name.partition("<")[0].partition("(")[0]
     if word in ("array", "map", "struct"):
@@ -315,7 +315,7 @@ _PUT_NESTED: Final[dict[str, Callable[[Sequence[Column]], Convert]]] = {"array":
 # --- out of the state -------------------------------------------------------------------------------------------------
 
 
-def _reading(kind: Kind) -> Convert | None:
+def _reading(kind: ColumnKind) -> Convert | None:
     """Return the function that converts a stored value, which is not None, for the user; None if it stays as it is."""
     word = kind.name.partition("<")[0].partition("(")[0]
     if word == "timestamp":
@@ -392,7 +392,7 @@ def _between(old: Sequence[Column], new: Sequence[Column]) -> Convert | None:
     return convert
 
 
-def _widened(old: Kind, new: Kind) -> Convert | None:
+def _widened(old: ColumnKind, new: ColumnKind) -> Convert | None:
     """Return the function between two kinds of one column; None if there is none."""
     if old.name == new.name:
         return lambda value: value

@@ -21,7 +21,7 @@ from .connect import ask, grouping, parallelism, watermark_column
 from .contract import Batch, Program, Runner
 from .grouping_keys import GroupingKeys
 from .location import Location, locate
-from .operator import Place, apply_program, spark_schema
+from .operator import PlaceArguments, apply_program, spark_schema
 from .operator_file import has_moved, operator_storage
 from .processor_state import Handle
 from .query_log import committed, watermark_of
@@ -47,7 +47,7 @@ def transform_with_state(
     key: Sequence[str] | str | None = None,
     upgrade: Mapping[str, Upgrade] | None = None,
     clock_ticks: Duration | None = None,
-    **place: Unpack[Place],
+    **place: Unpack[PlaceArguments],
 ) -> DataFrame:
     """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
 
@@ -84,10 +84,10 @@ def transform_with_state(
     [Row(user='ann', n=2)]
     """
     spark = statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName
-    return run_processor(ProcessorProgram, grouped, Asked(*spark, key, upgrade, clock_ticks), place)
+    return run_processor(ProcessorProgram, grouped, ProcessorArguments(*spark, key, upgrade, clock_ticks), place)
 
 
-class Asked(NamedTuple):
+class ProcessorArguments(NamedTuple):
     """The arguments of Spark's `transformWithState` and its pandas form, and ours besides a place."""
 
     processor: StatefulProcessor
@@ -101,7 +101,9 @@ class Asked(NamedTuple):
     clock_ticks: Duration | None
 
 
-def run_processor(kind: type[ProcessorProgram], grouped: Any, asked: Asked, place: Place) -> DataFrame:
+def run_processor(
+    kind: type[ProcessorProgram], grouped: Any, asked: ProcessorArguments, place: PlaceArguments
+) -> DataFrame:
     """Return the streaming DataFrame of a processor, whose rows come in the form of a kind of program."""
     mode = _MODES.get(asked.time_mode.lower())
     if mode is None:

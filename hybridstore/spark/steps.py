@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Steps:
+class ArrowSteps:
     """The function for `mapInArrow`: the steps of a plan on each batch, in the columns `output`.
 
     `carries`: the last column is the row as it arrived. `keyed`: rows without a key or a time are left out.
@@ -97,7 +97,7 @@ def stepped(df: DataFrame, plan: Plan) -> tuple[DataFrame, Plan]:
         wanted = wanted.add(ROW, df.schema)
     if plan.errors_column is not None:
         wanted = wanted.add(ERROR, "string")
-    function = Steps(plan, arrow_schema(wanted, _zone(df)), carries=plan.traced)
+    function = ArrowSteps(plan, arrow_schema(wanted, _zone(df)), carries=plan.traced)
     return df.mapInArrow(carried(function), wanted), replace(plan, stepped=True)
 
 
@@ -116,4 +116,4 @@ def passed_through(df: DataFrame, plan: Plan, where: str, *, keyed: bool = False
             "map(function, 'user string, n bigint'), because Spark has to know them before the first row"
         )
     wanted = df.schema if declared is None else spark_schema(declared)
-    return df.mapInArrow(carried(Steps(plan, arrow_schema(wanted, _zone(df)), keyed=keyed)), wanted)
+    return df.mapInArrow(carried(ArrowSteps(plan, arrow_schema(wanted, _zone(df)), keyed=keyed)), wanted)

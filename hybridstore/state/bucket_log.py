@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from changelog.errors import StatePoisonedError
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.segment import HEADER_BYTES, Position
 from changelog.storage import Storage
 from recovery.layout import FENCES, fence_name, fences_after
@@ -134,7 +134,7 @@ class BucketLog:
     def _create(self, group: StoreGroup, records: dict[int, int], wall_ms: int, extra: dict[str, Any]) -> Logged:
         digest = group.journal.seal()
         version, records = group.version + 1, dict(records)
-        commit = Commit(version, digest, records, wall_ms, group.stream_times(), {OWNER: self._owner, **extra})
+        commit = CommitFrame(version, digest, records, wall_ms, group.stream_times(), {OWNER: self._owner, **extra})
         data = encode_object(self._identity, Step(group.version, group.digest), commit, self._bodies)
         started = time.monotonic()
         if not self._created(version, data):

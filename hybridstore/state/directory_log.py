@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from changelog.files import Files
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.segment import Position, list_segments, segment_name
 from changelog.writer import PRUNABLE_BYTES, ChangelogWriter
 from recovery.restore import Reached
@@ -94,7 +94,7 @@ class DirectoryLog:
         self.check_place()
         digest = group.journal.seal()
         counts = group.journal.records
-        commit = Commit(group.version + 1, digest, counts, int(time.time() * 1000), group.stream_times(), {})
+        commit = CommitFrame(group.version + 1, digest, counts, int(time.time() * 1000), group.stream_times(), {})
         self._writer.commit(commit)
         group.committed(commit.version, digest)
         self.position = self._writer.position
@@ -125,5 +125,5 @@ class DirectoryLog:
         """Close the file; with `group`, write a synced end mark before. Closing twice is harmless."""
         end = None
         if group is not None:
-            end = Commit(group.version, group.digest, {}, int(time.time() * 1000), group.stream_times(), {})
+            end = CommitFrame(group.version, group.digest, {}, int(time.time() * 1000), group.stream_times(), {})
         self._writer.close(end)

@@ -27,7 +27,7 @@ _KEPT_BYTES: Final = 6 << 20
 LEAST_PACK_BYTES: Final = 1 << 20
 
 
-class Holder(Protocol):
+class Budgeted(Protocol):
     """The part of `memory.Memory` that the budget uses: `counted` is its last number (bytes)."""
 
     counted: int
@@ -42,18 +42,18 @@ class _Holders:
     """
 
     def __init__(self) -> None:
-        self._references: dict[ReferenceType[Holder], None] = {}
+        self._references: dict[ReferenceType[Budgeted], None] = {}
 
-    def add(self, holder: Holder) -> None:
+    def add(self, holder: Budgeted) -> None:
         for reference in list(self._references):
             if reference() is None:
                 self._references.pop(reference, None)
         self._references[ref(holder)] = None
 
-    def discard(self, holder: Holder) -> None:
+    def discard(self, holder: Budgeted) -> None:
         self._references.pop(ref(holder), None)
 
-    def living(self) -> list[Holder]:
+    def living(self) -> list[Budgeted]:
         """Return the holders of now. O(holders)."""
         return [holder for reference in list(self._references) if (holder := reference()) is not None]
 
@@ -68,14 +68,14 @@ class Budget:
         self._open = _Holders()
         self._limited = _Holders()
 
-    def join(self, holder: Holder) -> None:
+    def join(self, holder: Budgeted) -> None:
         """Count a state from now on."""
         self._open.add(holder)
         if holder.limit is not None:
             self._limited.add(holder)
         SPARING.on = self.limit is not None
 
-    def leave(self, holder: Holder) -> None:
+    def leave(self, holder: Budgeted) -> None:
         """Stop counting a state."""
         self._open.discard(holder)
         self._limited.discard(holder)
@@ -88,7 +88,7 @@ class Budget:
             return None
         return min((limit for holder in self._limited.living() if (limit := holder.limit) is not None), default=None)
 
-    def used(self, holder: Holder) -> tuple[int, bool]:
+    def used(self, holder: Budgeted) -> tuple[int, bool]:
         """Return the bytes of all states together, by the last count of each, and whether `holder` has at least half
         of its share: a smaller one would free little. O(states).
         """

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 
 from changelog.errors import HybridStoreError
 from recovery.block import BlockEntry, Columns, Loader
-from recovery.directory import Directory, PageEntry, Source
+from recovery.directory import Directory, DirectorySource, PageEntry
 from recovery.table import Layers, Lookup, Whole
 
 
@@ -217,13 +217,13 @@ def without(columns: Columns, keys: set[Any]) -> Columns:
     )
 
 
-def is_far(source: weakref.ref[Source] | None) -> bool:
+def is_far(source: weakref.ref[DirectorySource] | None) -> bool:
     """True while reading a block is a request to another machine. O(1), and O(packs) on an object store."""
     checkpoint = None if source is None else source()
     return checkpoint is not None and checkpoint.far
 
 
-def prefetch(source: weakref.ref[Source] | None, wanted: Sequence[tuple[list[Cold], Collection[Any]]]) -> None:
+def prefetch(source: weakref.ref[DirectorySource] | None, wanted: Sequence[tuple[list[Cold], Collection[Any]]]) -> None:
     """Read the far pages of the directory that may hold these keys, and then the blocks, both side by side.
 
     `wanted` are lists of cold blocks with the keys that will be touched there. Touching the keys later is faster, and
@@ -236,7 +236,7 @@ def prefetch(source: weakref.ref[Source] | None, wanted: Sequence[tuple[list[Col
             _prefetch(checkpoint, wanted)
 
 
-def _prefetch(source: Source, wanted: Sequence[tuple[list[Cold], Collection[Any]]]) -> None:
+def _prefetch(source: DirectorySource, wanted: Sequence[tuple[list[Cold], Collection[Any]]]) -> None:
     pages: dict[int, PageEntry] = {}
     for cold, keys in wanted:
         for key in keys:

@@ -13,7 +13,7 @@ from typing import Any
 
 from changelog.turn import in_place
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, StoreCapture
-from recovery.directory import Directory, Source
+from recovery.directory import Directory, DirectorySource
 
 from ..clock import INT64_MAX, NO_TIME
 from .buckets import Bucket
@@ -45,7 +45,7 @@ class KeyBlocks(Edge):
     # Up to this time no cold block expires as a whole.
     _cold_until: int
     # Where cold blocks come from; None while there are none.
-    _source: weakref.ref[Source] | None
+    _source: weakref.ref[DirectorySource] | None
 
     # --- what the store above gives ---------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from .cold_blocks import chosen
 from .cold_tail import Maps
 from .key_blocks import KeyBlocks
 from .sizes import HEAP_BYTES, PLACE_BYTES
-from .suppression_tail import Boundary, BufferTail, Event, Part, boundary_of, not_due, remaining
+from .suppression_tail import Boundary, BufferTail, TailEvent, TailRows, boundary_of, not_due, remaining
 
 Emission = tuple[Any, Any, int]  # key, value, record time
 NEVER: Final = INT64_MAX + 1
@@ -185,12 +185,12 @@ class SuppressionMaps(KeyBlocks):
 
     def _wait_time(self, ts: int) -> None:
         if self._tail:
-            self._tail.events.append(Event(len(self._tail), ts, ()))
+            self._tail.events.append(TailEvent(len(self._tail), ts, ()))
         self.apply_time(ts)
 
     def _wait_evict(self, through: int, key: Any) -> None:
         if self._tail:
-            self._tail.events.append(Event(len(self._tail), None, boundary_of(through, key)))
+            self._tail.events.append(TailEvent(len(self._tail), None, boundary_of(through, key)))
             return
         self._load_due(through)
         self.apply_evict(through, key)
@@ -236,11 +236,11 @@ class SuppressionMaps(KeyBlocks):
                 self.apply_time(now)
         self._end_tail()
 
-    def apply_in_turn(self, part: Part) -> None:
+    def apply_in_turn(self, part: TailRows) -> None:
         """Apply rows and the events between them as the live store did, and emit the due records."""
         keys, values, times, events = part
         start = 0
-        for event in [*events, Event(len(keys), NO_TIME, ())]:
+        for event in [*events, TailEvent(len(keys), NO_TIME, ())]:
             if event.rows > start:
                 self.apply_columns(keys[start : event.rows], values[start : event.rows], times[start : event.rows])
                 start = event.rows
@@ -249,7 +249,9 @@ class SuppressionMaps(KeyBlocks):
             else:
                 self.apply_time(event.time)
 
-    def apply_rows(self, keys: list[Any], values: list[Any], times: list[int], events: Sequence[Event] = ()) -> None:
+    def apply_rows(
+        self, keys: list[Any], values: list[Any], times: list[int], events: Sequence[TailEvent] = ()
+    ) -> None:
         """Apply rows of the tail, and emit nothing: the last row of each key counts, if it is still buffered. O(rows)
         at C speed, and O(records).
         """
@@ -279,7 +281,7 @@ class SuppressionMaps(KeyBlocks):
         if self._dirty is not None:
             self._dirty.update(taken, kept)
         self._tidy()
-        for event in (*events, Event(0, newest, ())):
+        for event in (*events, TailEvent(0, newest, ())):
             self.apply_time(event.time or NO_TIME)
 
     # --- looking ----------------------------------------------------------------------------------------------

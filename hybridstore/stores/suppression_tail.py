@@ -28,7 +28,7 @@ Place = tuple[int, int]
 """In a tail: behind so many rows and events."""
 
 
-class Event(NamedTuple):
+class TailEvent(NamedTuple):
     """An event behind so many rows: stream time moved to `time`, or (None) all records at or before `boundary` were
     emitted.
     """
@@ -38,24 +38,24 @@ class Event(NamedTuple):
     boundary: Boundary
 
 
-class Part(NamedTuple):
+class TailRows(NamedTuple):
     """Rows of the tail by column, and the events between them."""
 
     keys: list[Any]
     values: list[Any]
     times: list[int]
-    events: Sequence[Event]
+    events: Sequence[TailEvent]
 
-    def before(self, place: Place) -> Part:
+    def before(self, place: Place) -> TailRows:
         """Return the rows and events before a place. O(rows), at C speed."""
         row, event = place
-        return Part(self.keys[:row], self.values[:row], self.times[:row], self.events[:event])
+        return TailRows(self.keys[:row], self.values[:row], self.times[:row], self.events[:event])
 
-    def behind(self, place: Place) -> Part:
+    def behind(self, place: Place) -> TailRows:
         """Return the rows and events behind a place. O(rows), at C speed."""
         row, event = place
         events = [later._replace(rows=later.rows - row) for later in self.events[event:]]
-        return Part(self.keys[row:], self.values[row:], self.times[row:], events)
+        return TailRows(self.keys[row:], self.values[row:], self.times[row:], events)
 
 
 class BufferTail(ColdTail):
@@ -73,7 +73,7 @@ class BufferTail(ColdTail):
         """Forget everything."""
         super().clear()
         self.began = -1
-        self.events: list[Event] = []
+        self.events: list[TailEvent] = []
         self.newest = self._next = (0, 0)
 
     def end_version(self) -> None:
@@ -81,13 +81,13 @@ class BufferTail(ColdTail):
         self.newest = self._next
         self._next = len(self), len(self.events)
 
-    def take(self) -> Part:
+    def take(self) -> TailRows:
         """Return all rows and events, and forget them. O(rows that were added one by one)."""
         self._gather()
         (keys, values, times), events = self.columns, self.events
         self.columns = [], [], []
         self.clear()
-        return Part(keys, values, times, events)
+        return TailRows(keys, values, times, events)
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""
@@ -112,7 +112,7 @@ def not_due(ats: list[int], due: int) -> int:
     return min(start, len(ats))
 
 
-def remaining(last: Iterable[tuple[Any, int]], ats: list[int], due: int, evictions: list[Event]) -> list[int]:
+def remaining(last: Iterable[tuple[Any, int]], ats: list[int], due: int, evictions: list[TailEvent]) -> list[int]:
     """Return which rows are still in the buffer, of `last`: key -> position of its last row.
 
     `ats` are the rows' buffer times, `due` is the newest time that was due at the last row; evictions are in order.

@@ -16,7 +16,7 @@ from typing import Any, Final
 from changelog.journal import Journal
 from changelog.turn import in_place
 from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over
-from recovery.directory import Directory, Source
+from recovery.directory import Directory, DirectorySource
 
 from ..clock import INT64_MAX, expired_through
 from .buckets import Bucket
@@ -234,7 +234,7 @@ class TimeBuckets(Edge):
         super().clear_state()
         self._buckets: dict[int, Any] = {}
         # Where cold blocks come from; None while there are none.
-        self._source: weakref.ref[Source] | None = None
+        self._source: weakref.ref[DirectorySource] | None = None
         self._sorted = None
         self._checkpointed: set[int] = set()
         self._expired_buckets: set[int] = set()

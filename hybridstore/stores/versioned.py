@@ -23,7 +23,7 @@ _DELETED: Final = False
 _BY_TIME: Final = attrgetter("ts")
 
 
-class Version(NamedTuple):
+class ValueVersion(NamedTuple):
     """One version of a key: its value, the time from which it is valid, and the time of the next version (ms).
 
     `valid_to` is exclusive; None: the version is the newest.
@@ -53,7 +53,7 @@ class VersionedStore:
     >>> prices.put("tea", 4, ts=60_000)
     Stored(stored=True, valid_to=None)
     >>> prices.get("tea"), prices.get("tea", as_of=59_999)
-    (Version(value=4, ts=60000, valid_to=None), Version(value=3, ts=0, valid_to=60000))
+    (ValueVersion(value=4, ts=60000, valid_to=None), ValueVersion(value=3, ts=0, valid_to=60000))
     """
 
     __slots__ = ("_moved", "_newest", "_versions", "dropped", "history_ms")
@@ -134,20 +134,20 @@ class VersionedStore:
         else:
             self._versions.put(key, ts, end, [value])
 
-    def delete(self, key: Any, ts: int) -> Version | None:
+    def delete(self, key: Any, ts: int) -> ValueVersion | None:
         """Delete `key` from `ts` (ms) on, and return the version that was valid at `ts`, or None.
 
         >>> prices = hs.open("state").versioned("prices", history="1 hour")
         >>> prices.put("tea", 3, ts=0).stored
         True
         >>> prices.delete("tea", ts=60_000), prices.get("tea"), prices.get("tea", as_of=59_999)
-        (Version(value=3, ts=0, valid_to=None), None, Version(value=3, ts=0, valid_to=60000))
+        (ValueVersion(value=3, ts=0, valid_to=None), None, ValueVersion(value=3, ts=0, valid_to=60000))
         """
         check_time(ts, "versioned store: ts")
         before = self.get(key, as_of=ts)
         return before if self.put(key, None, ts).stored else None
 
-    def get(self, key: Any, as_of: int | None = None) -> Version | None:
+    def get(self, key: Any, as_of: int | None = None) -> ValueVersion | None:
         """Return the version of `key` that is valid at `as_of` (ms; None: the newest), or None.
 
         A time before T - history has an answer only where the newest version of the key is that old: it never expires.
@@ -158,17 +158,17 @@ class VersionedStore:
         """
         newest = self._newest.get(key)
         if newest is not None and (as_of is None or newest[0] <= as_of):
-            return Version(newest[1], newest[0], None)
+            return ValueVersion(newest[1], newest[0], None)
         if as_of is None or as_of < self.stream_time - self.history_ms or as_of < 0:
             return None
         for (_, start, end), value in self._versions.find_sessions(key, as_of + 1, as_of):
             if value is not _DELETED:
-                return Version(value[0], start, end)
+                return ValueVersion(value[0], start, end)
         return None
 
     def versions(
         self, key: Any, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
-    ) -> Iterator[Version]:
+    ) -> Iterator[ValueVersion]:
         """Iterate over the versions of `key` whose validity touches `time_from` to `time_to` (ms, inclusive, None:
         open), oldest first; deletions are no versions.
 
@@ -179,27 +179,27 @@ class VersionedStore:
         [4, 3]
         """
         newest = self._newest.get(key)
-        rows: list[Version] = []
+        rows: list[ValueVersion] = []
         if time_to is None or time_to >= self.stream_time - self.history_ms:
             low = max(0 if time_from is None else time_from, self.stream_time - self.history_ms, 0)
             for (_, start, end), value in self._versions.find_sessions(key, low + 1, time_to):
                 if value is not _DELETED:
-                    rows.append(Version(value[0], start, end))
+                    rows.append(ValueVersion(value[0], start, end))
             rows.sort(key=_BY_TIME)
         if newest is not None and (time_to is None or newest[0] <= time_to):
-            rows.append(Version(newest[1], newest[0], None))
+            rows.append(ValueVersion(newest[1], newest[0], None))
         return reversed(rows) if reverse else iter(rows)
 
-    def items(self) -> Iterator[tuple[Any, Version]]:
+    def items(self) -> Iterator[tuple[Any, ValueVersion]]:
         """Iterate over `(key, newest version)`, by key.
 
         >>> prices = hs.open("state").versioned("prices", history="1 hour")
         >>> prices.put("tea", 3, ts=0).stored
         True
         >>> list(prices.items())
-        [('tea', Version(value=3, ts=0, valid_to=None))]
+        [('tea', ValueVersion(value=3, ts=0, valid_to=None))]
         """
-        return ((key, Version(value, ts, None)) for key, (ts, value) in self._newest.all())
+        return ((key, ValueVersion(value, ts, None)) for key, (ts, value) in self._newest.all())
 
     def advance(self, ts: int) -> None:
         """Move T to `ts` (ms) without a version; an earlier time changes nothing. O(expired).

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
-from .comparing import Case, DifferentResultsError, Program, Result, Rows, Way, last_results
+from .comparing import Case, DifferentResultsError, Program, ResultText, Rows, Way, last_results
 from .crashes import crash_everywhere
 from .elsewhere import elsewhere
 from .ways import cut_anyhow, rescaled
@@ -54,7 +54,7 @@ def check(
             _compare(f"{way}, seed {seed}: {done}", results, expected)
 
 
-def _compare(what: str, results: list[Result], expected: list[Result]) -> None:
+def _compare(what: str, results: list[ResultText], expected: list[ResultText]) -> None:
     actual, wanted = last_results(results), last_results(expected)
     if actual == wanted:
         return

@@ -36,7 +36,7 @@ class DifferentResultsError(AssertionError):
     """
 
 
-class Result(NamedTuple):
+class ResultText(NamedTuple):
     """A result as text: by which columns it is known, and the whole of it. Without columns every result counts."""
 
     known_by: str | None
@@ -46,7 +46,7 @@ class Result(NamedTuple):
 class Way(Protocol):
     """A way to run a program. `str(way)` names it."""
 
-    def results(self, case: Case, dice: random.Random) -> Iterator[tuple[str, list[Result], list[Result]]]:
+    def results(self, case: Case, dice: random.Random) -> Iterator[tuple[str, list[ResultText], list[ResultText]]]:
         """Yield what was done, the results, and the results that are expected."""
 
 
@@ -61,7 +61,7 @@ class Case:
     by: tuple[str, ...] | None = None
     shards: int = 1
     commit_rows: int = 10
-    _whole: list[Result] | None = field(default=None, init=False)
+    _whole: list[ResultText] | None = field(default=None, init=False)
 
     def topology(self) -> Topology:
         """Return the topology; a program that is a function is called, as at the start of a process."""
@@ -73,19 +73,19 @@ class Case:
         plan = self.topology()
         return plan.custom is None or plan.joined is not None
 
-    def run(self, rows: Any, state: Path | None = None, *, flush: bool = True, **options: Any) -> list[Result]:
+    def run(self, rows: Any, state: Path | None = None, *, flush: bool = True, **options: Any) -> list[ResultText]:
         """Run the program, and return its results."""
         options = {"shards": self.shards, "commit_rows": self.commit_rows, "flush": flush and self.flushes, **options}
         return self.texts(self.topology().run(rows, state, **options))
 
     @property
-    def whole(self) -> list[Result]:
+    def whole(self) -> list[ResultText]:
         """The results of one run over all rows, with which other ways are compared."""
         if self._whole is None:
             self._whole = self.run(self.rows)
         return self._whole
 
-    def texts(self, results: Iterable[Mapping[str, Any]]) -> list[Result]:
+    def texts(self, results: Iterable[Mapping[str, Any]]) -> list[ResultText]:
         """Return results as text."""
         plan = self.topology()
         by = self.by
@@ -95,7 +95,7 @@ class Case:
         texts = []
         for row in results:
             known = by is None or (late is not None and row[late] is not None)
-            texts.append(Result(None if known else text_of([row[name] for name in by or ()]), text_of(row)))
+            texts.append(ResultText(None if known else text_of([row[name] for name in by or ()]), text_of(row)))
             if not known and plan.aggregates is not None and all(row[name] is None for name in plan.aggregates.names):
                 texts[-1] = texts[-1]._replace(text="")  # the window is no longer there
         return texts
@@ -143,7 +143,7 @@ def text_of(value: Any) -> str:
     return repr(value)
 
 
-def last_results(results: Iterable[Result]) -> Counter[str]:
+def last_results(results: Iterable[ResultText]) -> Counter[str]:
     """Return the last result of each key and window, or all results, each with how often it is there.
 
     >>> from hybridstore.testing.comparing import Result, last_results

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ..state.directory import State
-from .comparing import Case, Result, Row, at_least_once
+from .comparing import Case, ResultText, Row, at_least_once
 
 
 class Crash(BaseException):
@@ -117,7 +117,7 @@ class CrashEverywhere:
     def __str__(self) -> str:
         return "crash_everywhere()"
 
-    def results(self, case: Case, dice: random.Random) -> Iterator[tuple[str, list[Result], list[Result]]]:
+    def results(self, case: Case, dice: random.Random) -> Iterator[tuple[str, list[ResultText], list[ResultText]]]:
         """Yield the results of two runs that end and start again at each of their commits."""
         for behind in (False, True):
             with case.place() as state:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from changelog.codec import pack
 
 from ..topologies.declare import Topology
-from .comparing import Case, Program, Result
+from .comparing import Case, Program, ResultText
 
 # Far from whole hours; the second is for those who live in the first.
 _ZONES: Final = ("Asia/Kathmandu", "America/St_Johns")
@@ -47,7 +47,7 @@ class Elsewhere:
     def __str__(self) -> str:
         return "elsewhere()"
 
-    def results(self, case: Case, dice: random.Random) -> Iterator[tuple[str, list[Result], list[Result]]]:
+    def results(self, case: Case, dice: random.Random) -> Iterator[tuple[str, list[ResultText], list[ResultText]]]:
         """Yield the results of the whole in another process, and of a state that two processes share."""
         file, name = source_of(case.program)
         options: dict[str, Any] = {"shards": case.shards, "commit_rows": case.commit_rows, "flush": case.flushes}
@@ -60,7 +60,7 @@ class Elsewhere:
         yield f"in another process from {cut / 10} % of the rows on", first + rest, case.whole
 
 
-def _in_another_process(job: dict[str, Any], dice: random.Random) -> Iterator[list[Result]]:
+def _in_another_process(job: dict[str, Any], dice: random.Random) -> Iterator[list[ResultText]]:
     """Return the results of a job on each of its states."""
     zone = _ZONES[time.localtime().tm_gmtoff == 20_700]
     environment = {**os.environ, "PYTHONHASHSEED": str(dice.randint(1, 2**32 - 1)), "TZ": zone, "LC_ALL": "C.UTF-8"}
@@ -72,7 +72,7 @@ def _in_another_process(job: dict[str, Any], dice: random.Random) -> Iterator[li
         lines = answer.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         raise RuntimeError(f"elsewhere: {Path(job['file']).name}: {job['name']}: the process ended with: {lines[-1]}")
     runs = json.loads(answer.stdout.splitlines()[-1])
-    return ([Result(known_by, text) for known_by, text in run] for run in runs)
+    return ([ResultText(known_by, text) for known_by, text in run] for run in runs)
 
 
 def elsewhere() -> Elsewhere:

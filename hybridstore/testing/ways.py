@@ -15,10 +15,10 @@ from ..clock import Duration, duration_ms
 from ..rescaling.door import rescale
 from ..rescaling.report import RescaleError
 from ..topologies.declare import Topology
-from .comparing import Case, Result, Row, Rows, at_least_once
+from .comparing import Case, ResultText, Row, Rows, at_least_once
 
 T = TypeVar("T")
-Outcomes = Iterator[tuple[str, list[Result], list[Result]]]
+Outcomes = Iterator[tuple[str, list[ResultText], list[ResultText]]]
 
 
 # --- orders -----------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class CutAnyhow:
                 yield f"{len(batches)} Arrow batches", case.run(batches, commit_rows=1 << 30), case.whole
             elif number % 3 == 2:
                 with case.place() as state:
-                    at, results = dice.randint(0, 1000), list[Result]()
+                    at, results = dice.randint(0, 1000), list[ResultText]()
                     for rows in (case.parts(at), case.rows):
                         size = dice.randint(1, 30)
                         results += case.run(rows, state, flush=rows is case.rows, commit_rows=size)
@@ -193,7 +193,7 @@ class Rescaled:
         for _ in range(self.times):
             # how many of a thousand rows each number of shards has had in the end
             ends = [*sorted(dice.randint(1, 999) for _ in self.shards[1:]), 1000]
-            results: list[Result] = []
+            results: list[ResultText] = []
             steps, number, before = f"{self.shards[0]} shards", self.shards[0], 0
             with case.place() as state:
                 for step, (shards, end) in enumerate(zip(self.shards, ends, strict=True)):

@@ -38,7 +38,7 @@ from ..topology.duplicates import SEEN, WithoutDuplicates
 from ..topology.joins.declared import Table, Within, joined
 from ..topology.joins.spec import How
 from ..topology.output_rows import columns_of_schema
-from ..topology.plan import END, START, Custom, Emit, Plan, Step
+from ..topology.plan import END, START, Custom, Emit, Plan, PlanStep
 
 _WINDOWS = (TumblingWindows, HoppingWindows, SlidingWindows, SessionWindows)
 RESERVED = (START, END)
@@ -108,7 +108,7 @@ class Steps(Plan):
     ) -> Self:
         if not callable(function):
             raise TypeError(f"{kind}: function: found {type(function).__name__}, expected a function of one row")
-        step = Step(kind, function, schema)
+        step = PlanStep(kind, function, schema)
         if self.joined is not None:
             return replace(self, joined=replace(self.joined, behind=(*self.joined.behind, step)))
         if self.windows is not None or self.custom is not None:

@@ -21,7 +21,7 @@ from ..clock import time_ms
 from ..stores.keys import SCALARS, shown
 from .failures import text_of
 from .null_keys import stored_column, stored_key
-from .plan import ALL, Plan, Step
+from .plan import ALL, Plan, PlanStep
 from .times import ToTime, arrow_list, arrow_times, arrow_to_time, plain_times, same, to_time_of
 
 _PLAIN_KEYS: Final = ({str}, {int})
@@ -188,7 +188,7 @@ def _named(rows: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]:
             yield dict(zip(columns, row, strict=True))
 
 
-def stepped(steps: Sequence[Step], row: Any, number: int) -> Any:
+def stepped(steps: Sequence[PlanStep], row: Any, number: int) -> Any:
     """Return the row that the maps make of a row, None if a filter leaves the row out; `number` is for messages.
 
     Raises what a step raises, with a note, and TypeError for a `map` that returns None.

@@ -47,7 +47,7 @@ _WHOLE_NUMBERS: Final = frozenset({int, NoneType})
 _WHOLE: Final = {"float": 2**24, "double": 2**53}
 
 
-class Kind(NamedTuple):
+class ColumnKind(NamedTuple):
     """The values that a column accepts: its name, types that need no further check, and a function that finds the fault
     of a value of another type.
     """
@@ -81,7 +81,7 @@ class Column(NamedTuple):
     """A column of the output: its name, the values that it accepts, and whether it may be null."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     nullable: bool = True
 
 
@@ -90,12 +90,12 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "dtype") else value
 
 
-def _anything(name: str) -> Kind:
+def _anything(name: str) -> ColumnKind:
     """A type that is not checked here: Spark checks it."""
-    return Kind(name, _NONE, lambda _: True)
+    return ColumnKind(name, _NONE, lambda _: True)
 
 
-def _scalar(name: str) -> Kind:
+def _scalar(name: str) -> ColumnKind:
     types = _TYPES[name]
 
     def fits(value: Any) -> bool:
@@ -105,15 +105,15 @@ def _scalar(name: str) -> Kind:
             return isinstance(value, date) and not isinstance(value, datetime)
         return isinstance(value, tuple(types)) and (name == "boolean" or not isinstance(value, bool))
 
-    return Kind(name, types | _NONE, fits)
+    return ColumnKind(name, types | _NONE, fits)
 
 
-def _integer(bits: int) -> Kind:
+def _integer(bits: int) -> ColumnKind:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    return Kind(_SQL[bits], _NONE, lambda value: type(value) is int and low <= value <= high, (low, high))
+    return ColumnKind(_SQL[bits], _NONE, lambda value: type(value) is int and low <= value <= high, (low, high))
 
 
-def _decimal(precision: int, scale: int) -> Kind:
+def _decimal(precision: int, scale: int) -> ColumnKind:
     def fits(value: Any) -> bool:
         if type(value) is int:
             value = Decimal(value)
@@ -125,17 +125,17 @@ def _decimal(precision: int, scale: int) -> Kind:
             digits, exponent = digits[:-1], exponent + 1
         return exponent >= -scale and (not any(digits) or len(digits) + exponent <= precision - scale)
 
-    return Kind(f"decimal({precision},{scale})", _NONE, fits)
+    return ColumnKind(f"decimal({precision},{scale})", _NONE, fits)
 
 
-def _array(item: Kind) -> Kind:
+def _array(item: ColumnKind) -> ColumnKind:
     def fits(value: Any) -> bool:
         return isinstance(value, list | tuple | set | frozenset) and item.first_unfit(list(value)) is None
 
-    return Kind(f"array<{item.name}>", _NONE, fits, parts=(Column("element", item),))
+    return ColumnKind(f"array<{item.name}>", _NONE, fits, parts=(Column("element", item),))
 
 
-def _map(key: Kind, item: Kind) -> Kind:
+def _map(key: ColumnKind, item: ColumnKind) -> ColumnKind:
     def fits(value: Any) -> bool:
         try:
             entries = dict(value)
@@ -143,10 +143,10 @@ def _map(key: Kind, item: Kind) -> Kind:
             return False
         return key.first_unfit(list(entries)) is None and item.first_unfit(list(entries.values())) is None
 
-    return Kind(f"map<{key.name},{item.name}>", _NONE, fits, parts=(Column("key", key), Column("value", item)))
+    return ColumnKind(f"map<{key.name},{item.name}>", _NONE, fits, parts=(Column("key", key), Column("value", item)))
 
 
-def _struct(columns: Sequence[Column]) -> Kind:
+def _struct(columns: Sequence[Column]) -> ColumnKind:
     names = [column.name for column in columns]
 
     def fits(value: Any) -> bool:
@@ -161,7 +161,7 @@ def _struct(columns: Sequence[Column]) -> Kind:
         return all(column.kind.first_unfit([part]) is None for column, part in zip(columns, parts, strict=True))
 
     name = f"struct<{','.join(f'{column.name}:{column.kind.name}' for column in columns)}>"
-    return Kind(name, _NONE, fits, parts=tuple(columns))
+    return ColumnKind(name, _NONE, fits, parts=tuple(columns))
 
 
 class _Ddl:
@@ -212,7 +212,7 @@ class _Ddl:
             raise self.error()
         return columns
 
-    def kind(self) -> Kind:
+    def kind(self) -> ColumnKind:
         word = self.take().lower()
         if word == "array":
             self.take("<")
@@ -242,7 +242,7 @@ class _Ddl:
         return kind
 
 
-def kind_of(word: str, numbers: Sequence[int] = ()) -> Kind:
+def kind_of(word: str, numbers: Sequence[int] = ()) -> ColumnKind:
     """Return the kind of a type by Spark's name for it; values of an unknown type are not checked."""
     if word in _INTEGERS:
         return _integer(_INTEGERS[word])
@@ -252,7 +252,7 @@ def kind_of(word: str, numbers: Sequence[int] = ()) -> Kind:
     return _anything(word) if name is None else _scalar(name)
 
 
-def _json_kind(kind: Any) -> Kind:
+def _json_kind(kind: Any) -> ColumnKind:
     """The kind of a type as Spark's `jsonValue` has it."""
     if isinstance(kind, str):
         return _Ddl(f"c {kind}").columns()[0].kind
@@ -270,7 +270,7 @@ def _json_columns(struct: dict[str, Any]) -> list[Column]:
     return [Column(field["name"], _json_kind(field["type"]), field["nullable"]) for field in struct["fields"]]
 
 
-def _arrow_kind(kind: Any) -> Kind:
+def _arrow_kind(kind: Any) -> ColumnKind:
     import pyarrow.types as t
 
     if t.is_integer(kind):

@@ -26,7 +26,7 @@ NullKeys = Literal["skip", "group"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """A function on rows: a `map` returns a row, a `filter` whether to keep the row.
 
     `schema` declares the columns of the rows that a `map` returns; None: they are not declared.
@@ -92,7 +92,7 @@ class Plan:
 
     key: tuple[str, ...]
     timestamp: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PlanStep, ...] = ()
     windows: Windows | None = None
     retention_ms: int | None = None
     aggregates: Combined | None = None
@@ -110,7 +110,7 @@ class Plan:
     kept: tuple[str, ...] | None = None
 
     @property
-    def pending(self) -> tuple[Step, ...]:
+    def pending(self) -> tuple[PlanStep, ...]:
         """The steps that are still to run on the rows that arrive."""
         return () if self.stepped else self.steps
 

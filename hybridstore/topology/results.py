@@ -44,7 +44,7 @@ class Result(NamedTuple):
     ts: int
 
 
-class Columns(NamedTuple):
+class ResultColumns(NamedTuple):
     """Results by column: an Arrow array or a list per key column, window bounds in ms, and a column per aggregate."""
 
     keys: list[Any]
@@ -53,7 +53,7 @@ class Columns(NamedTuple):
     aggregates: list[Any]
 
 
-Results = list[Result] | Columns
+Results = list[Result] | ResultColumns
 
 
 class Late(NamedTuple):
@@ -146,7 +146,7 @@ def unknown_out(results: Results, since: Mapping[int, int]) -> Results:
     """Return results with None for each aggregate (by its place) in windows that begin at or before a time (ms),
     because the aggregate did not exist then. O(results).
     """
-    if not isinstance(results, Columns):
+    if not isinstance(results, ResultColumns):
         return [_unknown_out_of(result, since) for result in results]
     starts = listed(results.starts)
     aggregates = list(results.aggregates)
@@ -165,7 +165,7 @@ def _unknown_out_of(result: Result, since: Mapping[int, int]) -> Result:
 
 def with_given_keys(plan: Plan, results: Results) -> Results:
     """Return results whose keys are stored as text (`null_keys`) with the keys that rows came with. O(results)."""
-    if not isinstance(results, Columns):
+    if not isinstance(results, ResultColumns):
         keys = given_keys(result.key for result in results)
         return [result._replace(key=key) for result, key in zip(results, keys, strict=True)]
     (texts,) = results.keys
@@ -180,7 +180,7 @@ def tabled(plan: Plan, results: Results, times: TimeForm) -> ResultTable:
     Raises OverflowError for a bound beyond datetime, if times are returned as datetimes. O(results).
     """
     names, bounded = [*plan.key, *plan.bounds, *plan.combined.names], bool(plan.bounds)
-    if isinstance(results, Columns):
+    if isinstance(results, ResultColumns):
         if bounded:
             _check_bounds(times, results.ends)
         bounds = [results.starts, results.ends] if bounded else []

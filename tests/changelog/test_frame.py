@@ -10,7 +10,7 @@ from changelog.frame import (
     HEADER_BYTES,
     MAGIC,
     MUTATIONS,
-    Commit,
+    CommitFrame,
     decode_commit,
     encode,
     encode_commit,
@@ -18,7 +18,7 @@ from changelog.frame import (
 )
 
 SEED = 0xC0FFEE
-COMMITTED = Commit(7, bytes(range(16)), {19: 12}, 1_700_000_000_000, {1: 5, 2: -1}, {})
+COMMITTED = CommitFrame(7, bytes(range(16)), {19: 12}, 1_700_000_000_000, {1: 5, 2: -1}, {})
 
 
 def split(raw: bytes) -> tuple[bytes, bytes]:

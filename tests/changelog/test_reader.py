@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from changelog.errors import CorruptFrameError, ForeignFileError, UnsupportedVersionError
-from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.frame import COMMIT, MUTATIONS, CommitFrame, encode, encode_commit
 from changelog.identity import Identity
 from changelog.reader import SegmentReader, Tail
 from changelog.segment import HEADER_BYTES, SegmentHeader, seed_of, segment_name
@@ -16,7 +16,7 @@ SEED = seed_of(HEADER)
 
 
 def commit(version: int) -> bytes:
-    return encode_commit(Commit(version, bytes([version] * 16), {19: 1}, 0, {}, {}))
+    return encode_commit(CommitFrame(version, bytes([version] * 16), {19: 1}, 0, {}, {}))
 
 
 def frames(*bodies: tuple[int, bytes], first: int = 0) -> list[bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from changelog.files import AppendFile, Files
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import SegmentReader
@@ -17,8 +17,8 @@ from changelog.writer import ChangelogWriter, StatePoisonedError
 STORE = Identity(bytes(range(16)))
 
 
-def commit(version: int) -> Commit:
-    return Commit(version, bytes([version] * 16), {19: 1}, 0, {}, {})
+def commit(version: int) -> CommitFrame:
+    return CommitFrame(version, bytes([version] * 16), {19: 1}, 0, {}, {})
 
 
 def body(text: str) -> bytes:

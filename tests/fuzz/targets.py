@@ -24,7 +24,7 @@ from pathlib import Path
 
 from changelog.codec import unpack
 from changelog.errors import HybridStoreError
-from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.frame import COMMIT, MUTATIONS, CommitFrame, encode, encode_commit
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.mutation import mutations
@@ -117,7 +117,7 @@ def made_up(data: bytes, scratch: Path) -> None:
             continue
         version += 1
         digest = chain(digest, [body])
-        commit = encode_commit(Commit(version, digest, {19: 1}, version * 1000, {}, {}))
+        commit = encode_commit(CommitFrame(version, digest, {19: 1}, version * 1000, {}, {}))
         for kind, content in ((MUTATIONS, body), (COMMIT, commit)):
             raw += encode(kind, sequence, content, seed_of(header))
             sequence += 1

@@ -15,7 +15,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.inspection.commands.stat import measure
-from hybridstore.inspection.commands.verify import Verifier, _steady
+from hybridstore.inspection.commands.verify import PlaceVerifier, _steady
 from hybridstore.progress import Progress
 from hybridstore.reading.places import resolve
 from hybridstore.reading.scan import Selection
@@ -103,7 +103,7 @@ def test_every_look_beside_a_writer_that_is_killed_is_right(tmp_path: Path, seed
             look(view_of(path))
         (place,) = resolve(path)
         with Progress("", 0, shown=False) as progress:
-            verifier = Verifier(place, progress, full=True)
+            verifier = PlaceVerifier(place, progress, full=True)
             verifier.run()
         assert verifier.faults == []
 

@@ -15,7 +15,7 @@ import pytest
 import hybridstore as hs
 from changelog.codec import pack
 from hybridstore.inspection.commands.stat import measure
-from hybridstore.inspection.commands.verify import Verifier
+from hybridstore.inspection.commands.verify import PlaceVerifier
 from hybridstore.progress import Progress
 from hybridstore.reading import view
 from hybridstore.reading.differences import compare
@@ -142,7 +142,7 @@ def test_a_full_verification_follows_a_round_and_a_bucket(states: list[Path], mo
     peaks = []
     for path in (states[0], *states):
         (place,) = resolve(path)
-        verifier = Verifier(place, Progress("", 0, shown=False), full=True)
+        verifier = PlaceVerifier(place, Progress("", 0, shown=False), full=True)
         tracemalloc.start()
         assert verifier.run().checkpoints == 1
         peaks.append(tracemalloc.get_traced_memory()[1])

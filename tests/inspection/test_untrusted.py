@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from changelog.codec import pack
-from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.frame import COMMIT, MUTATIONS, CommitFrame, encode, encode_commit
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import SegmentHeader, seed_of, segment_name
@@ -178,7 +178,7 @@ def test_made_up_mutations_in_sound_frames(
         digest = chain(digest, [body])
         for kind, content in (
             (MUTATIONS, body),
-            (COMMIT, encode_commit(Commit(number, digest, {}, 0, {1: 5, 2: 5}, {}))),
+            (COMMIT, encode_commit(CommitFrame(number, digest, {}, 0, {1: 5, 2: 5}, {}))),
         ):
             data += encode(kind, sequence, content, seed_of(header))
             sequence += 1

@@ -8,7 +8,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection.commands.verify import Verifier
+from hybridstore.inspection.commands.verify import PlaceVerifier
 from hybridstore.progress import Progress
 from hybridstore.reading.places import resolve
 from hybridstore.state.opening import Tuning
@@ -37,7 +37,7 @@ def build(path: Path, seed: int) -> None:
 
 def faults(path: Path, *, full: bool = False, quick: bool = False) -> list[Fault]:
     (place,) = resolve(path)
-    verifier = Verifier(place, Progress("", 0, shown=False), full=full, quick=quick)
+    verifier = PlaceVerifier(place, Progress("", 0, shown=False), full=full, quick=quick)
     verifier.run()
     return verifier.faults
 

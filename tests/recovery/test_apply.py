@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from changelog.codec import pack
 from changelog.errors import ChangelogError
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.mutation import ARITY, DELETE, EVICT, PUT, PUT_AT, PUT_COLUMNS, SET, TIME, mutations
-from changelog.reader import Version
+from changelog.reader import LoggedVersion
 from changelog.segment import Position
 from recovery.apply import apply_version
 
@@ -55,9 +55,9 @@ class Host:
         return self.stores[number]
 
 
-def version_of(flat: list[Any]) -> Version:
+def version_of(flat: list[Any]) -> LoggedVersion:
     body = b"\xdd" + len(flat).to_bytes(4, "big") + b"".join(map(pack, flat))
-    return Version(Commit(1, bytes(16), {}, 0, {1: 5}, {}), [body], len(body), 0, Position(1, 0, 0))
+    return LoggedVersion(CommitFrame(1, bytes(16), {}, 0, {1: 5}, {}), [body], len(body), 0, Position(1, 0, 0))
 
 
 # a mutation, how often it stands there in a row, and whether another store's stands between

@@ -24,7 +24,7 @@ from changelog.codec import pack
 from changelog.segment import segment_name
 from hybridstore.cli import run
 from hybridstore.errors import HybridStoreError
-from hybridstore.inspection.commands.verify import Verifier
+from hybridstore.inspection.commands.verify import PlaceVerifier
 from hybridstore.progress import Progress
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
@@ -436,7 +436,7 @@ def test_damage(prepared: Path, tmp_path: Path, name: str) -> None:
     files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     plan = hs.inspect(path).restart()
     (place,) = resolve(path)
-    verifier = Verifier(place, Progress("", 0, shown=False))
+    verifier = PlaceVerifier(place, Progress("", 0, shown=False))
     verifier.run()
     assert tuple(name_of(path, fault.file) for fault in verifier.faults) == row.verify
     answers = {reader: answer_of(READERS[reader], path) for reader in LOOKING}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from recovery.layout import LogName, log_name
 from recovery.line import EMPTY, Step
-from recovery.rule import NOTE, Lost, Run, Runs, Standing, begun, counting, counts
+from recovery.rule import NOTE, CountingObjects, Lost, Run, Runs, begun, counting, counts
 
 STEPS = 150
 Load = Callable[["Objects", Runs, int], Step]
@@ -57,7 +57,7 @@ class Objects:
 
 
 def by_the_rule(objects: Objects, runs: Runs, version: int) -> Step:
-    standing = Standing(objects.log, runs)
+    standing = CountingObjects(objects.log, runs)
     line = list(standing.line(version, lambda name: objects.log[name][0]))
     for (_, parent), (name, _) in itertools.pairwise(line):
         assert objects.log[name][1] == parent
@@ -240,24 +240,24 @@ def test_a_successor_names_the_attempt_that_counts() -> None:
     won, winner = named(2, 4, step, 3)
     last, _ = named(3, 5, winner, 4)
     names = {each.name: each.parent for each in (first, lost, won, last)}
-    standing = Standing(names, (Run(1, 0),))
+    standing = CountingObjects(names, (Run(1, 0),))
     # the last version settles which attempt of the one before it counts, whoever asks for that
     assert [name for name, _ in standing.line(2, names.__getitem__)] == [won.name, first.name]
-    alone = Standing([first.name, lost.name, won.name], (Run(1, 0),))
+    alone = CountingObjects([first.name, lost.name, won.name], (Run(1, 0),))
     assert [name for name, _ in alone.line(2, names.__getitem__)] == [lost.name, first.name]
     assert [name for name, _ in standing.line(3, names.__getitem__)] == [last.name, won.name, first.name]
     assert [name for name, _ in standing.line(3, names.__getitem__, base=2)] == [last.name]
     assert standing.differing() == 1
     del names[won.name]
     with pytest.raises(Lost, match="version 2") as raised:
-        list(Standing(names, (Run(1, 0),)).line(3, names.__getitem__))
+        list(CountingObjects(names, (Run(1, 0),)).line(3, names.__getitem__))
     assert (raised.value.step, raised.value.child) == (winner, last.name)
 
 
 def test_a_note_ranks_below_every_attempt() -> None:
     first, step = named(1, 1, EMPTY, 1)
     noted = LogName(1, 1, NOTE, "ffffffff")
-    standing = Standing([noted, first.name, LogName(2, 1, NOTE, "00000003")], (Run(1, 0),))
+    standing = CountingObjects([noted, first.name, LogName(2, 1, NOTE, "00000003")], (Run(1, 0),))
     assert standing.top(2, {first.name: EMPTY}.__getitem__) == first.name
     assert (standing.has(2), standing.has(3), standing.newest) == (True, False, 2)
     assert standing.parent(step) == first.name

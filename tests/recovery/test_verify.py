@@ -9,7 +9,7 @@ import pytest
 
 import hybridstore as hs
 from changelog.codec import pack
-from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.frame import COMMIT, MUTATIONS, CommitFrame, encode, encode_commit
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import HEADER_BYTES, SegmentHeader, seed_of, segment_name
@@ -160,7 +160,7 @@ def test_progress_tells_every_byte_and_no_file_is_mapped(path: Path, monkeypatch
 def test_what_checksums_vouch_for_is_unpacked_when_asked(tmp_path: Path) -> None:
     header = SegmentHeader(Identity(bytes(range(16))), 1, 0, EMPTY_DIGEST).encode()
     body = b"\xdd\0\0\0\x02" + pack([12, "no such op"])[1:]
-    commit = encode_commit(Commit(1, chain(EMPTY_DIGEST, [body]), {12: 1}, 0, {}, {}))
+    commit = encode_commit(CommitFrame(1, chain(EMPTY_DIGEST, [body]), {12: 1}, 0, {}, {}))
     raw = header + encode(MUTATIONS, 0, body, seed_of(header)) + encode(COMMIT, 1, commit, seed_of(header))
     (tmp_path / "changelog").mkdir()
     (tmp_path / "changelog" / segment_name(1)).write_bytes(raw)
@@ -174,7 +174,7 @@ def test_records_that_a_commit_counts_wrongly_are_a_fault_when_unpacked(tmp_path
     header = SegmentHeader(Identity(bytes(range(16))), 1, 0, EMPTY_DIGEST).encode()
     body = b"\xdd\0\0\0\x04" + pack([23, ["a", "b"], [1, 2], None])[1:]
     for counts, faults in (({23: 2}, 0), ({23: 1}, 1), ({17: 2}, 1), ({}, 1)):
-        commit = encode_commit(Commit(1, chain(EMPTY_DIGEST, [body]), counts, 0, {}, {}))
+        commit = encode_commit(CommitFrame(1, chain(EMPTY_DIGEST, [body]), counts, 0, {}, {}))
         raw = header + encode(MUTATIONS, 0, body, seed_of(header)) + encode(COMMIT, 1, commit, seed_of(header))
         (tmp_path / "changelog").mkdir(exist_ok=True)
         (tmp_path / "changelog" / segment_name(1)).write_bytes(raw)

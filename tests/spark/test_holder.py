@@ -26,7 +26,7 @@ from pyspark import cloudpickle
 
 import hybridstore as hs
 from hybridstore.spark import exchange, placement, shipped, worker
-from hybridstore.spark.exchange import Place
+from hybridstore.spark.exchange import SocketFolder
 from hybridstore.spark.placement import hand_over, holder_name, holder_names
 from hybridstore.spark.shard.cache import CACHE
 from hybridstore.spark.sharding import SHARD_COLUMN
@@ -349,15 +349,15 @@ def test_a_holder_ends_with_the_process_it_works_for(tmp_path: Path, monkeypatch
 
 
 def test_only_the_same_user_meets_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(tmp_path / "meet")
+    place = SocketFolder(tmp_path / "meet")
     assert stat.S_IMODE(place.path.stat().st_mode) == 0o700
     place.path.chmod(0o755)
     with pytest.raises(PermissionError, match="expected a folder that only user"):
-        Place(place.path)
+        SocketFolder(place.path)
     place.path.chmod(0o700)
     (tmp_path / "link").symlink_to(place.path)
     with pytest.raises(PermissionError):
-        Place(tmp_path / "link")
+        SocketFolder(tmp_path / "link")
     with place.listen("x-y-0"):
         place.connect("x-y-0", 1.0).close()
         monkeypatch.setattr(exchange, "peer", lambda connection: (1, os.geteuid() + 1))
@@ -366,7 +366,7 @@ def test_only_the_same_user_meets_in_the_folder(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_killed_holders_left_is_swept(tmp_path: Path) -> None:
-    place = Place(tmp_path / "meet")
+    place = SocketFolder(tmp_path / "meet")
     alive = place.lock("a-a-0")
     dead = place.lock("b-b-0")
     assert alive is not None
@@ -426,7 +426,7 @@ def test_a_holder_that_nobody_can_reach_ends_and_leaves_what_is_not_its_own(tmp_
     ((name, process),) = placement._started
     if what == "folder":
         shutil.rmtree(job.place.path)
-        job.place = Place(job.place.path)
+        job.place = SocketFolder(job.place.path)
         other = job.place.lock(name)  # as another worker that starts the next holder
         listener = job.place.listen(name)
     else:
@@ -484,7 +484,7 @@ def test_a_worker_lets_go_of_its_shards_when_a_holder_has_them(tmp_path: Path, m
         folder = str(tmp_path / "state")
         return sum(path.startswith(folder) for path, _ in CACHE._entries)
 
-    monkeypatch.setattr(placement, "Place", lambda: job.place)
+    monkeypatch.setattr(placement, "SocketFolder", lambda: job.place)
     assert task("worker") == 1
     assert task("holder") == 0
     assert job.metrics()["placement"] == "holder"

@@ -23,7 +23,7 @@ from changelog.segment import HEADER_BYTES, decode_header
 from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.errors import HybridStoreError
-from hybridstore.inspection.commands.verify import Verifier
+from hybridstore.inspection.commands.verify import PlaceVerifier
 from hybridstore.progress import Progress
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
@@ -216,7 +216,7 @@ def test_damage(made_query: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(made_query, root)
     row.damage(root)
     (place,) = resolve(root / SHARD)
-    verifier = Verifier(place, Progress("", 0, shown=False))
+    verifier = PlaceVerifier(place, Progress("", 0, shown=False))
     verifier.run()
     # What a reader from outside opens: the follower, the data source, a command.
     answers = {reader: answer_of(read, root, row.newest) for reader, read in OUTSIDE.items()}

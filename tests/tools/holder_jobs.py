@@ -14,7 +14,7 @@ from pyspark import accumulators, cloudpickle
 
 from hybridstore.spark import StateStoreId, exchange, placement, shipped
 from hybridstore.spark.contract import Batch
-from hybridstore.spark.exchange import Place
+from hybridstore.spark.exchange import SocketFolder
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.location import Location, locate
 from hybridstore.spark.placement import hand_over, holder_name
@@ -45,7 +45,7 @@ class Job:
         policy: CheckpointPolicy = POLICY,
     ) -> None:
         (root / "state").mkdir(exist_ok=True)
-        self.place = Place(root / "meet")
+        self.place = SocketFolder(root / "meet")
         self.run = run
         self.claims: dict[str, Claim] = {}
         operator = Operator(

@@ -11,7 +11,7 @@ from typing import Any
 import hybridstore as hs
 from hybridstore import cli
 from hybridstore.errors import HybridStoreError
-from hybridstore.inspection.commands.verify import Verifier
+from hybridstore.inspection.commands.verify import PlaceVerifier
 from hybridstore.progress import Progress
 from hybridstore.reading.places import resolve
 
@@ -40,7 +40,7 @@ def planned(path: Path) -> int:
 def verified(path: Path) -> None:
     """Verify names every fault, also those that no reader meets."""
     for place in resolve(path):
-        verifier = Verifier(place, Progress("", 0, shown=False))
+        verifier = PlaceVerifier(place, Progress("", 0, shown=False))
         verifier.run()
         if verifier.faults:
             raise RefusedError(str(verifier.faults[0]))

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from typing import Any
 
-from ...reading.scan import Count
+from ...reading.scan import RecordCount
 from ...reading.texts import Shown
 from .. import options as o
 from ..look import Look
@@ -74,7 +74,7 @@ def _operators(look: Look) -> None:
                     "operator": view.place.operator,
                     "store": store.name,
                     "kind": store.kind,
-                    "records": Count(0, True),
+                    "records": RecordCount(0, True),
                     "parameters": parameters_text(store.parameters),
                 },
             )
@@ -83,7 +83,7 @@ def _operators(look: Look) -> None:
     look.out.rows(rows, ["operator", "store", "kind", "records", "parameters"])
 
 
-def summed(counts: Iterable[Count]) -> Count:
+def summed(counts: Iterable[RecordCount]) -> RecordCount:
     """Return the sum of numbers of records, which is exact if all are."""
     counts = list(counts)
-    return Count(sum(count.records for count in counts), all(count.exact for count in counts))
+    return RecordCount(sum(count.records for count in counts), all(count.exact for count in counts))

@@ -10,7 +10,7 @@ from typing import Any
 
 from changelog.changes import Change
 
-from ...reading.changes import Logged, Story
+from ...reading.changes import ChangedVersion, Story
 from ...reading.places import Place
 from ...reading.texts import say
 from ...reading.view import signature
@@ -58,7 +58,7 @@ def run(look: Look, given: Namespace) -> int:
     first, last = o.maybe_time(given.since), o.maybe_time(given.until)
     faults: list[str] = []
 
-    def wanted(logged: Logged) -> bool:
+    def wanted(logged: ChangedVersion) -> bool:
         wall = logged.commit.wall_ms
         return (first is None or wall >= first) and (last is None or wall <= last)
 
@@ -97,7 +97,7 @@ def run(look: Look, given: Namespace) -> int:
     return look.finish(o.FINE, faults)
 
 
-def _rows(story: Story, logged: Logged, given: Namespace, iso: bool) -> Iterator[dict[str, Any]]:
+def _rows(story: Story, logged: ChangedVersion, given: Namespace, iso: bool) -> Iterator[dict[str, Any]]:
     commit = logged.commit
     if given.commits:
         yield {

@@ -56,7 +56,7 @@ def write_view(view: View, target: Storage) -> None:
 _ADVICE: Final = re.compile(r",? or make a directory of what can be read with `hybridstore inspect repair`")
 
 
-class Step(NamedTuple):
+class RepairStep(NamedTuple):
     """One step of a repair: the action (keep, cut, drop or fold), the file, bytes kept, bytes lost, and the reason."""
 
     what: str
@@ -137,27 +137,29 @@ def _lost(place: Place, version: int, why: str) -> str:
     return f"{versions} lost" + (f": {_ADVICE.sub('', why)}" if why else "")
 
 
-def repair_steps(view: View, older: bool = False) -> list[Step]:
+def repair_steps(view: View, older: bool = False) -> list[RepairStep]:
     """Return the steps that make a new directory of the readable data: sound checkpoints, and the changelog up to the
     view's version; with `older` (see `salvaged`) only that version.
     """
     storage, root = view.place.storage, view.place.path
     if root is None:
-        return [Step("fold", Path(storage.url), 0, 0, "of a state on an object store only the newest version is kept")]
+        return [
+            RepairStep("fold", Path(storage.url), 0, 0, "of a state on an object store only the newest version is kept")
+        ]
     if older:
         why = "the newest checkpoint does not belong to the changelog: only the newest version is kept"
-        return [Step("fold", root, 0, bytes_below(root), why)]
+        return [RepairStep("fold", root, 0, bytes_below(root), why)]
     steps = []
     for name in list_checkpoints(storage):
         path = root / str(name)
         size = path.stat().st_size
         if name.version > view.version:
             steps.append(
-                Step("drop", path, 0, size, f"later than version {view.version}, the last that can be reached")
+                RepairStep("drop", path, 0, size, f"later than version {view.version}, the last that can be reached")
             )
             continue
         fault = _fault(storage, str(name))
-        steps.append(Step("drop", path, 0, size, fault) if fault else Step("keep", path, size, 0, ""))
+        steps.append(RepairStep("drop", path, 0, size, fault) if fault else RepairStep("keep", path, size, 0, ""))
     kept = [f"{CHECKPOINTS}/{step.path.name}" for step in steps if step.what == "keep"]
     positions = [PageCheckpoint(storage, name).meta.position for name in kept]
     oldest = min((position.segment for position in positions), default=0)
@@ -166,7 +168,7 @@ def repair_steps(view: View, older: bool = False) -> list[Step]:
         size = sum(step.kept + step.lost for step in steps) + sum(
             name.stat().st_size for name in (root / LOG).iterdir()
         )
-        return [Step("fold", root, 0, size, "of a shard only the newest version is kept, as a state directory")]
+        return [RepairStep("fold", root, 0, size, "of a shard only the newest version is kept, as a state directory")]
     steps += _log_steps(line.walk(None), view.version, oldest)
     ends = {int(step.path.stem): step for step in steps if step.path.parent.name == CHANGELOG and step.what != "drop"}
     newest = max(ends, default=0)
@@ -176,7 +178,7 @@ def repair_steps(view: View, older: bool = False) -> list[Step]:
     if broken or not ends or (min(ends) > 1 and not positions):
         # The damage is before the newest sound checkpoint's position: the state can be restored, its history cannot.
         why = "the changelog behind the checkpoints, or what they hold, is damaged: only the newest version is kept"
-        return [Step("fold", root, 0, sum(step.kept + step.lost for step in steps), why)]
+        return [RepairStep("fold", root, 0, sum(step.kept + step.lost for step in steps), why)]
     return steps
 
 
@@ -193,7 +195,7 @@ def _fault(storage: Storage, name: str) -> str:
     return ""
 
 
-def _log_steps(walk: Walk, version: int, oldest: int) -> list[Step]:
+def _log_steps(walk: Walk, version: int, oldest: int) -> list[RepairStep]:
     """Return how much of each segment leads to `version`. Segments before `oldest` are not needed."""
     ends: dict[Path, int] = {}
     why: dict[Path, str] = {}
@@ -211,19 +213,19 @@ def _log_steps(walk: Walk, version: int, oldest: int) -> list[Step]:
             ends[path] = item.position.offset
     if walk.cut is not None:
         why.setdefault(Path(walk.cut.path), walk.cut.reason)
-    steps: list[Step] = []
+    steps: list[RepairStep] = []
     for segment in walk.segments:
         size = segment.path.stat().st_size
         whole = segment.path not in why and segment.first in walk.sizes
         end = size if whole else ends.get(segment.path, 0)
         if segment.first < oldest:
-            steps.append(Step("drop", segment.path, 0, size, "no retained checkpoint needs it"))
+            steps.append(RepairStep("drop", segment.path, 0, size, "no retained checkpoint needs it"))
         elif whole:
-            steps.append(Step("keep", segment.path, size, 0, ""))
+            steps.append(RepairStep("keep", segment.path, size, 0, ""))
         elif end:
-            steps.append(Step("cut", segment.path, end, size - end, why[segment.path]))
+            steps.append(RepairStep("cut", segment.path, end, size - end, why[segment.path]))
         else:
-            steps.append(Step("drop", segment.path, 0, size, why.get(segment.path, "cannot be read")))
+            steps.append(RepairStep("drop", segment.path, 0, size, why.get(segment.path, "cannot be read")))
     return steps
 
 
@@ -302,7 +304,7 @@ def bytes_below(root: Path) -> int:
     return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
 
 
-def _copy(view: View, steps: list[Step], storage: Storage) -> None:
+def _copy(view: View, steps: list[RepairStep], storage: Storage) -> None:
     if any(step.what == "fold" for step in steps) or not isinstance(storage, LocalStorage):
         write_view(view, storage)
         return

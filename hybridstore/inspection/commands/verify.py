@@ -30,7 +30,7 @@ from ..look import Look
 from ..show.output import counted
 
 
-class Verifier:
+class PlaceVerifier:
     """Checks one place. `run` adds each fault to `faults`; damage never raises an exception.
 
     `void` counts the objects of a shard that were written by older runs and do not count."""
@@ -188,11 +188,11 @@ def _relative(file: str, location: str) -> str:
     return file
 
 
-def _steady(place: Place, progress: Progress, quick: bool, full: bool) -> tuple[Verifier, Checked]:
+def _steady(place: Place, progress: Progress, quick: bool, full: bool) -> tuple[PlaceVerifier, Checked]:
     """Verify a place. If there are faults and a writer changed files meanwhile, verify again."""
     for _ in range(3):
         before = signature(place)
-        verifier = Verifier(place, progress, quick=quick, full=full)
+        verifier = PlaceVerifier(place, progress, quick=quick, full=full)
         checked = verifier.run()
         if not verifier.faults or signature(place) == before:
             break

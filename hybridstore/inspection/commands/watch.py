@@ -14,7 +14,7 @@ from ...reading.versions import reach
 from ...state.policy import SPEED, Logged, commit_seconds
 from .. import options as o
 from ..look import Look
-from ..query import Whole, wholes
+from ..query import OperatorNumbers, wholes
 from ..show.output import size_cell
 from .metrics import rows_of
 
@@ -113,7 +113,7 @@ def _query(look: Look, given: Namespace) -> int:
     return look.finish()
 
 
-def _rates(whole: Whole, before: Whole, seconds: float) -> dict[str, Any]:
+def _rates(whole: OperatorNumbers, before: OperatorNumbers, seconds: float) -> dict[str, Any]:
     return {
         "operator": whole.operator,
         "batch": whole.batch,

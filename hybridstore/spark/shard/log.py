@@ -14,14 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from changelog.errors import HybridStoreError
-from changelog.frame import Commit
+from changelog.frame import CommitFrame
 from changelog.identity import Identity
 from changelog.outlook import Outlook
 from changelog.storage import Storage
 from recovery.attempts import Absent, AttemptLine
 from recovery.layout import LogName
 from recovery.line import Step
-from recovery.rule import NOTE, Lost, Runs, Standing, note
+from recovery.rule import NOTE, CountingObjects, Lost, Runs, note
 from recovery.shard_log import METRICS, SINCE, ShardLog
 
 from ...state.policy import Logged
@@ -42,7 +42,7 @@ class Since(NamedTuple):
     totals: dict[str, int] | None = None
 
     @classmethod
-    def of(cls, commit: Commit) -> Since:
+    def of(cls, commit: CommitFrame) -> Since:
         """Return the numbers of a commit. A commit of another writer without these numbers counts as the begin of a
         checkpoint.
         """
@@ -135,7 +135,7 @@ class AttemptLog:
         """Raise SkippedBatchError unless an object or a note of the batch before a version exists. One list."""
         names = self.objects.names(version - 1)
         self._check_run(runs, run_id, names)
-        if not Standing(names, runs).has(version) and not self.lenient():
+        if not CountingObjects(names, runs).has(version) and not self.lenient():
             raise self._skipped(version, version, version - 1)
 
     def was_called_twice(self, version: int) -> bool:

@@ -18,7 +18,7 @@ from recovery.ladder import checked
 from recovery.layout import CHECKPOINTS, LOG, PACKS, LogName, damage_name, list_checkpoints
 from recovery.line import Step
 from recovery.prune import collect_packs
-from recovery.rule import Lost, Runs, Standing, counts, launch_of, note_of
+from recovery.rule import CountingObjects, Lost, Runs, counts, launch_of, note_of
 from recovery.runs import newest_claim
 from recovery.shard_log import encode_note
 
@@ -64,7 +64,7 @@ def prune(log: AttemptLog, runs: Runs, kept: Kept, parents: dict[LogName, Step])
         names = log.objects.names()
         if claim is None or claim.launch != runs[-1].launch or any(name.launch > claim.launch for name in names):
             return []
-        standing = Standing(names, runs)
+        standing = CountingObjects(names, runs)
         needed = kept.needed(standing.newest)
         greatest = [tried[0] for tried in standing.attempts.values()]
         outlook.fetch([str(name) for name in greatest if name not in parents], whole=0, head=HEADER_BYTES)
@@ -89,7 +89,7 @@ def prune(log: AttemptLog, runs: Runs, kept: Kept, parents: dict[LogName, Step])
         outlook.end()
 
 
-def _line_down(standing: Standing, parent_of: Callable[[LogName], Step]) -> dict[int, str]:
+def _line_down(standing: CountingObjects, parent_of: Callable[[LogName], Step]) -> dict[int, str]:
     """Return the digests of the line that counts, by version, from the newest down to the first gap."""
     line: dict[int, str] = {}
     with suppress(Lost, FileNotFoundError, HybridStoreError):
@@ -99,7 +99,7 @@ def _line_down(standing: Standing, parent_of: Callable[[LogName], Step]) -> dict
 
 
 def _meetings(
-    standing: Standing, line: dict[int, str], reached: int, parent_of: Callable[[LogName], Step]
+    standing: CountingObjects, line: dict[int, str], reached: int, parent_of: Callable[[LogName], Step]
 ) -> Iterator[int]:
     """Yield the versions at which the greatest attempts of loadable versions meet the line, if they are not on it: 0
     for an attempt that begins the shard. One call of `parent_of` for each object beside the line.
@@ -139,7 +139,7 @@ def _superfluous(
     return removed, oldest, max(sound, default=0)
 
 
-def _quiet(log: AttemptLog, standing: Standing, reached: int, needed: int) -> list[LogName]:
+def _quiet(log: AttemptLog, standing: CountingObjects, reached: int, needed: int) -> list[LogName]:
     """Return the notes that are not needed: those below an object that lies below every loadable version, and those up
     to `needed`, which one new note then spans.
     """

@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
-from changelog.frame import Commit
-from changelog.reader import Version
+from changelog.frame import CommitFrame
+from changelog.reader import LoggedVersion
 from changelog.segment import Position
 from changelog.storage import Storage
 from recovery.attempts import Absent, AttemptLine
@@ -50,7 +50,7 @@ MEASURE_RECORDS: int = 1000
 KEPT_PARENTS: int = 512
 
 
-class Reached(NamedTuple):
+class LoadedVersion(NamedTuple):
     """The place of the stores in a process's memory.
 
     step      the step of their newest object
@@ -71,7 +71,7 @@ class Loaded(NamedTuple):
     """
 
     kind: str
-    reached: Reached
+    reached: LoadedVersion
     checkpoint: CheckpointReader | None = None
     replayed: Logged = Logged()
     seconds: float = 0.0
@@ -81,11 +81,11 @@ class Loaded(NamedTuple):
     def of(cls, opened: OpenVersion) -> Loaded:
         """Return how a version was opened for reading."""
         kind = "checkpoint" if opened.reader is not None else "changelog" if opened.tail.commits else "empty"
-        reached = Reached(opened.step, opened.number, since=Since(opened.tail))
+        reached = LoadedVersion(opened.step, opened.number, since=Since(opened.tail))
         return cls(kind, reached, opened.reader, opened.tail)
 
 
-class Steps:
+class Atomic:
     """A `with` block around code that changes the stores of a shard in steps; `broken` after an exception in it.
 
     A method of the shard would be part of a cycle with the shard's checkpoints.
@@ -114,7 +114,7 @@ class _Counter:
         self.replayed = Logged()
         self.since: Since | None = None
 
-    def __call__(self, version: Version) -> None:
+    def __call__(self, version: LoggedVersion) -> None:
         """A version was applied."""
         commit = version.commit
         self.replayed = self.replayed.plus(Logged.of(1, version.size, commit.records, self._group.kinds))
@@ -129,12 +129,12 @@ class Shard:
     def __init__(self, storage: Storage, policy: CheckpointPolicy, sizes: Sizes, *, debug: bool = False) -> None:
         self._bodies: list[bytes] = []
         self.group = StoreGroup(self._bodies.append, debug=debug)
-        self.reached = Reached()
+        self.reached = LoadedVersion()
         # The parents of the newest log objects that this process has read or written: pruning asks for them.
         self.parents: dict[LogName, Step] = {}
         # The time that the shard's last commit in this process took, which the object of the next one tells.
         self.commit_ms = 0.0
-        self.steps = Steps()
+        self.steps = Atomic()
         self.checkpoints = Checkpointer(self.group, storage.url, policy, sizes, self.steps)
         self.checkpoints.commit_seconds = partial(commit_seconds, storage)
         # An object of the owner, kept as long as the stores do not change outside of its use: through hits, not through
@@ -210,7 +210,7 @@ class Shard:
         if tail is None:
             return None
         step, _ = go_on(tail, self.group, self.reached.step, applied=counter)
-        reached = Reached(step, version, run_id, counter.since or self.reached.since)
+        reached = LoadedVersion(step, version, run_id, counter.since or self.reached.since)
         self._follow(line, version)
         return Loaded("catch-up" if line.line else "hit", reached, replayed=counter.replayed)
 
@@ -225,7 +225,7 @@ class Shard:
             kind, since = "changelog" if line.line else "empty", Since()
         self.checkpoints.reader, self.packs_due = reader, reader is not None
         self._follow(line, version)
-        reached = Reached(climbed.step, version, run_id, counter.since or since)
+        reached = LoadedVersion(climbed.step, version, run_id, counter.since or since)
         return Loaded(
             kind, reached, reader, counter.replayed, skipped=tuple(str(error) for _, error in climbed.skipped)
         )
@@ -270,7 +270,7 @@ class Shard:
         # The object notes that a checkpoint was begun, so that only one of many workers makes it.
         since = Since(wall_ms=wall_ms, totals=totals) if due else since
         fields = {METRICS: {"wall_ms": wall_ms, **brief, "totals": totals}, SINCE: since.plain()}
-        commit = Commit(version, digest, counts, wall_ms, group.stream_times(), fields)
+        commit = CommitFrame(version, digest, counts, wall_ms, group.stream_times(), fields)
         data = encode_object(log.identity, parent, commit, self._bodies)
         self._bodies.clear()
         name = LogName(version, run.launch, attempt, digest[:4].hex())
@@ -278,7 +278,7 @@ class Shard:
         self._remember([(name, parent)])
         self.commit_ms = round((time.perf_counter() - started) * 1000, 3)
         self.checkpoint_due = due
-        self.reached = Reached(Step(version, digest), version, run.run_id, since)
+        self.reached = LoadedVersion(Step(version, digest), version, run.run_id, since)
         group.committed(version, digest)
         if self.packs_due and self.checkpoints.reader is not None:
             FETCHING.add(self.checkpoints.reader)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EXACT: Final = 2**53
 
 
-class Way(NamedTuple):
+class ColumnBatch(NamedTuple):
     """A batch by column: times (ms), keys, and per value column its numbers and 1 where there is one, 0 where not."""
 
     times: Ints
@@ -37,7 +37,7 @@ class Way(NamedTuple):
     columns: list[tuple[Any, Ints]]
 
 
-def fits(plan: Plan, batch: pa.Table) -> Way | Why:
+def fits(plan: Plan, batch: pa.Table) -> ColumnBatch | Why:
     """Return the columns of a batch whose plan has a way by column (`never` is None), or why it goes row by row.
 
     O(rows).
@@ -60,7 +60,7 @@ def fits(plan: Plan, batch: pa.Table) -> Way | Why:
         if isinstance(values, Why):
             return values
         columns.append(values)
-    return Way(times, keys, columns)
+    return ColumnBatch(times, keys, columns)
 
 
 def numeric(plan: Plan) -> set[int]:

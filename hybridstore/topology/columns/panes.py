@@ -17,7 +17,7 @@ import numpy as np
 
 from ...aggregation import Aggregator, exact
 from ...aggregation.exact_columns import Scale
-from ..results import Columns
+from ..results import ResultColumns
 from ..windows.panes import PanedWindowed
 from .arrow import Keys
 from .buffers import array_of
@@ -39,7 +39,7 @@ def changed_windows(
     panes: Ints,
     columns: list[list[Any]],
     closed: int,
-) -> Columns | None:
+) -> ResultColumns | None:
     """Return the windows that contain one of the given panes, by start and then key, or None if they must be made one
     by one.
 
@@ -82,7 +82,7 @@ def changed_windows(
         results.append(result)
     ids = ids[changed]
     begins = ids // width * advance + base
-    return Columns([part.take(array_of(ids % width)) for part in keys.parts], begins, begins + size, results)
+    return ResultColumns([part.take(array_of(ids % width)) for part in keys.parts], begins, begins + size, results)
 
 
 def _extremes(part: Aggregator, column: list[Any], each: Ints, window: Ints, changed: NDArray[np.bool_]) -> Any:

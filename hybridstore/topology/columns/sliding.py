@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ...aggregation.slid import Batch, Grouped
+from ...aggregation.slid import Grouped, TimedRows
 from ...clock import Watermark
 from ..plan import Plan
-from ..results import Columns
+from ..results import ResultColumns
 from ..windows.sliding import SlidingWindowed
 from .arrow import canonical_place
 from .buffers import array_of
-from .fits import Way
+from .fits import ColumnBatch
 from .why import Why
 
 
@@ -26,7 +26,7 @@ class SlidingColumns:
         self._plan = plan
         self._windowed = windowed
 
-    def process(self, way: Way, clock: Watermark | None = None) -> Columns | Why:
+    def process(self, way: ColumnBatch, clock: Watermark | None = None) -> ResultColumns | Why:
         """Process a batch as one commit and return its results, or why it has to go row by row, with nothing done.
 
         O(rows).
@@ -60,7 +60,7 @@ class SlidingColumns:
             grouped = None
             if all(number.dtype != np.uint64 for number in numbers):
                 columns = [number if number.dtype == np.float64 else number.astype(np.int64) for number in numbers]
-                grouped = Grouped(keys.names, Batch(codes, times, columns))
+                grouped = Grouped(keys.names, TimedRows(codes, times, columns))
             columns, late = windowed.columns_of(names, values, times.tolist(), grouped)
             kept = np.delete(np.arange(len(order)), late)
         newest = np.maximum(np.maximum.accumulate(times), before)
@@ -69,7 +69,7 @@ class SlidingColumns:
             windowed.late[:] = order[windowed.late].tolist()
         windowed.written()
         ends = newest[kept]
-        return Columns(
+        return ResultColumns(
             [part.take(array_of(codes[kept])) for part in keys.parts],
             np.maximum(ends - windowed.size_ms, 0),
             ends,

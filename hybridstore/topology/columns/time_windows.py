@@ -22,12 +22,12 @@ from ...aggregation import Aggregator, HoppingWindows, TumblingWindows
 from ...aggregation.exact_columns import Scale
 from ...clock import Watermark, expired_through
 from ..plan import Plan
-from ..results import Columns, Results
+from ..results import ResultColumns, Results
 from ..windows.panes import PanedWindowed
 from ..windows.time_windows import TimeWindowed
 from .arrow import Keys, canonical_place
 from .buffers import array_of
-from .fits import EXACT, Way, numeric, summed
+from .fits import EXACT, ColumnBatch, numeric, summed
 from .groups import Items, Runs, grouped, is_float, runs_of
 from .panes import changed_windows
 from .why import Why
@@ -57,7 +57,7 @@ class TimeColumns:
         self._extremes = [(part.name, place) for part, place in self._parts if part.name in ("min", "max")]
         self._size = windowed.windows.size_ms
 
-    def process(self, way: Way, clock: Watermark | None = None) -> Results | Why:
+    def process(self, way: ColumnBatch, clock: Watermark | None = None) -> Results | Why:
         """Process a batch as one commit and return its results, or why it has to go row by row, with nothing done.
 
         O(rows) and the windows that they are in.
@@ -263,7 +263,7 @@ class TimeColumns:
             windowed.stream_time = now
             results = windowed.due()
         else:
-            results = Columns(
+            results = ResultColumns(
                 [part.take(array_of(groups.codes)) for part in keys.parts],
                 groups.starts,
                 self._ends(groups.starts),
@@ -334,7 +334,9 @@ class TimeColumns:
 
     # --- a result per record ----------------------------------------------------------------------------------
 
-    def _each(self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]], closed: int, now: int) -> Columns | Why:
+    def _each(
+        self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]], closed: int, now: int
+    ) -> ResultColumns | Why:
         """Return the result of each record, in canonical order: running counts and sums on top of the stored values.
 
         O(rows log rows).
@@ -370,7 +372,7 @@ class TimeColumns:
         else:
             stored = finals[0] if bare else list(map(list, zip(*finals, strict=True)))
             self._write(windowed, names, stored, starts.tolist(), starts, now)
-        return Columns(
+        return ResultColumns(
             [part.take(array_of(items.codes)) for part in keys.parts], items.starts, self._ends(items.starts), results
         )
 

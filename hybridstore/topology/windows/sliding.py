@@ -20,7 +20,7 @@ from ...stores.kinds import SLIDING
 from ...stores.sliding import SlidingStore
 from ..batch import Records, canonical_order
 from ..plan import Plan
-from ..results import Columns, Result, Results
+from ..results import Result, ResultColumns, Results
 from .windowed import WINDOWS, Windowed, window_store
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
         starts = list(map(sub, ends, repeat(self.size_ms)) if unclamped else map(self.start_of, ends))
         # the key of a stream without key columns is empty text, of which no column is made
         parts = list(map(list, zip(*keys, strict=True))) if self._several else [keys]
-        return Columns(parts, starts, ends, columns)
+        return ResultColumns(parts, starts, ends, columns)
 
     def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. O(cost of the strategy) per record. A record is late by the time of the store alone."""

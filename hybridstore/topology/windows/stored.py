@@ -20,7 +20,7 @@ def bare(kinds: Sequence[str], timed: bool) -> bool:
     return not timed and len(kinds) == 1 and kinds[0] in _NUMBERS
 
 
-class Stored:
+class StoredForm:
     """Turns (largest record time, aggregate) into a stored value and back. A stored value is never changed."""
 
     def __init__(self, aggregates: Combined, timed: bool) -> None:

@@ -25,7 +25,7 @@ from ..batch import Records
 from ..failures import Failure, tried
 from ..plan import Plan
 from ..results import Result, Results
-from .stored import Stored
+from .stored import StoredForm
 
 WINDOWS: Final = "windows"
 
@@ -75,7 +75,7 @@ class Windowed(ABC, Generic[S]):
         self.store = store
         self.aggregates = plan.combined
         self.emit = plan.emit
-        self.form = Stored(plan.combined, timed)
+        self.form = StoredForm(plan.combined, timed)
         self.retention_ms = plan.kept_ms
         self.closing_ms = plan.windows.closing_ms(clocked=clocked)
         # How far from a record's time its windows in the store can be; None: anywhere.
