@@ -12,6 +12,8 @@ from math import log2
 from typing import Any, Final
 
 from ..aggregation.windows import OnGrid, windows_of
+from ..topology.joins.former import KEYLESS
+from ..topology.joins.stores import keyless_name
 from .report import RescaleError
 
 Route = Callable[[Any], Any]
@@ -27,6 +29,11 @@ def by_key(key: Any) -> Any:
 def before_window(key: Any) -> Any:
     """The store has the operator's key, and behind it the start and end of a window."""
     return key[:-2]
+
+
+def without_key(key: Any) -> Any:
+    """The store has rows without a key, which are in shard 0 of any number of shards."""
+    return KEYLESS
 
 
 def before_last(key: Any) -> Any:
@@ -62,13 +69,15 @@ class Routes:
     def __init__(self, program: Mapping[str, Any], given: Mapping[str, Route | str]) -> None:
         self._program = program
         self._given = {name: _named(name, route) for name, route in given.items()}
+        self._join = program.get("join")
+        self._keyless = () if self._join is None else {keyless_name(source["name"]) for source in self._join["inputs"]}
 
     def of(self, store: str) -> Route | None:
         """Return the route of a store; None for a store of custom logic without a given route. O(1)."""
         if store in self._given:
             return self._given[store]
         if "join" in self._program:
-            return by_key
+            return without_key if store in self._keyless else by_key
         if "processor" in self._program:
             return next((route for start, route in _PROCESSOR.items() if store.startswith(start)), None)
         if self._program.get("process") is not None and store in _TIMERS:
@@ -77,26 +86,21 @@ class Routes:
             return before_window if store == "suppressed" else by_key
         return None
 
-    def check_join(self, parents: int) -> None:
-        """Raise RescaleError for a join whose shards cannot be shared out, or not be merged from `parents` shards.
-
-        A row without a partner comes out when the time of its shard has passed its last partner. Shards whose times
-        differ have no common time at which all such rows come out, and come out once.
-        """
-        join = self._program.get("join")
-        if join is None:
-            return
-        if join["on"] is not None:
+    def check_join(self) -> None:
+        """Raise RescaleError for a join whose shards cannot be shared out."""
+        if self._join is not None and self._join["on"] is not None:
             raise RescaleError(
                 "join: found a broadcast table, which is whole in every shard, expected another join (begin a new "
                 "state with the new number of shards)"
             )
-        waits = join["how"] not in ("inner", "semi") or (join["as_of"] and join["grace_ms"] is not None)
-        if waits and parents > 1:
-            raise RescaleError(
-                f"join: found {join['how']!r} and {parents} shards to merge, whose rows wait by different times, "
-                "expected a multiple of the number of shards (or begin a new state)"
-            )
+
+    @property
+    def waits(self) -> bool:
+        """Whether rows of a join wait until the time of their shard has passed, and come out then (`former`)."""
+        join = self._join
+        if join is None:
+            return False
+        return join["how"] not in ("inner", "semi") if join["within"] is not None else join["grace_ms"] is not None
 
     def check_names(self, stores: set[str]) -> None:
         """Raise RescaleError for a route of a store that does not exist."""

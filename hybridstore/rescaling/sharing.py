@@ -4,7 +4,8 @@
 
 `crc32 mod N` and `crc32 mod M` agree modulo gcd(N, M), so there are gcd(N, M) families of shards, and each family is
 distributed separately. A child with one parent has the times of this parent, so its later results are the results that
-the parent would have had. A child of several parents has the latest time of each store.
+the parent would have had. A child of several parents has the latest time of each store; where rows of a join wait, it
+has the earliest until its first commit, and a setting with the time of each parent (`topology.joins.former`).
 
 Records are moved unchanged, and values are not inspected. Memory: some blocks for each child, and with merged parents
 also the blocks whose keys overlap.
@@ -29,6 +30,8 @@ from recovery.checkpoint import CheckpointReader, StoreRecord
 from ..shards import hash_of
 from ..stores.keys import shown
 from ..stores.kinds import KINDS
+from ..topology.joins.former import FORMER, former_times, merged_times
+from ..topology.joins.shapes import SHAPES
 from .report import RescaleError, RescaleReport, StoreCount
 from .routes import Route, Routes, is_certain
 
@@ -53,9 +56,24 @@ def _first(values: list[Any]) -> Any:
     return values[0]
 
 
+def _same_of_each(values: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the maps have of each key. Raises ValueError if two of them have something else of one."""
+    of_key: dict[str, Any] = {}
+    for key, value in chain.from_iterable(map(dict.items, values)):
+        if of_key.setdefault(key, value) != value:
+            raise ValueError(f"{key}: found {value}, expected {of_key[key]}")
+    return of_key
+
+
 # How to merge the settings that may differ between shards: `closed` (the time through which windows have closed),
 # `since` (the time from which an aggregate is complete) and `programs` (the programs that wrote the state).
-_RULES: Final[dict[str, Callable[[list[Any]], Any]]] = {"closed": _latest, "since": _latest, "programs": _first}
+_RULES: Final[dict[str, Callable[[list[Any]], Any]]] = {
+    "closed": _latest,
+    "since": _latest,
+    "programs": _first,
+    FORMER: merged_times,
+    SHAPES: _same_of_each,
+}
 
 
 class Parent(NamedTuple):
@@ -103,6 +121,8 @@ class _Store(NamedTuple):
     parameters: dict[str, Any]
     state: dict[str, Any]
     parts: list[tuple[Parent, StoreRecord]]
+    latest: int
+    """The time (ms) from the first commit on."""
 
 
 class Family:
@@ -130,7 +150,7 @@ class Family:
         self._routes = routes
         self._same = same
         self._apart = apart
-        routes.check_join(len(parents))
+        routes.check_join()
         self._stores = self._merged_stores()
         self.settings = self._merged_settings()
         """The settings of each child."""
@@ -155,9 +175,11 @@ class Family:
                         f"{of_parents[0][0].shard} has {first.kind} {first.parameters}, so that they cannot be merged "
                         "(take a multiple of the number of shards)"
                     )
-            state = _merged_state(name, [record.state for _, record in of_parents])
+            time = min if self._routes.waits else max
+            state = _merged_state(name, [record.state for _, record in of_parents], time)
+            latest = max(_time_of(parent, record) for parent, record in of_parents)
             number = first.number if single else place
-            stores.append(_Store(number, name, first.kind, first.parameters, state, of_parents))
+            stores.append(_Store(number, name, first.kind, first.parameters, state, of_parents, latest))
         return stores
 
     def _merged_settings(self) -> dict[str, Any]:
@@ -173,11 +195,22 @@ class Family:
             if name in self._same:
                 settings[name] = self._same[name]
             elif rule is not None:
-                settings[name] = rule(known)
+                try:
+                    settings[name] = rule(known)
+                except ValueError as error:
+                    raise self._differing(name) from error
             elif any(value != known[0] for value in known) or (len(known) < asked and not name.startswith(_ASKED_FOR)):
                 raise self._differing(name)
             else:
                 settings[name] = known[0]
+        if self._routes.waits and len(self.parents) > 1:
+            former = [
+                [self._shards, parent.shard, max(record.state["stream_time"] for record in parent.content.meta.stores)]
+                for parent in self.parents
+                if parent.content.meta.stores
+            ]
+            if settings.get(FORMER) or len({ts for _, _, ts in former}) > 1:
+                settings[FORMER] = merged_times([settings.get(FORMER, []), former])
         return settings
 
     def _differing(self, name: str) -> RescaleError:
@@ -210,8 +243,8 @@ class Family:
             report.behind_ms.setdefault(parent.shard, 0)
         for store in self._stores:
             for parent, record in store.parts:
-                if KINDS[store.kind].timed(store.parameters) and record.state["stream_time"] >= 0:
-                    behind = store.state["stream_time"] - record.state["stream_time"]
+                if KINDS[store.kind].timed(store.parameters) and _time_of(parent, record) >= 0:
+                    behind = store.latest - _time_of(parent, record)
                     report.behind_ms[parent.shard] = max(report.behind_ms[parent.shard], behind)
 
     def count_records(self, report: RescaleReport) -> None:
@@ -251,7 +284,7 @@ class Family:
             parent, record = store.parts[part]
             columns = parent.content.block(record.number, line)
             count.records += len(columns)
-            count.expiring += self._expiring(store, record, columns)
+            count.expiring += self._expiring(store, parent, record, columns)
             for child, columns_of_child in self._by_child(store, parent, route, columns):
                 gathered[child].append(columns_of_child)
                 sizes[child] += len(columns_of_child)
@@ -330,11 +363,11 @@ class Family:
                     break
         return unknown
 
-    def _expiring(self, store: _Store, record: StoreRecord, columns: Columns) -> int:
+    def _expiring(self, store: _Store, parent: Parent, record: StoreRecord, columns: Columns) -> int:
         """Return the number of records of a block that expire by the merge. O(records) if the stream times differ, else
         O(1).
         """
-        before, after = record.state["stream_time"], store.state["stream_time"]
+        before, after = _time_of(parent, record), store.latest
         if before == after or not columns.ints:
             return 0
         expired = KINDS[store.kind].expired_through
@@ -398,15 +431,23 @@ def check_certain(unknown: Iterable[Mapping[str, set[Any]]], shards: int) -> Non
             )
 
 
-def _merged_state(name: str, states: list[dict[str, Any]]) -> dict[str, Any]:
+def _time_of(parent: Parent, record: StoreRecord) -> int:
+    """Return the time of a store of an old shard (ms)."""
+    time: int = record.state["stream_time"]
+    return max(time, former_times(parent.content.meta.settings).latest)
+
+
+def _merged_state(name: str, states: list[dict[str, Any]], time: Callable[[Iterable[int]], int]) -> dict[str, Any]:
     first = states[0]
     if len(states) == 1:
         return first
     merged = dict(first)
-    merged["stream_time"] = max(state["stream_time"] for state in states)
+    merged["stream_time"] = time(state["stream_time"] for state in states)
     kinds = [state["key"] for state in states if state["key"]]
     longest: list[str] = max(kinds, key=len, default=[])
     merged["key"] = longest or None
+    if "longest" in first:  # of each bucket of sessions
+        merged["longest"] = sorted(map(list, _latest([dict(state["longest"]) for state in states]).items()))
     for kind in kinds:
         # a tuple may have fewer parts than the longest tuple; the parts must have the same types
         if kind != longest[: len(kind)] if kind[0] == "tuple" else kind != longest:

@@ -12,6 +12,7 @@ import pytest
 
 import hybridstore as hs
 from changelog import frame, journal, mutation, segment
+from changelog.codec import pack
 from changelog.mutation import ARITY, OP_NAMES, mutations
 from changelog.reader import SegmentReader
 from recovery import checkpoint, runs
@@ -70,6 +71,27 @@ def test_the_example_is_read_by_the_words_of_the_page() -> None:
     expected = {"version": 1, "digest": digest, "records": records, "wall_ms": 1_700_000_000_000, "times": {1: 5200}}
     assert msgpack.unpackb(commit_body, strict_map_key=False) == expected
     assert msgpack.unpackb(end_body, strict_map_key=False) == expected | {"records": {}, "wall_ms": 1_700_000_000_001}
+
+
+def test_the_rows_of_a_join_are_stored_as_the_page_says(tmp_path: Path) -> None:
+    """A row without a key that waits, by a watermark, and the columns of an input that declares none."""
+    from hybridstore.clock import Watermark
+    from hybridstore.topology.engine import Engine
+    from hybridstore.topology.joins.rows import tagged
+
+    orders = hs.stream(name="orders", key="order", timestamp="ordered")
+    payments = hs.stream(name="payments", key="order", timestamp="paid", columns=["amount"])
+    join = orders.join(payments, within="1 hour", how="left")
+    with Engine(join, tmp_path / "state", durability="os") as engine:
+        rows = {"orders": [{"order": None, "ordered": 5, "item": "tea"}], "payments": []}
+        (part,) = engine.commit_parts(tagged(join.joined, rows), 0)
+        assert not engine.table_of(0, part, Watermark(0, 0)).size
+        engine.commit()
+        assert engine.states[0].settings["columns of the inputs"] == {"0": ["item"]}
+    state = hs.inspect(tmp_path / "state")
+    ((key, times, value),) = [(row.key, row.times, row.value) for row in state["orders without key"]]
+    assert (key, times) == (0, (5,))
+    assert pack(value) == example("join")
 
 
 def test_the_example_is_a_state_directory(tmp_path: Path) -> None:

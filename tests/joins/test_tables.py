@@ -76,17 +76,7 @@ def test_a_join_goes_on_after_a_rescale(how: str, shards: int, into: int, tmp_pa
     assert Counter(map(shape, results)) == brute_force(rows, how, 4, 6)
 
 
-def test_shards_whose_rows_wait_are_not_merged(tmp_path: Path) -> None:
-    with Engine(interval("left", 4, 6, 0), tmp_path / "waits", shards=2) as engine:
-        engine.process_many({"left": [{"k": k, "lt": 5, "a": k} for k in range(9)]})
-        engine.commit()
-    with pytest.raises(hs.RescaleError, match="expected a multiple of the number of shards"):
-        hs.rescale(tmp_path / "waits", shards=1)
-    with Engine(interval("inner", 4, 6, 0), tmp_path / "inner", shards=2) as engine:
-        engine.process_many({"left": [{"k": k, "lt": 5, "a": k} for k in range(9)]})
-        engine.commit()
-    hs.rescale(tmp_path / "inner", shards=1)
-    interval("inner", 4, 6, 0).open(tmp_path / "inner", shards=1).close()
+def test_a_broadcast_table_is_not_shared_out(tmp_path: Path) -> None:
     join = orders().join(countries(), broadcast=True, on="country")
     with Engine(join, tmp_path / "broadcast") as engine:
         engine.process({"countries": {"code": "de", "since": 0, "name": "Germany"}})

@@ -67,6 +67,9 @@ def copied(location: Any) -> InMemory:
 class Job:
     """Starts of a query, each with a number of shards, and its batches. The next start has what `change` was given."""
 
+    schema = SCHEMA
+    key = "k"
+
     def __init__(
         self, root: Path | Location, program: Any, *, time: Any = "stream", policy: CheckpointPolicy = OFTEN
     ) -> None:
@@ -96,7 +99,7 @@ class Job:
             shard_count,
             tuple("string" for _ in self.program.key),
             self.time,
-            self.program.output_schema(SCHEMA),
+            self.program.output_schema(self.schema),
             self.policy,
             allow=self.allow,
         )
@@ -139,12 +142,13 @@ class Job:
         for shard in range(operator.shards):
             work = ShardWork(operator, self.of_shard(shard, watermark_ms))
             grouped = getattr(operator.program, "null_keys", "skip") == "group"
-            keys = [stored_key(row["k"]) if grouped else row["k"] for row in rows]
-            mine = [row for key, row in zip(keys, rows, strict=True) if shard_of(key, operator.shards) == shard]
+            keys = [stored_key(row[self.key]) if grouped else row[self.key] for row in rows]
+            shards = [0 if key is None else shard_of(key, operator.shards) for key in keys]
+            mine = [row for of_row, row in zip(shards, rows, strict=True) if of_row == shard]
             called = bool(mine) or self.time == "watermark" or work.batch.changed
             work.begin([shard] if called else [])
             if called:
-                results += work.shard(shard, pa.Table.from_pylist(mine, schema=SCHEMA), 0.0).to_pylist()
+                results += work.shard(shard, pa.Table.from_pylist(mine, schema=self.schema), 0.0).to_pylist()
             work.maintain()
             for provider in work._providers:
                 provider.maintain(wait=True)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ...reading.scan import Selection
 from ...reading.texts import say
 from ...reading.view import View
+from ...topology.joins.former import former_times
 from .. import options as o
 from ..look import Look, selection
 from ..show.output import key_cell
@@ -91,8 +92,11 @@ def _rows(look: Look, view: View, wait: Wait, chosen: Selection, *, alone: bool)
     now = store.stream_time
     # a row up to here has come out, or can have no further partner
     chosen = chosen._replace(window_from=max(0, now - wait.due_ms))
+    former = former_times(view.settings)
     for record in typed(store, chosen, store.records(chosen)):
         (ts,) = record.times
+        if former and ts < former.of(record.key) - wait.due_ms:
+            continue
         low = None if wait.before_ms is None else max(0, ts - wait.before_ms)
         partners = None
         if wait.before_ms is not None:

@@ -26,10 +26,12 @@ class Due:
     """Rows of a store as (time, key, value), by time, then key, then arrival, behind those that time has passed.
 
     through  the time (ms) up to which all rows are handled
+    handled  the time (ms) up to which rows of a key were handled, if that is later, until the first `take`
     """
 
-    def __init__(self, store: WindowStore, through: int) -> None:
+    def __init__(self, store: WindowStore, through: int, handled: Callable[[Any], int] | None = None) -> None:
         self._store = store
+        self._handled = handled
         self._stretch = max(1, store.retention_ms // 8)
         self._rows: list[tuple[int, Any, Any]] = []
         self.through = self._ahead = max(through, NO_TIME)
@@ -53,4 +55,7 @@ class Due:
         cut = bisect_right(self._rows, through, key=_BY_TIME)
         rows_due = self._rows[:cut]
         del self._rows[:cut]
+        if self._handled is not None:
+            rows_due = [row for row in rows_due if row[0] > self._handled(row[1])]
+            self._handled = None
         return rows_due

@@ -16,9 +16,11 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from ...clock import NO_TIME, Watermark
+from ...state.group import StoreGroup
 from ...stores.window import WindowStore
 from ..batch import Records
 from .due import Due
+from .former import KEYLESS, FormerTimes, forget_former, former_times
 from .pairs import Pairs
 from .shapes import Shape
 from .spec import LEFT, RIGHT, Join
@@ -95,6 +97,7 @@ class IntervalJoin:
         stores: tuple[WindowStore, WindowStore],
         keyless: tuple[WindowStore | None, WindowStore | None],
         shapes: tuple[Shape, Shape],
+        group: StoreGroup,
     ) -> None:
         assert join.before_ms is not None
         assert join.after_ms is not None
@@ -103,6 +106,7 @@ class IntervalJoin:
         self._stores = stores
         self._keyless = keyless
         self._shapes = shapes
+        self._group = group
         # a row of a side meets rows of the other side from ts - reach[side][0] to ts + reach[side][1]
         self._reach = (join.before_ms, join.after_ms), (join.after_ms, join.before_ms)
         self._grace = join.grace_ms
@@ -113,18 +117,24 @@ class IntervalJoin:
 
     def _index(self) -> None:
         """Begin the indexes of due rows at the present time of the stores."""
-        self._time = self._stores[LEFT].stream_time
+        self._former = former_times(self._group.settings)
+        self._time = self.stream_time
         for side in (LEFT, RIGHT):
             if self._waits[side]:
-                self._due[side] = Due(self._stores[side], self._time - self._join.due_ms(side) - 1)
+                self._due[side] = self._due_of(self._stores[side], side, self._former.of)
             keyless = self._keyless[side]
             if keyless is not None:
-                self._keyless_due[side] = Due(keyless, self._time - self._join.due_ms(side) - 1)
+                self._keyless_due[side] = self._due_of(keyless, side, lambda _: self._former.of(KEYLESS))
+
+    def _due_of(self, store: WindowStore, side: int, former: Callable[[Any], int]) -> Due:
+        behind = self._join.due_ms(side) + 1
+        handled = (lambda key: former(key) - behind) if self._former else None
+        return Due(store, store.stream_time - behind, handled)
 
     @property
     def stream_time(self) -> int:
         """T (ms): the newest time of both sides, or the watermark; -1 at first."""
-        return self._stores[LEFT].stream_time
+        return max(self._stores[LEFT].stream_time, self._former.latest)
 
     def late_through(self, clock: Watermark | None) -> int:
         """Return the newest time (ms) at which a row of the next commit is late."""
@@ -290,6 +300,9 @@ class IntervalJoin:
         for store in (*self._stores, *self._keyless):
             if store is not None:
                 store.advance(now)
+        if self._former:
+            forget_former(self._group)
+            self._former = FormerTimes([])
         self._time = now
         return [pairs for pairs in due if pairs]
 

@@ -39,14 +39,14 @@ class Joining(CustomLogic):
         self.logic: IntervalJoin | TableJoin
         if join.interval:
             rows = self.stores[join.left_side.name], self.stores[join.right_side.name]
-            first, second = (self.stores.get(keyless_name(source)) for source in join.inputs)
-            self.logic = IntervalJoin(join, rows, (first, second), shapes)
+            first, second = (self.stores.get(keyless_name(source.name)) for source in join.inputs)
+            self.logic = IntervalJoin(join, rows, (first, second), shapes, group)
         else:
             newest, versions = self.stores[join.right_side.name], None
             if join.right_side.history_ms is not None:
                 sessions = self.stores[versions_name(join.right_side)]
                 versions = VersionedStore(newest, sessions, join.right_side.history_ms, moved=False)
-            self.logic = TableJoin(join, newest, versions, self.stores.get(join.left_side.name), shapes)
+            self.logic = TableJoin(join, newest, versions, self.stores.get(join.left_side.name), shapes, group)
         self._late: list[tuple[Any, int, dict[str, Any], int]] = []
 
     def order(self, records: Records) -> list[int]:

@@ -22,7 +22,9 @@ def declared_stores(join: Join) -> dict[str, StoreDeclaration]:
             retention_ms = max(join.retention_ms(side), longest // _BUCKETS)
             stores.append(_rows_of(join.inputs[side], retention_ms, -(-_BUCKETS * retention_ms // longest)))
             if join.alone(side):
-                stores.append(_rows_of(join.inputs[side], join.due_ms(side) + 1, name=keyless_name(join.inputs[side])))
+                stores.append(
+                    _rows_of(join.inputs[side], join.due_ms(side) + 1, name=keyless_name(join.inputs[side].name))
+                )
     else:
         table = join.right_side
         stores.append(key_value_store(table.name))
@@ -45,9 +47,11 @@ def versions_name(table: Input) -> str:
     return f"{table.name} versions"
 
 
-def keyless_name(source: Input) -> str:
-    """Return the name of the store with rows without a key, which by a watermark wait until their time has passed."""
-    return f"{source.name} without key"
+def keyless_name(name: str) -> str:
+    """Return the name of the store with an input's rows without a key, which by a watermark wait until their time has
+    passed.
+    """
+    return f"{name} without key"
 
 
 def unused(row: object, stores: object) -> None:

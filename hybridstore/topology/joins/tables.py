@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...clock import NO_TIME, Watermark
+from ...state.group import StoreGroup
 from ...stores.key_value import KeyValueStore
 from ...stores.versioned import VersionedStore
 from ...stores.window import WindowStore
 from ..batch import Records
 from .due import Due
+from .former import FormerTimes, forget_former, former_times
 from .pairs import Pairs
 from .shapes import Shape
 from .spec import LEFT, RIGHT, Join
@@ -37,26 +39,32 @@ class TableJoin:
         versions: VersionedStore | None,
         waiting: WindowStore | None,
         shapes: tuple[Shape, Shape],
+        group: StoreGroup,
     ) -> None:
         self._join = join
         self._newest = newest
         self._versions = versions
         self._waiting = waiting
         self._shapes = shapes
+        self._group = group
+        self._former = FormerTimes([])
         self._due: Due | None = None
         if waiting is not None:
             self._index(waiting)
 
     def _index(self, waiting: WindowStore) -> None:
         assert self._join.grace_ms is not None
-        self._time = waiting.stream_time
-        self._due = Due(waiting, self._time - self._join.grace_ms - 1)
+        former, behind = former_times(self._group.settings), self._join.grace_ms + 1
+        self._former = former
+        self._time = self.stream_time
+        handled = (lambda key: former.of(key) - behind) if former else None
+        self._due = Due(waiting, waiting.stream_time - behind, handled)
 
     @property
     def stream_time(self) -> int:
         """T (ms): the newest time of both sides where rows wait, else of the table; -1 if it has no history."""
         if self._waiting is not None:
-            return self._waiting.stream_time
+            return max(self._waiting.stream_time, self._former.latest)
         return NO_TIME if self._versions is None else self._versions.stream_time
 
     def late_through(self, clock: Watermark | None, side: int) -> int:
@@ -75,7 +83,7 @@ class TableJoin:
         rows wait or a watermark is the time. O(records + results).
         """
         waiting = self._waiting
-        if waiting is not None and self._time != waiting.stream_time:
+        if waiting is not None and self._time != self.stream_time:
             self._index(waiting)  # a version was rolled back
         encoded = self._shapes[LEFT].encoded, self._shapes[RIGHT].encoded
         delete, on = self._join.right_side.delete, self._join.on
@@ -132,6 +140,9 @@ class TableJoin:
         now = max(ts, self._time)
         pairs = self._released(now)
         self._waiting.advance(now)
+        if self._former:
+            forget_former(self._group)
+            self._former = FormerTimes([])
         self._time = now
         if self._versions is not None:
             self._versions.advance(now)
