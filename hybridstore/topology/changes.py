@@ -41,9 +41,12 @@ def compare(
     """
     names = _Names(stored, asked, allow)
     changes = [*names.changes(asked)]
-    if stored.get("join") != asked.get("join"):
+    joins = [dict(each.get("join") or {}) for each in (stored, asked)]
+    absent = [join.pop("without", None) for join in joins]
+    if joins[0] != joins[1]:
         changes.append(refused("join", stored.get("join"), asked.get("join"), ANEW))
         return changes
+    changes += _of_inputs(*absent)
     if stored["steps"] != asked["steps"]:
         what = f"map and filter: {_steps(stored)} in the state, {_steps(asked)} in the program"
         changes.append(
@@ -56,6 +59,18 @@ def compare(
         changes += _of_windows(stored, asked, names)
     changes += _of_stores(stored["process"] or {}, asked["process"] or {}, names, upgrades or {})
     return changes
+
+
+def _of_inputs(before: str | None, now: str | None) -> Iterator[Difference]:
+    """Yield the changes of a join's inputs, by the name of the one that is not given."""
+    if before == now:
+        return
+    if before is not None:
+        note = "its rows meet what is stored; rows that have come out without a partner do not come out again"
+        yield Difference(f"input {before}: not given before, given now", "consent", note, f"add input {before}")
+    if now is not None:
+        note = "what is stored of it stays until it expires, and no row of it arrives"
+        yield Difference(f"input {now}: given before, not given now", "consent", note, f"drop input {now}")
 
 
 def _steps(description: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,7 @@ from ..state.policy import CheckpointPolicy
 from .batch import named_rows, size_of
 from .engine import Engine
 from .joins.inputs import Inputs
+from .joins.spec import given_inputs
 from .plan import Plan
 from .progress import RunProgress
 from .results import Late, ResultTable
@@ -138,6 +140,8 @@ def run(
         )
     if topology.joined is None:
         rows = named_rows(rows, columns)
+    else:
+        topology = replace(topology, joined=given_inputs(topology.joined, rows))
     with ExitStack() as stack:
         if location is None:
             # at the end of the interpreter the folder may be removed before the run is closed

@@ -273,8 +273,8 @@ def test_an_operator_of_spark_is_merged(how: str, time: str) -> None:
 
 def test_columns_that_only_some_shards_know_are_merged(tmp_path: Path) -> None:
     """The names of columns that are not declared come from the first row of a shard."""
-    left, right = hs.stream(name="l", key="k", timestamp="t"), hs.stream(name="r", key="k", timestamp="t2")
-    join = left.join(right, within=5)
+    first, second = hs.stream(name="l", key="k", timestamp="t"), hs.stream(name="r", key="k", timestamp="t2")
+    join = first.join(second, within=5)
     path = tmp_path / "state"
     engine = opened(join, path, 2)
     rows = {"l": [{"k": "a", "t": 1, "x": 1}], "r": [{"k": "d", "t2": 1, "y": 2}]}

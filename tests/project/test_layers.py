@@ -158,6 +158,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.keys",
         "hybridstore.stores.kinds",
         "hybridstore.aggregation.windows",
+        # which rows of a join have come out, and where its rows without a key are
+        "hybridstore.topology.joins.former",
+        "hybridstore.topology.joins.shapes",
+        "hybridstore.topology.joins.stores",
         "hybridstore.rescaling",
     ),
     "hybridstore.rescaling.plain": (
@@ -242,6 +246,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "-hybridstore.topology",
         # how the keys of groups are written
         "hybridstore.topology.null_keys",
+        # which rows of merged shards have come out
+        "hybridstore.topology.joins.former",
         "-hybridstore.spark",
         "-hybridstore.cli",
     ),

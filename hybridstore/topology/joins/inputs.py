@@ -51,16 +51,15 @@ class Inputs:
             of_input = position.get(name) if isinstance(position, Mapping) else position
             named = columns.get(name) if isinstance(columns, Mapping) else columns
             rows = named_rows(given.get(name, ()), named)
-            reader = Source(
-                rows,
-                of_input,
-                (start or {}).get(name),
-                (last_row or {}).get(name),
-                (*source.key, source.timestamp),
-                f"{where}: input {name!r}",
-            )
+            at, last = (start or {}).get(name), (last_row or {}).get(name)
+            behind = (at, last) if name in given else (None, None)
+            described = f"{where}: input {name!r}"
+            reader = Source(rows, of_input, *behind, (*source.key, source.timestamp), described)
             stretch = _STRETCH if isinstance(rows, (list, tuple)) or is_arrow(rows) else 1
-            self._heads.append(_Head(source, side, reader, of_input, stretch))
+            head = _Head(source, side, reader, of_input, stretch)
+            if name not in given:
+                head.stay(at, last)
+            self._heads.append(head)
         self.row_seconds = 0.0
         """How long it takes to process a row, as far as is known."""
 
@@ -133,6 +132,10 @@ class _Head:
         self._rows: Any = []
         # of each row the newest time (ms) of all rows so far
         self._newest: list[int] = []
+
+    def stay(self, at: Any, last_row: str | None) -> None:
+        """Keep the position of an input that is not given."""
+        self.at, self._last_row = at, last_row
 
     def ready(self) -> list[int]:
         """Return the newest time so far (ms) at each of the next rows; empty at the end. Waits for a row of the

@@ -8,7 +8,7 @@ right (stream or table)  ─┘
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -67,6 +67,7 @@ class Join:
     prefixes             put before the columns of the left and the right side, but for the key
     late                 the column of results with late rows; None: late rows are counted only
     behind               functions on the results (`plan.Step`); the state does not depend on them
+    without              the name of the input that is not given yet; None: both are given
     """
 
     left_side: Input
@@ -81,6 +82,7 @@ class Join:
     prefixes: tuple[str, str] = ("", "")
     late: str | None = None
     behind: tuple[Any, ...] = ()
+    without: str | None = None
 
     @property
     def inputs(self) -> tuple[Input, Input]:
@@ -153,6 +155,7 @@ class Join:
             "grace_ms": self.grace_ms,
             "as_of": self.as_of,
             "on": self.on,
+            **({} if self.without is None else {"without": self.without}),
         }
 
 
@@ -176,3 +179,14 @@ def checked_inputs(join: Join, inputs: object) -> Mapping[str, Any]:
     for name in inputs:
         by_name(join, name)
     return inputs
+
+
+def given_inputs(join: Join, inputs: object) -> Join:
+    """Return the join with these inputs: the other one is not given yet. Raises as `checked_inputs`, and ValueError
+    for none.
+    """
+    given = checked_inputs(join, inputs)
+    absent = [source.name for source in join.inputs if source.name not in given]
+    if len(absent) > 1:
+        raise ValueError(f"rows: found no input, expected {absent[0]!r}, {absent[1]!r} or both")
+    return replace(join, without=absent[0] if absent else None)
