@@ -267,7 +267,7 @@ def test_the_estimate_of_a_restart_counts_the_requests(
 ) -> None:
     url = server.url("requests")
     never = hs.CheckpointPolicy(max_restore="1 hour")
-    with hs.open(url, storage_options=server.options, cache=tmp_path, checkpoint=never) as state:
+    with hs.open(url, storage_options=server.options, cache=tmp_path, checkpoints=never) as state:
         for number in range(160):
             state.key_value("names")["a"] = number
             state.commit()

@@ -129,12 +129,12 @@ def test_a_restart_and_its_estimate_are_the_same_for_disordered_times(tmp_path: 
         path, draw = tmp_path / str(disorder), random.Random(1)
 
         def first_reads(path: Path = path) -> None:
-            again = hs.open(path, checkpoint=NEVER)
+            again = hs.open(path, checkpoints=NEVER)
             for name in "ab":
                 assert again.sliding(name, size=600, aggregator=aggregator).get("k1") is not None
             crash(again)
 
-        state = hs.open(path, checkpoint=NEVER)
+        state = hs.open(path, checkpoints=NEVER)
         for number in range(4000):
             for name in "ab":
                 late = draw.randrange(disorder + 1)
