@@ -16,73 +16,80 @@ from typing import Any, Final, Literal, NamedTuple
 from recovery.layout import LogName
 from recovery.shard_log import METRICS, SINCE, ShardLog
 
-# Columns of the last batch or commit that have a total beside them: `total_<name>`.
-TOTALS: Final = (
-    "rows", "rows_out", "late", "null_key", "null_timestamp", "segment_bytes", "logged_records",
-)  # fmt: skip
-# Every column of a row, in order; those of `TOTALS` follow with their prefix.
-COLUMNS: Final = (
-    "operator", "shard", "version", "batch", "run", "placement", "wall_ms", "event_time_ms", "rows", "rows_out", "late",
-    "null_key", "null_timestamp", "by_row", "records", "dropped", "load", "load_ms", "load_cpu_ms", "read_ms",
-    "process_ms", "process_cpu_ms", "commit_ms", "replayed_segments", "replayed_records", "skipped_checkpoints",
-    "segment_bytes", "logged_records", "commits_since_checkpoint", "bytes_since_checkpoint", "records_since_checkpoint",
-    "restore_estimate_ms", "checkpoint_age_ms", "differing_attempts", "failed_checkpoints", "failed_clearings", "files",
-    "bytes", *(f"total_{name}" for name in TOTALS),
-)  # fmt: skip
-
-# Columns that a batch without rows does not change.
-_BEHIND: Final = (
-    "commits_since_checkpoint", "bytes_since_checkpoint", "records_since_checkpoint", "restore_estimate_ms",
-)  # fmt: skip
+_TOTAL: Final = "total_"
 
 
 class Number(NamedTuple):
-    """A column as a metric: the column, the metric's name, its kind, its unit ("" for none), and its help text."""
+    """A column of a row, and what it is outside: the end of the metric's name ("": the column is no metric), and the
+    help text. Totals are counters, and all else gauges.
+    """
 
     column: str
-    name: str
-    kind: Literal["gauge", "counter"]
-    unit: str
-    help: str
+    metric: str = ""
+    help: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the metric."""
+        return f"hybridstore_{self.metric}"
+
+    @property
+    def kind(self) -> Literal["counter", "gauge"]:
+        """Whether the number only grows."""
+        return "counter" if self.column.startswith(_TOTAL) else "gauge"
+
+    @property
+    def unit(self) -> str:
+        """The unit outside; times are in seconds there."""
+        return "seconds" if self.column.endswith("_ms") else "bytes" if "bytes" in self.column else ""
 
 
-NUMBERS: Final = (
-    Number("total_rows", "hybridstore_rows", "counter", "", "Rows that came in."),
-    Number("total_rows_out", "hybridstore_results", "counter", "", "Rows that went out."),
-    Number("total_late", "hybridstore_late", "counter", "", "Late records, once for each closed window."),
-    Number("total_null_key", "hybridstore_null_keys", "counter", "", "Rows skipped because their key is null."),
-    Number(
-        "total_null_timestamp",
-        "hybridstore_null_timestamps",
-        "counter",
-        "",
-        "Rows skipped because their timestamp is null.",
-    ),
-    Number("total_segment_bytes", "hybridstore_changelog_bytes", "counter", "bytes", "Bytes of changelog written."),
-    Number("total_logged_records", "hybridstore_logged_records", "counter", "", "Records logged."),
-    Number("version", "hybridstore_version", "gauge", "", "The version that the shard has reached."),
-    Number("wall_ms", "hybridstore_commit_time_seconds", "gauge", "seconds", "When the last commit was made."),
-    Number("event_time_ms", "hybridstore_event_time_seconds", "gauge", "seconds", "The newest event time seen."),
-    Number("rows", "hybridstore_batch_rows", "gauge", "", "Rows of the last batch."),
-    Number("rows_out", "hybridstore_batch_results", "gauge", "", "Rows that the last batch gave."),
-    Number("late", "hybridstore_batch_late", "gauge", "", "Late records of the last batch."),
-    Number("records", "hybridstore_records", "gauge", "", "Records held, by store; may be an estimate."),
-    Number("load_ms", "hybridstore_load_seconds", "gauge", "seconds", "How long the last load of the state took."),
-    Number("read_ms", "hybridstore_read_seconds", "gauge", "seconds", "How long the last batch's rows took to come."),
-    Number("process_ms", "hybridstore_process_seconds", "gauge", "seconds", "How long the last batch took."),
-    Number("commit_ms", "hybridstore_commit_seconds", "gauge", "seconds", "How long a commit took."),
-    Number("replayed_segments", "hybridstore_replayed_segments", "gauge", "", "Segments that the last load replayed."),
-    Number("commits_since_checkpoint", "hybridstore_since_checkpoint_commits", "gauge", "", "Commits to be replayed."),
-    Number("bytes_since_checkpoint", "hybridstore_since_checkpoint_bytes", "gauge", "bytes", "Bytes to be replayed."),
-    Number("records_since_checkpoint", "hybridstore_since_checkpoint_records", "gauge", "", "Records to be replayed."),
-    Number("restore_estimate_ms", "hybridstore_restore_estimate_seconds", "gauge", "seconds", "Estimated restart."),
-    Number("checkpoint_age_ms", "hybridstore_checkpoint_age_seconds", "gauge", "seconds", "Age of the checkpoint."),
-    Number("differing_attempts", "hybridstore_differing_attempts", "gauge", "", "Versions whose attempts differ."),
-    Number("failed_checkpoints", "hybridstore_failed_checkpoints", "gauge", "", "Checkpoints that failed."),
-    Number("failed_clearings", "hybridstore_failed_clearings", "gauge", "", "Files that could not be cleared away."),
-    Number("files", "hybridstore_files", "gauge", "", "Files of the shard."),
-    Number("bytes", "hybridstore_bytes", "gauge", "bytes", "Bytes of the shard's files."),
+# Every number: the columns of a row, in order, and the metrics.
+_TABLE: Final = (
+    *map(Number, ("operator", "shard")),
+    Number("version", "version", "The version that the shard has reached."),
+    *map(Number, ("batch", "run", "placement")),
+    Number("wall_ms", "commit_time_seconds", "When the last commit was made."),
+    Number("event_time_ms", "event_time_seconds", "The newest event time seen."),
+    Number("rows", "batch_rows", "Rows of the last batch."),
+    Number("rows_out", "batch_results", "Rows that the last batch gave."),
+    Number("late", "batch_late", "Late records of the last batch."),
+    *map(Number, ("null_key", "null_timestamp", "by_row")),
+    Number("records", "records", "Records held, by store; may be an estimate."),
+    *map(Number, ("dropped", "load")),
+    Number("load_ms", "load_seconds", "How long the last load of the state took."),
+    *map(Number, ("load_cpu_ms",)),
+    Number("read_ms", "read_seconds", "How long the last batch's rows took to come."),
+    Number("process_ms", "process_seconds", "How long the last batch took."),
+    *map(Number, ("process_cpu_ms",)),
+    Number("commit_ms", "commit_seconds", "How long a commit took."),
+    Number("replayed_segments", "replayed_segments", "Segments that the last load replayed."),
+    *map(Number, ("replayed_records", "skipped_checkpoints", "segment_bytes", "logged_records")),
+    Number("commits_since_checkpoint", "since_checkpoint_commits", "Commits to be replayed."),
+    Number("bytes_since_checkpoint", "since_checkpoint_bytes", "Bytes to be replayed."),
+    Number("records_since_checkpoint", "since_checkpoint_records", "Records to be replayed."),
+    Number("restore_estimate_ms", "restore_estimate_seconds", "Estimated restart."),
+    Number("checkpoint_age_ms", "checkpoint_age_seconds", "Age of the checkpoint."),
+    Number("differing_attempts", "differing_attempts", "Versions whose attempts differ."),
+    Number("failed_checkpoints", "failed_checkpoints", "Checkpoints that failed."),
+    Number("failed_clearings", "failed_clearings", "Files that could not be cleared away."),
+    Number("files", "files", "Files of the shard."),
+    Number("bytes", "bytes", "Bytes of the shard's files."),
+    Number("total_rows", "rows", "Rows that came in."),
+    Number("total_rows_out", "results", "Rows that went out."),
+    Number("total_late", "late", "Late records, once for each closed window."),
+    Number("total_null_key", "null_keys", "Rows skipped because their key is null."),
+    Number("total_null_timestamp", "null_timestamps", "Rows skipped because their timestamp is null."),
+    Number("total_segment_bytes", "changelog_bytes", "Bytes of changelog written."),
+    Number("total_logged_records", "logged_records", "Records logged."),
 )
+COLUMNS: Final = tuple(number.column for number in _TABLE)
+# Columns of the last batch or commit that have a total beside them: `total_<name>`.
+TOTALS: Final = tuple(name.removeprefix(_TOTAL) for name in COLUMNS if name.startswith(_TOTAL))
+# Columns that a batch without rows does not change.
+_BEHIND: Final = (*(name for name in COLUMNS if name.endswith("_since_checkpoint")), "restore_estimate_ms")
+# The metrics, counters first.
+NUMBERS: Final = tuple(sorted((number for number in _TABLE if number.metric), key=lambda number: number.kind))
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
@@ -91,7 +98,7 @@ def row_of(known: Mapping[str, Any]) -> dict[str, Any]:
 
     `totals` in it (name -> total) become columns of their own.
     """
-    totals = {f"total_{name}": total for name, total in _fields(known.get("totals")).items()}
+    totals = {f"{_TOTAL}{name}": total for name, total in _fields(known.get("totals")).items()}
     values = {**known, **totals}
     return {name: values.get(name) for name in COLUMNS}
 

@@ -10,6 +10,7 @@ import re
 import socket
 import threading
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.spark import metrics
+from hybridstore.spark import ShardMetrics, metrics
 from hybridstore.state import metrics_server
 from hybridstore.state.metrics_server import MetricsServer
 from hybridstore.state.numbers import COLUMNS, CONTENT_TYPE, NUMBERS, TOTALS, openmetrics, row_of
@@ -62,6 +63,9 @@ def test_every_number_is_a_column_and_every_name_is_there_once() -> None:
     assert {number.column for number in NUMBERS} <= set(COLUMNS)
     assert len({number.name for number in NUMBERS}) == len(NUMBERS)
     assert all(number.name.endswith(f"_{number.unit}") for number in NUMBERS if number.unit)
+    assert {each.name for each in fields(ShardMetrics)} <= set(COLUMNS)
+    assert metrics.__doc__ is not None
+    assert [name for name in COLUMNS if not re.search(rf"\b{name}\b", metrics.__doc__)] == []
 
 
 @pytest.mark.stress
