@@ -164,7 +164,8 @@ def test_all_but_the_driver_murdered_on_schedule(tmp_path: Path, seed: int) -> N
 
 
 @pytest.mark.stress
-def test_scenario_64_65_and_70_everybody_murdered_on_schedule(tmp_path: Path, seed: int, rounds: int) -> None:
+@pytest.mark.scenario(64, 65, 70)
+def test_everybody_murdered_on_schedule(tmp_path: Path, seed: int, rounds: int) -> None:
     if rounds == 1:
         pytest.skip("each murder of a driver takes one more Java: make stress")
     with bucket(seed) as server:

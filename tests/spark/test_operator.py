@@ -96,7 +96,8 @@ def test_shard_expression_of_several_columns(spark: "SparkSession") -> None:
         shard_column(spark.sql("select current_date() d").schema, ("d",), 3)
 
 
-def test_scenario_30_and_32_a_limit_that_skips_shards_is_named(source: Source, job: Job) -> None:
+@pytest.mark.scenario(30, 32)
+def test_a_limit_that_skips_shards_is_named(source: Source, job: Job) -> None:
     source.add(*(row(f"k{i}") for i in range(50)))
     source.add(*(row(f"k{i}") for i in range(50)))
     text = failure(lambda: job.run(count(source.stream(), job), action=lambda df: df.limit(1).collect()))
@@ -124,7 +125,8 @@ def test_early_stop_after_the_commit_loses_nothing(source: Source, job: Job) -> 
 
 
 @both_modes
-def test_scenario_67_another_number_of_shards_program_or_time_is_refused(source: Source, job: Job) -> None:
+@pytest.mark.scenario(67)
+def test_another_number_of_shards_program_or_time_is_refused(source: Source, job: Job) -> None:
     source.add(row("a"))
     job.run(count(source.stream(), job, shards=2), sink=True)
     with pytest.raises(hs.ProgramMismatchError, match="shards: the state has 2, asked for 7"):
@@ -144,7 +146,8 @@ def test_scenario_67_another_number_of_shards_program_or_time_is_refused(source:
         hsp.apply_program(source.stream(), Other(), name="op", location=str(job.checkpoint), shards=2)
 
 
-def test_scenario_68_checkpoint_deleted_but_state_left(source: Source, job: Job) -> None:
+@pytest.mark.scenario(68)
+def test_checkpoint_deleted_but_state_left(source: Source, job: Job) -> None:
     import shutil
 
     source.add(row("a"))
@@ -245,7 +248,8 @@ def test_bad_arguments(source: Source, job: Job, spark: "SparkSession") -> None:
             hsp.apply_program(df, RunningCount(), name="op", location=location, shards=1)
 
 
-def test_scenario_71_async_progress_tracking_is_refused(source: Source, job: Job) -> None:
+@pytest.mark.scenario(71)
+def test_async_progress_tracking_is_refused(source: Source, job: Job) -> None:
     source.add(row("a"))
     source.add(row("b"))
     writer = count(source.stream(), job).writeStream.format("noop").option("checkpointLocation", str(job.checkpoint))

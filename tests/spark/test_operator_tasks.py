@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("shape", ["union", "union first", "coalesce", "self union"])
-def test_scenario_69_plans_that_move_tasks(source: Source, job: Job, tmp_path: Path, shape: str) -> None:
+@pytest.mark.scenario(69)
+def test_plans_that_move_tasks(source: Source, job: Job, tmp_path: Path, shape: str) -> None:
     other = Source(tmp_path / "other", source.spark)
     for batch in range(4):
         source.add(*(row(f"k{i}") for i in range((batch * 3) % 5)))

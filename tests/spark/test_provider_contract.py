@@ -34,7 +34,8 @@ from tests.tools.shard_tools import (
 )
 
 
-def test_scenario_01_fresh_store(tmp_path: Path) -> None:
+@pytest.mark.scenario(1)
+def test_fresh_store(tmp_path: Path) -> None:
     store = provider(tmp_path).get_store(0)
     assert content(store) == {}
     assert not store.has_committed
@@ -42,7 +43,8 @@ def test_scenario_01_fresh_store(tmp_path: Path) -> None:
     assert files(tmp_path) == set()
 
 
-def test_scenario_02_read_your_writes(tmp_path: Path) -> None:
+@pytest.mark.scenario(2)
+def test_read_your_writes(tmp_path: Path) -> None:
     p = provider(tmp_path)
     store = p.get_store(0)
     put(store, a=1)
@@ -51,7 +53,8 @@ def test_scenario_02_read_your_writes(tmp_path: Path) -> None:
     assert content(p.get_read_store(0)) == {}
 
 
-def test_scenario_03_commit_makes_exactly_the_final_content_visible(tmp_path: Path) -> None:
+@pytest.mark.scenario(3)
+def test_commit_makes_exactly_the_final_content_visible(tmp_path: Path) -> None:
     store = provider(tmp_path).get_store(0)
     put(store, a=1, b=2, aa=3)
     kv = store.key_value("default")
@@ -62,7 +65,8 @@ def test_scenario_03_commit_makes_exactly_the_final_content_visible(tmp_path: Pa
     assert at(tmp_path, 1) == {"b": 2}
 
 
-def test_scenario_04_no_future_versions(tmp_path: Path) -> None:
+@pytest.mark.scenario(4)
+def test_no_future_versions(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     for asked in (p, provider(tmp_path)):
@@ -75,21 +79,24 @@ def test_scenario_04_no_future_versions(tmp_path: Path) -> None:
         provider(tmp_path / "elsewhere").get_store(2)
 
 
-def test_scenario_05_negative_version(tmp_path: Path) -> None:
+@pytest.mark.scenario(5)
+def test_negative_version(tmp_path: Path) -> None:
     p = provider(tmp_path)
     with pytest.raises(MissingVersionError, match="version: found -1, expected 0 or more"):
         p.get_store(-1)
     assert files(tmp_path) == set()
 
 
-def test_scenario_06_reload_from_disk_only(tmp_path: Path) -> None:
+@pytest.mark.scenario(6)
+def test_reload_from_disk_only(tmp_path: Path) -> None:
     write(provider(tmp_path), 0, a=1, b=2)
     assert write(provider(tmp_path), 1, c=3) == 2
     assert at(tmp_path, 2) == {"a": 1, "b": 2, "c": 3}
     assert at(tmp_path, 1) == {"a": 1, "b": 2}
 
 
-def test_scenario_07_old_version_loadable_again(tmp_path: Path) -> None:
+@pytest.mark.scenario(7)
+def test_old_version_loadable_again(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     write(p, 1, b=2)
@@ -98,7 +105,8 @@ def test_scenario_07_old_version_loadable_again(tmp_path: Path) -> None:
     assert content(p.get_store(2)) == {"a": 1, "b": 2}
 
 
-def test_scenario_08_unload_and_reload(tmp_path: Path) -> None:
+@pytest.mark.scenario(8)
+def test_unload_and_reload(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     p.close()
@@ -107,7 +115,8 @@ def test_scenario_08_unload_and_reload(tmp_path: Path) -> None:
     assert write(provider(tmp_path), 1, b=2) == 2
 
 
-def test_scenario_09_null_value_deletes_and_null_key_is_refused(tmp_path: Path) -> None:
+@pytest.mark.scenario(9)
+def test_null_value_deletes_and_null_key_is_refused(tmp_path: Path) -> None:
     # Spark's stores refuse a null value; in ours it is the tombstone that the semantics of every store of ours gives
     # it.
     store = provider(tmp_path).get_store(0)
@@ -119,7 +128,8 @@ def test_scenario_09_null_value_deletes_and_null_key_is_refused(tmp_path: Path) 
         kv.put(None, 1)
 
 
-def test_scenario_10_and_11_mutation_during_iteration_and_iterator_visibility(tmp_path: Path) -> None:
+@pytest.mark.scenario(10, 11)
+def test_mutation_during_iteration_and_iterator_visibility(tmp_path: Path) -> None:
     write(provider(tmp_path), 0, **{f"k{i}": i for i in range(50)})
     for p in (provider(tmp_path), provider(tmp_path)):
         store = p.get_store(1)
@@ -136,7 +146,8 @@ def test_scenario_10_and_11_mutation_during_iteration_and_iterator_visibility(tm
         p.abort()
 
 
-def test_scenario_12_prefix_scan(tmp_path: Path) -> None:
+@pytest.mark.scenario(12)
+def test_prefix_scan(tmp_path: Path) -> None:
     p = provider(tmp_path)
     store = p.get_store(0)
     kv = store.key_value("pairs")
@@ -153,7 +164,8 @@ def test_scenario_12_prefix_scan(tmp_path: Path) -> None:
     assert [key for key, _ in p.get_store(1).key_value("pairs").prefix_scan(("p",))] == [("p", 0), ("p", 1), ("p", 2)]
 
 
-def test_scenario_13_number_of_keys(tmp_path: Path) -> None:
+@pytest.mark.scenario(13)
+def test_number_of_keys(tmp_path: Path) -> None:
     write(provider(tmp_path), 0, a=1, b=2, c=3, d=4, e=5)
     p = provider(tmp_path)
     store = p.get_store(1)
@@ -164,7 +176,8 @@ def test_scenario_13_number_of_keys(tmp_path: Path) -> None:
     assert provider(tmp_path).get_store(2).metrics().records == {"default": 4}
 
 
-def test_scenario_14_metrics_grow(tmp_path: Path) -> None:
+@pytest.mark.scenario(14)
+def test_metrics_grow(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     small = p.metrics().segment_bytes
@@ -173,7 +186,8 @@ def test_scenario_14_metrics_grow(tmp_path: Path) -> None:
     assert p.metrics().bytes_since_checkpoint > p.metrics().segment_bytes
 
 
-def test_scenario_15_metric_combination() -> None:
+@pytest.mark.scenario(15)
+def test_metric_combination() -> None:
     total = ShardMetrics.combine(
         [
             ShardMetrics(records={"a": 2, "b": 3}, dropped={"a": {"expired": 1}}, segment_bytes=10),
@@ -183,7 +197,8 @@ def test_scenario_15_metric_combination() -> None:
     assert (total["records"], total["dropped"], total["segment_bytes"]) == (10, 5, 17)
 
 
-def test_scenario_16_unsupported_operation(tmp_path: Path) -> None:
+@pytest.mark.scenario(16)
+def test_unsupported_operation(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     store = p.get_store(1)
@@ -198,7 +213,8 @@ def test_scenario_16_unsupported_operation(tmp_path: Path) -> None:
         reader.key_value("other")
 
 
-def test_scenario_17_empty_commit(tmp_path: Path) -> None:
+@pytest.mark.scenario(17)
+def test_empty_commit(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     write(p, 1, b=2)
@@ -277,7 +293,8 @@ def test_the_loss_of_the_newest_object_is_noticed(tmp_path: Path, lost: int) -> 
         provider(tmp_path).get_store(3)
 
 
-def test_scenario_18_odd_keys(tmp_path: Path) -> None:
+@pytest.mark.scenario(18)
+def test_odd_keys(tmp_path: Path) -> None:
     odd = ["v1", "\x89HSLOG\r\n", "hF\x02\x00", "", "\x00" * 40, "-1", "\udc80", "EOF"]
     store = provider(tmp_path).get_store(0)
     kv = store.key_value("default")
@@ -290,7 +307,8 @@ def test_scenario_18_odd_keys(tmp_path: Path) -> None:
     assert store.key_value("raw").get(b"\xff\xff\xff\xff") == b"hF\x03"
 
 
-def test_scenario_19_abort_leaves_no_trace(tmp_path: Path) -> None:
+@pytest.mark.scenario(19)
+def test_abort_leaves_no_trace(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     before = files(tmp_path)
@@ -302,7 +320,8 @@ def test_scenario_19_abort_leaves_no_trace(tmp_path: Path) -> None:
     assert at(tmp_path, 1) == {"a": 1}
 
 
-def test_scenario_20_abort_then_reload(tmp_path: Path) -> None:
+@pytest.mark.scenario(20)
+def test_abort_then_reload(tmp_path: Path) -> None:
     p = provider(tmp_path)
     for version in range(10):
         write(p, version, **{f"k{version}": version})
@@ -313,7 +332,8 @@ def test_scenario_20_abort_then_reload(tmp_path: Path) -> None:
     assert content(p.get_store(10)) == {f"k{i}": i for i in range(10)}
 
 
-def test_scenario_26_double_clean_up(tmp_path: Path) -> None:
+@pytest.mark.scenario(26)
+def test_double_clean_up(tmp_path: Path) -> None:
     p = provider(tmp_path)
     store = p.get_store(0)
     put(store, a=1)
@@ -326,7 +346,8 @@ def test_scenario_26_double_clean_up(tmp_path: Path) -> None:
     assert at(tmp_path, 1) == {"a": 1}
 
 
-def test_scenario_27_use_after_the_end(tmp_path: Path) -> None:
+@pytest.mark.scenario(27)
+def test_use_after_the_end(tmp_path: Path) -> None:
     p = provider(tmp_path)
     store = p.get_store(0)
     kv = store.key_value("default")
@@ -344,7 +365,8 @@ def test_scenario_27_use_after_the_end(tmp_path: Path) -> None:
         aborted.commit()
 
 
-def test_scenario_28_temporary_files(tmp_path: Path) -> None:
+@pytest.mark.scenario(28)
+def test_temporary_files(tmp_path: Path) -> None:
     p = provider(tmp_path)
     store = p.get_store(0)
     put(store, a=1)

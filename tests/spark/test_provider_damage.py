@@ -29,7 +29,8 @@ from tests.tools.shard_tools import (
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flip", "no pack"])
-def test_scenario_52_to_54_damaged_checkpoints(tmp_path: Path, damage: str) -> None:
+@pytest.mark.scenario(52, 53, 54)
+def test_damaged_checkpoints(tmp_path: Path, damage: str) -> None:
     build(tmp_path, 7, policy=OFTEN)
     for version in (6, 3):
         path = checkpoint(tmp_path, version)
@@ -50,7 +51,8 @@ def test_scenario_52_to_54_damaged_checkpoints(tmp_path: Path, damage: str) -> N
 
 
 @pytest.mark.parametrize("how", ["flip", "cut", "cut to nothing"])
-def test_scenario_57_and_63_damaged_segment(tmp_path: Path, how: str) -> None:
+@pytest.mark.scenario(57, 63)
+def test_damaged_segment(tmp_path: Path, how: str) -> None:
     build(tmp_path, 5)
     path = segment(tmp_path, 3)
     data = bytearray(path.read_bytes())
@@ -68,7 +70,8 @@ def test_scenario_57_and_63_damaged_segment(tmp_path: Path, how: str) -> None:
         assert at(tmp_path, 2) == expected(2)
 
 
-def test_scenario_58_missing_segment_in_the_chain(tmp_path: Path) -> None:
+@pytest.mark.scenario(58)
+def test_missing_segment_in_the_chain(tmp_path: Path) -> None:
     build(tmp_path, 8, policy=OFTEN, retain=100)
     name = next(name for name in names(tmp_path) if name.version == 5)
     segment(tmp_path, 5).unlink()
@@ -81,7 +84,8 @@ def test_scenario_58_missing_segment_in_the_chain(tmp_path: Path) -> None:
     assert at(tmp_path, 3) == expected(3)
 
 
-def test_scenario_59_without_checkpoints_and_with(tmp_path: Path) -> None:
+@pytest.mark.scenario(59)
+def test_without_checkpoints_and_with(tmp_path: Path) -> None:
     build(tmp_path, 5)
     p = provider(tmp_path, policy=CheckpointPolicy(every_commits=1))
     write(p, 5, k5=5)
@@ -92,7 +96,8 @@ def test_scenario_59_without_checkpoints_and_with(tmp_path: Path) -> None:
         assert at(tmp_path, version) == expected(version)
 
 
-def test_scenario_63_damaged_run_object(tmp_path: Path) -> None:
+@pytest.mark.scenario(63)
+def test_damaged_run_object(tmp_path: Path) -> None:
     build(tmp_path, 2)
     (path,) = (tmp_path / "hybridstore/op/runs").iterdir()
     data = path.read_bytes()

@@ -75,7 +75,8 @@ class Failing(Files):
 
 
 @pytest.mark.parametrize("step", ["create", "link", "sync"])
-def test_scenario_21_and_22_publishing_fails(tmp_path: Path, step: str) -> None:
+@pytest.mark.scenario(21, 22)
+def test_publishing_fails(tmp_path: Path, step: str) -> None:
     build(tmp_path, 10)
     failing = Failing("/log", step)
     p = provider(tmp_path, files=failing)
@@ -135,7 +136,8 @@ def test_a_name_that_somebody_else_has_taken_is_no_success(tmp_path: Path) -> No
     assert store.commit() == 2
 
 
-def test_scenario_23_commit_on_top_of_an_existing_version(tmp_path: Path) -> None:
+@pytest.mark.scenario(23)
+def test_commit_on_top_of_an_existing_version(tmp_path: Path) -> None:
     write(provider(tmp_path), 0, a=1)
     assert write(provider(tmp_path), 0, a=1) == 1
     assert len({name.digest8 for name in names(tmp_path)}) == 1
@@ -145,7 +147,8 @@ def test_scenario_23_commit_on_top_of_an_existing_version(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 2])
-def test_scenario_24_redo_after_a_global_failure(tmp_path: Path, capacity: int) -> None:
+@pytest.mark.scenario(24)
+def test_redo_after_a_global_failure(tmp_path: Path, capacity: int) -> None:
     cache = ShardCache(capacity)
     p = provider(tmp_path, cache=cache)
     write(p, 0, a=1)
@@ -159,7 +162,8 @@ def test_scenario_24_redo_after_a_global_failure(tmp_path: Path, capacity: int) 
     assert p.metrics().differing_attempts == 1
 
 
-def test_scenario_25_read_store_aborted_after_the_write_stores_commit(tmp_path: Path) -> None:
+@pytest.mark.scenario(25)
+def test_read_store_aborted_after_the_write_stores_commit(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     reader, writer = p.get_read_store(1), p.get_store(1)
@@ -170,7 +174,8 @@ def test_scenario_25_read_store_aborted_after_the_write_stores_commit(tmp_path: 
     assert content(p.get_store(2)) == {"a": 1, "b": 2}
 
 
-def test_scenario_29_failure_while_opening(tmp_path: Path) -> None:
+@pytest.mark.scenario(29)
+def test_failure_while_opening(tmp_path: Path) -> None:
     build(tmp_path, 2)
     p = provider(tmp_path)
     place = segment(tmp_path, 1)
@@ -181,7 +186,8 @@ def test_scenario_29_failure_while_opening(tmp_path: Path) -> None:
     assert content(p.get_store(2)) == expected(2)
 
 
-def test_scenario_31_same_batch_evaluated_twice(tmp_path: Path) -> None:
+@pytest.mark.scenario(31)
+def test_same_batch_evaluated_twice(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     for _ in range(3):
@@ -193,14 +199,16 @@ def test_scenario_31_same_batch_evaluated_twice(tmp_path: Path) -> None:
     assert p.metrics().differing_attempts == 0
 
 
-def test_scenario_32_some_partitions_skipped(tmp_path: Path) -> None:
+@pytest.mark.scenario(32)
+def test_some_partitions_skipped(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     with pytest.raises(SkippedBatchError, match=r"so batches 1 to 3 did not reach shard 0 .*limit"):
         p.get_store(4)
 
 
-def test_scenario_33_late_publish_of_a_dead_attempt(tmp_path: Path) -> None:
+@pytest.mark.scenario(33)
+def test_late_publish_of_a_dead_attempt(tmp_path: Path) -> None:
     write(provider(tmp_path), 0, a=1)
     # attempt A stalls before its commit; B commits the version, and the query goes on
     a, b = provider(tmp_path), provider(tmp_path)
@@ -217,7 +225,8 @@ def test_scenario_33_late_publish_of_a_dead_attempt(tmp_path: Path) -> None:
     assert a.metrics().differing_attempts == 1
 
 
-def test_scenario_33_late_publish_of_a_greater_attempt(tmp_path: Path) -> None:
+@pytest.mark.scenario(33)
+def test_late_publish_of_a_greater_attempt(tmp_path: Path) -> None:
     """A speculative attempt that comes late is the greater one: the version that names its parent has settled it."""
     write(provider(tmp_path), 0, a=1)
     b, a = provider(tmp_path), provider(tmp_path)
@@ -233,7 +242,8 @@ def test_scenario_33_late_publish_of_a_greater_attempt(tmp_path: Path) -> None:
     assert at(tmp_path, 4) == {"a": 1, "from_b": 1, "c": 3, "d": 4}
 
 
-def test_scenario_33_two_attempts_of_the_newest_version(tmp_path: Path) -> None:
+@pytest.mark.scenario(33)
+def test_two_attempts_of_the_newest_version(tmp_path: Path) -> None:
     # Nothing tells which of two attempts Spark counts while no later batch is committed: the greater one wins, and it
     # is counted.
     write(provider(tmp_path), 0, a=1)
@@ -255,7 +265,8 @@ def test_scenario_33_two_attempts_of_the_newest_version(tmp_path: Path) -> None:
     assert content(b.get_store(3)) == {"a": 1, "from_a": 1, "c": 3}
 
 
-def test_scenario_33_late_attempt_without_rows(tmp_path: Path) -> None:
+@pytest.mark.scenario(33)
+def test_late_attempt_without_rows(tmp_path: Path) -> None:
     write(provider(tmp_path), 0, a=1)
     a, b = provider(tmp_path), provider(tmp_path)
     late = a.get_store(1)
@@ -267,7 +278,8 @@ def test_scenario_33_late_attempt_without_rows(tmp_path: Path) -> None:
     assert at(tmp_path, 2) == {"a": 1, "b": 2}
 
 
-def test_scenario_34_late_segment_of_a_failed_run(tmp_path: Path) -> None:
+@pytest.mark.scenario(34)
+def test_late_segment_of_a_failed_run(tmp_path: Path) -> None:
     build(tmp_path, 2)
     late = provider(tmp_path).get_store(2)
     put(late, late=1)
@@ -279,7 +291,8 @@ def test_scenario_34_late_segment_of_a_failed_run(tmp_path: Path) -> None:
     assert at(tmp_path, 4) == expected(2) | {"z": 1}
 
 
-def test_scenario_35_and_51_checkpoint_of_an_abandoned_line(tmp_path: Path) -> None:
+@pytest.mark.scenario(35, 51)
+def test_checkpoint_of_an_abandoned_line(tmp_path: Path) -> None:
     build(tmp_path, 2)
     a, late = provider(tmp_path), provider(tmp_path).get_store(2)
     write(a, 2, from_a=1)
@@ -302,7 +315,8 @@ def test_scenario_35_and_51_checkpoint_of_an_abandoned_line(tmp_path: Path) -> N
     assert store.metrics().skipped_checkpoints == 0
 
 
-def test_scenario_36_checkpoint_crosses_a_restart(tmp_path: Path) -> None:
+@pytest.mark.scenario(36)
+def test_checkpoint_crosses_a_restart(tmp_path: Path) -> None:
     class Hanging(Files):
         go = threading.Event()
 
@@ -324,7 +338,8 @@ def test_scenario_36_checkpoint_crosses_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("query_id", ["", "another"])
-def test_scenario_37_two_lines_with_the_same_numbers(tmp_path: Path, query_id: str) -> None:
+@pytest.mark.scenario(37)
+def test_two_lines_with_the_same_numbers(tmp_path: Path, query_id: str) -> None:
     first, second = tmp_path / "one", tmp_path / "two"
     for root, value, query in ((first, 1, ""), (second, 2, query_id)):
         p = StateStoreProvider(
@@ -348,7 +363,8 @@ def test_scenario_37_two_lines_with_the_same_numbers(tmp_path: Path, query_id: s
         assert set(at(first, 10).values()) == {2}
 
 
-def test_scenario_38_and_39_the_shard_moves_and_comes_back(tmp_path: Path) -> None:
+@pytest.mark.scenario(38, 39)
+def test_the_shard_moves_and_comes_back(tmp_path: Path) -> None:
     old, new = provider(tmp_path, policy=OFTEN), provider(tmp_path, policy=OFTEN)
     for version in range(5):
         write(old, version, **{f"k{version}": version})
@@ -367,7 +383,8 @@ def test_scenario_38_and_39_the_shard_moves_and_comes_back(tmp_path: Path) -> No
     assert at(tmp_path, 9) == expected(9)
 
 
-def test_scenario_39_stale_memory_of_a_discarded_version(tmp_path: Path) -> None:
+@pytest.mark.scenario(39)
+def test_stale_memory_of_a_discarded_version(tmp_path: Path) -> None:
     old, new = provider(tmp_path), provider(tmp_path)
     write(old, 0, a=1)
     write(old, 1, discarded=1)
@@ -378,7 +395,8 @@ def test_scenario_39_stale_memory_of_a_discarded_version(tmp_path: Path) -> None
     assert content(store) == {"a": 1, "b": 2, "c": 3}
 
 
-def test_scenario_40_close_while_an_iterator_is_held(tmp_path: Path) -> None:
+@pytest.mark.scenario(40)
+def test_close_while_an_iterator_is_held(tmp_path: Path) -> None:
     build(tmp_path, 10, policy=OFTEN)
     p = provider(tmp_path)
     rows = p.get_store(10).key_value("default").all()
@@ -387,7 +405,8 @@ def test_scenario_40_close_while_an_iterator_is_held(tmp_path: Path) -> None:
     assert dict([first, *rows]) == expected(10)
 
 
-def test_scenario_41_a_checkpoint_does_not_block_the_task(tmp_path: Path) -> None:
+@pytest.mark.scenario(41)
+def test_a_checkpoint_does_not_block_the_task(tmp_path: Path) -> None:
     class Slow(Files):
         go = threading.Event()
 
@@ -408,7 +427,8 @@ def test_scenario_41_a_checkpoint_does_not_block_the_task(tmp_path: Path) -> Non
     assert at(tmp_path, 6) == expected(6)
 
 
-def test_scenario_42_close_before_and_after_maintenance(tmp_path: Path) -> None:
+@pytest.mark.scenario(42)
+def test_close_before_and_after_maintenance(tmp_path: Path) -> None:
     p = provider(tmp_path, policy=OFTEN)
     for version in range(3):
         write(p, version, **{f"k{version}": version})
@@ -417,7 +437,8 @@ def test_scenario_42_close_before_and_after_maintenance(tmp_path: Path) -> None:
     assert at(tmp_path, 3) == expected(3)
 
 
-def test_scenario_44_restarted_query(tmp_path: Path) -> None:
+@pytest.mark.scenario(44)
+def test_restarted_query(tmp_path: Path) -> None:
     cache = ShardCache()
     run1 = provider(tmp_path, cache=cache)
     write(run1, 0, a=1)
@@ -429,7 +450,8 @@ def test_scenario_44_restarted_query(tmp_path: Path) -> None:
     assert content(other) == {"a": 1}
 
 
-def test_scenario_45_to_47_spacing_of_checkpoints(tmp_path: Path) -> None:
+@pytest.mark.scenario(45, 46, 47)
+def test_spacing_of_checkpoints(tmp_path: Path) -> None:
     build(tmp_path, 2, policy=OFTEN)
     assert not list(tmp_path.rglob("*.lmdb"))
     p = provider(tmp_path, policy=OFTEN)
@@ -449,7 +471,8 @@ def test_scenario_45_to_47_spacing_of_checkpoints(tmp_path: Path) -> None:
         assert at(tmp_path, version) == expected(version)
 
 
-def test_scenario_48_to_50_retention(tmp_path: Path) -> None:
+@pytest.mark.scenario(48, 49, 50)
+def test_retention(tmp_path: Path) -> None:
     build(tmp_path, 20, policy=CheckpointPolicy(every_commits=2), retain=2)
     assert not segment(tmp_path, 1).exists()
     for version in (18, 19, 20):
@@ -490,7 +513,8 @@ def test_files_stay_bounded_over_a_thousand_batches(tmp_path: Path) -> None:
     assert len(at(tmp_path, 1000)) == 50
 
 
-def test_scenario_60_a_part_of_a_checkpoint_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.scenario(60)
+def test_a_part_of_a_checkpoint_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybridstore.state.checkpointer.RETRY_SECONDS", 0.0)
     for suffix in (".lmdb", ".pack"):
         root = tmp_path / suffix[1:]
@@ -506,7 +530,8 @@ def test_scenario_60_a_part_of_a_checkpoint_cannot_be_written(tmp_path: Path, mo
         assert at(root, 6) == expected(6)
 
 
-def test_scenario_61_the_file_system_fails_on_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.scenario(61)
+def test_the_file_system_fails_on_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build(tmp_path, 2)
     p = provider(tmp_path)
 

@@ -34,7 +34,8 @@ from tests.tools.shard_tools import (
 )
 
 
-def test_scenario_64_and_70_replay_from_the_version_before(tmp_path: Path) -> None:
+@pytest.mark.scenario(64, 70)
+def test_replay_from_the_version_before(tmp_path: Path) -> None:
     build(tmp_path, 4)
     again = provider(tmp_path)
     store = again.get_store(3)
@@ -44,7 +45,8 @@ def test_scenario_64_and_70_replay_from_the_version_before(tmp_path: Path) -> No
     assert at(tmp_path, 4) == expected(4)
 
 
-def test_scenario_66_manual_rewind(tmp_path: Path) -> None:
+@pytest.mark.scenario(66)
+def test_manual_rewind(tmp_path: Path) -> None:
     build(tmp_path, 3)
     p = restarted(tmp_path, 1)
     store = p.get_store(1)
@@ -56,7 +58,8 @@ def test_scenario_66_manual_rewind(tmp_path: Path) -> None:
     assert at(tmp_path, 2) == {"k0": 0, "other": 1}
 
 
-def test_scenario_66_rewind_when_nothing_changes(tmp_path: Path) -> None:
+@pytest.mark.scenario(66)
+def test_rewind_when_nothing_changes(tmp_path: Path) -> None:
     build(tmp_path, 5)
     p = restarted(tmp_path, 2)
     assert p.get_store(2).commit() == 3
@@ -68,7 +71,8 @@ def test_scenario_66_rewind_when_nothing_changes(tmp_path: Path) -> None:
         provider(tmp_path).get_store(6)
 
 
-def test_scenario_71_and_72_the_abandoned_future(tmp_path: Path) -> None:
+@pytest.mark.scenario(71, 72)
+def test_the_abandoned_future(tmp_path: Path) -> None:
     build(tmp_path, 6, retain=100)
     p = restarted(tmp_path, 1, policy=CheckpointPolicy(every_commits=1), retain=100)
     assert write(p, 1, other=1) == 2
