@@ -125,7 +125,7 @@ class ShardLog:
         known = self._known.get(name)
         return self.storage.get(str(name)) if known is None else known
 
-    def commit(self, name: LogName) -> CommitFrame:
+    def commit_of(self, name: LogName) -> CommitFrame:
         """Return the commit of an object, or of a note. Raises as `versions`. O(bytes)."""
         if name.attempt != NOTE:
             return next(self.versions([name], None)).commit
@@ -169,5 +169,5 @@ class ShardLog:
         path = Path(self.where(name))
         if step is None:
             with suppress(HybridStoreError, OSError):
-                step = Step(name.version, self.commit(name).digest)
+                step = Step(name.version, self.commit_of(name).digest)
         return Segment(path, name.version, step, None if path.exists() else self._content(name))

@@ -189,5 +189,5 @@ class Seen:
         keys = _keys(self.plan, table)
         run.logic.stores[SEEN].put_columns(keys, [1] * len(keys), arrow_list(table.column(START)))
         now = batch.watermark_ms
-        run.logic.commit(Records([], [], [], same), Watermark(now, now) if self.clocked else None)
+        run.logic.process_batch(Records([], [], [], same), Watermark(now, now) if self.clocked else None)
         return len(keys)

@@ -144,7 +144,7 @@ class OperatorShards(Shards):
         sums: dict[str, int] = {}
         for state in shards(self.at, self.operator):
             if state.shard in numbers and state.changed is not None:
-                sums = added(sums, Since.of(state.files.objects.commit(state.changed)).totals or {})
+                sums = added(sums, Since.of(state.files.objects.commit_of(state.changed)).totals or {})
         return sums
 
     def switch(self, generation: int, into: int) -> None:

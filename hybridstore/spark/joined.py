@@ -207,7 +207,7 @@ class JoinRunner(TopologyRunner):
         import pyarrow as pa
 
         run = self._run
-        results = run.commit(_sides(table), watermark)
+        results = run.process_batch(_sides(table), watermark)
         with collector_held():
             assert isinstance(run.logic, Joining)
             form: TimeForm = "ms" if pa.types.is_integer(table.schema.field(TIME).type) else "aware"

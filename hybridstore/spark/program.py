@@ -156,7 +156,7 @@ class TopologyRunner(Runner):
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Process one shard's rows of one batch as a commit, and return the results. O(n log n)."""
-        results = self._run.commit(table, watermark)
+        results = self._run.process_batch(table, watermark)
         with collector_held():
             if isinstance(self._run.logic, CustomLogic) and self._run.plan.errors_column is not None:
                 given = self._run.logic.output.columns(results)

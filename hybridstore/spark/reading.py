@@ -57,10 +57,10 @@ class ShardState(NamedTuple):
         operator = self.location.operator(self.operator)
         return AttemptLog(operator, self.id.folder, self.id.identity, lambda: has_moved(operator))
 
-    def commit(self, name: LogName) -> CommitFrame:
-        """Return the commit of one of its objects. Raises MissingVersionError, and as `ShardLog.commit`."""
+    def commit_of(self, name: LogName) -> CommitFrame:
+        """Return the commit of one of its objects. Raises MissingVersionError, and as `ShardLog.commit_of`."""
         try:
-            return self.files.objects.commit(name)
+            return self.files.objects.commit_of(name)
         except FileNotFoundError as error:
             raise MissingVersionError(
                 f"{self.files.objects.where(name)}: removed while it was read (read again)"

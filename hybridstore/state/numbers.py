@@ -108,10 +108,10 @@ def shard_row(
 ) -> dict[str, Any]:
     """Return the row of a shard: the numbers of the last batch from its newest object, those of the state from the
     object of its last change, and other known numbers. Raises FileNotFoundError for an object that was removed
-    meanwhile, and as `ShardLog.commit`. Two gets, or one.
+    meanwhile, and as `ShardLog.commit_of`. Two gets, or one.
     """
-    last = None if newest is None else log.commit(newest)
-    change = last if changed is None or changed == newest else log.commit(changed)
+    last = None if newest is None else log.commit_of(newest)
+    change = last if changed is None or changed == newest else log.commit_of(changed)
     numbers, behind = (_fields(None if commit is None else commit.extra.get(METRICS)) for commit in (last, change))
     since = 0
     if changed is not None and change is not None:

@@ -148,7 +148,7 @@ class Driver:
         before, unkeyed = engine.dropped, engine.left_out
         try:
             tables = []
-            for shard, part in enumerate(engine.commit_parts(rows, self._rows)):
+            for shard, part in enumerate(engine.split_batch(rows, self._rows)):
                 run = engine._runs[shard]
                 if isinstance(run.logic, CustomLogic):
                     run.logic.at_clock(self._clock_ms)

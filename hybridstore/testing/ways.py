@@ -281,8 +281,8 @@ def _commits(case: Case, batches: list[Sequence[Row]]) -> list[Row]:
         results: list[Row] = []
         for batch in batches:
             given = [{name: row.get(name) for name in names} for row in batch]
-            for shard, part in enumerate(engine.commit_parts(given, 0)):
-                results += engine.process_commit(shard, part)
+            for shard, part in enumerate(engine.split_batch(given, 0)):
+                results += engine.process_batch(shard, part)
         return results
 
 

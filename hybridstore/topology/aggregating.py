@@ -126,11 +126,11 @@ class Aggregating:
         """
         return self._suppress(self._explained(self.windowed.process, records, clock))
 
-    def commit(self, records: Records, clock: Watermark | None = None) -> Results:
+    def process_batch(self, records: Records, clock: Watermark | None = None) -> Results:
         """Process the records of a whole commit in the order given, end it, and return its results: `process` and
         `finish` in one."""
         if self._suppressed is None:
-            return self._explained(self.windowed.commit, records, clock)
+            return self._explained(self.windowed.process_batch, records, clock)
         return self.process(records, clock) + self.finish()
 
     def _explained(

@@ -199,7 +199,7 @@ class CustomLogic:
         for move in self._movers:
             move(ts)
 
-    def commit(self, records: Records, clock: Watermark | None = None) -> list[Any]:
+    def process_batch(self, records: Records, clock: Watermark | None = None) -> list[Any]:
         """Process the records of a whole commit and end it: `process` and `finish` in one."""
         return self.process(records, clock) + self.finish()
 

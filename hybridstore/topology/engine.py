@@ -265,7 +265,7 @@ class Engine:
             self.left_out = self.left_out.and_also(rows)
             _LOG.warning("%s: left out rows: %d without a key, %d without a time", self.location, *rows)
 
-    def commit_parts(self, rows: Any, first: int) -> list[Any]:
+    def split_batch(self, rows: Any, first: int) -> list[Any]:
         """Return the rows of a whole commit shard by shard: Arrow tables if they can be processed by column, else
         `Records`.
         """
@@ -312,7 +312,7 @@ class Engine:
         return parts
 
     @entry_of_all
-    def process_commit(self, shard: int, part: Any) -> list[dict[str, Any]]:
+    def process_batch(self, shard: int, part: Any) -> list[dict[str, Any]]:
         """Process a shard's rows of a whole commit, and return all results."""
         return _rows(self.table_of(shard, part))
 
@@ -321,7 +321,7 @@ class Engine:
         """Process a shard's rows of a whole commit, and return its results by column. `clock` is the time, if given."""
         run = self._runs[shard]
         with collector_held():
-            return run.table(run.commit(part, clock), self.times)
+            return run.table(run.process_batch(part, clock), self.times)
 
     def _shard(self, key: Any) -> int:
         return 0 if self.shards == 1 or key is None else shard_of(key, self.shards)
@@ -407,7 +407,7 @@ class Engine:
             state.commit()
             rows_in, rows_out = self._stepped[shard]
             self._stepped[shard] = [0, 0]
-            self.committed(shard, rows_in, rows_out, 0.0, (time.perf_counter() - begun) * 1000)
+            self.note_numbers(shard, rows_in, rows_out, 0.0, (time.perf_counter() - begun) * 1000)
         self._kinds = KeyKinds(self.topology)
         return results
 
@@ -488,7 +488,7 @@ class Engine:
         """
         return min((RunState.of(state) for state in self.states), key=lambda run: run.commit).position
 
-    def committed(self, shard: int, rows: int, rows_out: int, process_ms: float, commit_ms: float) -> None:
+    def note_numbers(self, shard: int, rows: int, rows_out: int, process_ms: float, commit_ms: float) -> None:
         """Note the numbers of a shard's commit, for `numbers`."""
         run, state = self._runs[shard], self.states[shard]
         totals, last = self._numbers[shard], self._last[shard]

@@ -287,7 +287,7 @@ class _Run:
         engine, source = self._engine, self._source
         tables: list[ResultTable] = []
         begun = time.perf_counter()
-        parts = None if taken is None else engine.commit_parts(taken, first)
+        parts = None if taken is None else engine.split_batch(taken, first)
         size, seconds = 0, time.perf_counter() - begun
         for shard, store in enumerate(engine.states):
             if RunState.of(store).commit >= commit:
@@ -304,7 +304,7 @@ class _Run:
             rows = 0 if parts is None else size_of(parts[shard])
             size, seconds = size + rows, seconds + processed - begun
             done = time.perf_counter()
-            engine.committed(shard, rows, table.size, (processed - begun) * 1000, (done - processed) * 1000)
+            engine.note_numbers(shard, rows, table.size, (processed - begun) * 1000, (done - processed) * 1000)
             tables.append(table)
         if size:
             source.row_seconds = seconds / size

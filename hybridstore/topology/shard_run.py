@@ -94,7 +94,7 @@ class ShardRun:
         self._before: list[dict[str, Any]] = []
         self._unaddable: list[tuple[int, Any, str]] = []
         self.late_rows: LateRows | FailedRows | None = None
-        """The late rows of the last `commit` or `process`; None where they are not handed out."""
+        """The late rows of the last `process_batch` or `process`; None where they are not handed out."""
         self._maps = any(step.kind == "map" for step in plan.pending)
 
     @property
@@ -102,7 +102,7 @@ class ShardRun:
         """Late records dropped since the run was opened."""
         return self.logic.dropped
 
-    def commit(self, batch: Any, clock: Watermark | None = None) -> Any:
+    def process_batch(self, batch: Any, clock: Watermark | None = None) -> Any:
         """Process one shard's rows of a whole commit, `Records`, an Arrow table, or `Sides` of a join, and return the
         results of the commit.
 
@@ -132,7 +132,7 @@ class ShardRun:
             self._check_keys(batch.keys)
             self._forget_late()
             records = self._ordered(self._addable(batch))
-            results = self.logic.commit(records, clock)
+            results = self.logic.process_batch(records, clock)
             self._take_late(records)
             return results
 

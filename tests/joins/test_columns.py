@@ -85,7 +85,7 @@ def test_tables_give_the_results_and_the_log_of_rows(how: str, kind: str, tmp_pa
         engines = [Engine(join, place, shards=shards, durability="os") for place in places]
         for commit in commits(rng, stream_rows(rng, kind, form, 150)):
             given = tables(commit)
-            parts = [engines[0].commit_parts(given.tagged(), 0), engines[1].commit_parts(given, 0)]
+            parts = [engines[0].split_batch(given.tagged(), 0), engines[1].split_batch(given, 0)]
             before = sum(engines[1].by_row.values())
             for shard in range(shards):
                 rows, columns = (
@@ -147,12 +147,10 @@ def test_tables_without_a_way_by_column_give_the_results_of_rows(change: Row, wh
         for row in rights:
             row["k"] = float(row["k"])
     with join.open(tmp_path / "rows") as rows, join.open(tmp_path / "tables") as columns:
-        expected = rows.process_commit(
-            0, rows.commit_parts(tagged(join.joined, {"left": lefts, "right": rights}), 0)[0]
-        )
+        expected = rows.process_batch(0, rows.split_batch(tagged(join.joined, {"left": lefts, "right": rights}), 0)[0])
         sides = Sides(pa.Table.from_pylist(lefts), pa.Table.from_pylist(rights))
-        (part,) = columns.commit_parts(sides, 0)
-        assert columns.process_commit(0, part) == expected
+        (part,) = columns.split_batch(sides, 0)
+        assert columns.process_batch(0, part) == expected
         assert len(expected) >= 3
         assert columns.left_out == rows.left_out
         assert [text for text in columns.by_row if text.startswith(why)]

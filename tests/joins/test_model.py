@@ -240,7 +240,7 @@ def test_a_hot_key_is_not_read_over_and_over(
                 "right": [{"k": 7, "rt": ts, "b": 0} for ts in times],
             }
             sides = Sides(*map(pa.Table.from_pylist, rows.values()))
-            (part,) = engine.commit_parts(sides if form == "tables" else tagged(join.joined, rows), 0)
+            (part,) = engine.split_batch(sides if form == "tables" else tagged(join.joined, rows), 0)
             results += engine.table_of(0, part).size
             engine.commit()
             # the rows behind those of the commit that these can meet, and those that are due with them

@@ -46,7 +46,7 @@ def test_a_row_without_a_key_keeps_the_other_columns_of_its_key(clocked: bool, t
     engine = Engine(join, tmp_path / "state", durability="os")
     rows = [(0, {"k": 5, "m": None, "lt": 10, "a": 1}), (1, {"k": None, "m": 6, "rt": 10, "b": 2})]
     clock = Watermark(late_ms=0, now_ms=0) if clocked else None
-    results = list(engine.table_of(0, engine.commit_parts(rows, 0)[0], clock).rows(dict))
+    results = list(engine.table_of(0, engine.split_batch(rows, 0)[0], clock).rows(dict))
     assert len(results) == (0 if clocked else 2)
     engine.states[0].commit()
     crash(engine.states[0])
@@ -106,7 +106,7 @@ def test_tables_of_odd_values_give_the_log_and_the_counts_of_rows(how: str, valu
                 schema = pa.schema([("k", kind), (ts, pa.int64()), kinds])
                 sides.append(pa.Table.from_pylist(rows, schema=schema) if rows else None)
             given = Sides(*sides)
-            parts = [engines[0].commit_parts(given.tagged(), 0), engines[1].commit_parts(given, 0)]
+            parts = [engines[0].split_batch(given.tagged(), 0), engines[1].split_batch(given, 0)]
             for shard in range(shards):
                 whole = [engine.table_of(shard, part[shard]) for engine, part in zip(engines, parts, strict=True)]
                 assert repr(list(whole[0].rows(dict))) == repr(list(whole[1].rows(dict)))

@@ -178,7 +178,7 @@ def test_by_a_watermark_rows_without_a_key_come_out_when_their_time_has_passed(
         (run,) = engine._runs
 
         def batch(rows: dict[str, list[Row]], late: int, now: int) -> list[tuple[Any, ...]]:
-            results = run.commit(engine.records(tagged(join.joined, rows)), Watermark(late, now))  # type: ignore[arg-type]
+            results = run.process_batch(engine.records(tagged(join.joined, rows)), Watermark(late, now))  # type: ignore[arg-type]
             shapes = [shape(row) for row in run.table(results, "ms").rows(dict)]
             engine.commit()
             if cold:

@@ -59,8 +59,8 @@ class Plain:
 
     def commit(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         results: list[dict[str, Any]] = []
-        for shard, part in enumerate(self.engine.commit_parts(self.form(rows), 0)):
-            results += self.engine.process_commit(shard, part)
+        for shard, part in enumerate(self.engine.split_batch(self.form(rows), 0)):
+            results += self.engine.process_batch(shard, part)
         self.engine.commit()
         return results
 

@@ -132,8 +132,8 @@ def test_the_driver_gives_what_a_run_and_what_spark_give(name: str, emit: str, s
         for number, batch in enumerate(batches):
             rows = [
                 row
-                for shard, part in enumerate(engine.commit_parts(batch, number))
-                for row in engine.process_commit(shard, part)
+                for shard, part in enumerate(engine.split_batch(batch, number))
+                for row in engine.process_batch(shard, part)
             ]
             assert driver.push(*batch) == rows
         assert driver.dropped == engine.dropped

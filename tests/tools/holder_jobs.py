@@ -118,7 +118,7 @@ class Job:
         log = ShardLog(storage.below(StateStoreId(storage.url, "op", shard).folder))
         newest = log.standing(begun.runs).newest_name()
         assert newest is not None
-        return {"seen": newest.version, **log.commit(newest).extra[METRICS]}
+        return {"seen": newest.version, **log.commit_of(newest).extra[METRICS]}
 
 
 @contextmanager

@@ -165,7 +165,7 @@ class JoinRunner:
             for side, part in rows.items()
         }
         records = self.engine.records(tagged(join, inputs))
-        results = list(run.table(run.commit(records, clock), "ms").rows(dict))
+        results = list(run.table(run.process_batch(records, clock), "ms").rows(dict))
         self.engine.commit()
         semi = self.case["how"] == "semi"
         return [

@@ -233,11 +233,11 @@ def test_an_engine_counts_the_batches_that_went_row_by_row_by_their_reason(tmp_p
     large = table_of([{"user": "a", "time": 3, "n": 2**61}])
     with topology.open(tmp_path) as engine:
         for number, table in enumerate([good, large, good]):
-            engine.process_commit(0, engine.commit_parts(table, number)[0])
+            engine.process_batch(0, engine.split_batch(table, number)[0])
         assert engine.by_row == {"numbers are too large to be summed exactly by column": 1}
         engine.commit()
     with topology_of("sessions", "commit", "given at once", "sums", None).open(tmp_path / "sessions") as engine:
-        engine.process_commit(0, engine.commit_parts(good, 0)[0])
+        engine.process_batch(0, engine.split_batch(good, 0)[0])
         assert list(engine.by_row.values()) == [1]
 
 

@@ -139,7 +139,7 @@ def test_local_days_are_full_scans_in_every_way(windows: str, seed: int, rounds:
             assert len(way) == len(expected)
         with topology.open(tmp_path / f"{number} steps") as engine:
             for table in tables:
-                engine.process_commit(0, engine.commit_parts(table, 0)[0])
+                engine.process_batch(0, engine.split_batch(table, 0)[0])
                 assert went_by_column(engine, table)
             assert engine.dropped == late
 

@@ -53,7 +53,7 @@ def test_running_aggregates_go_by_column(tmp_path: Path) -> None:
     assert by_commit(RUNNING.run(batches)) == full_scan(rows, 10)
     with RUNNING.open(tmp_path) as engine:
         for table in tables:
-            engine.process_commit(0, engine.commit_parts(table, 0)[0])
+            engine.process_batch(0, engine.split_batch(table, 0)[0])
             assert went_by_column(engine, table)
 
 

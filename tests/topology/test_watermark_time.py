@@ -103,7 +103,7 @@ class Shard:
         """Return the results of a batch, and end it."""
         rows = self.r.sample(records, len(records))
         columns = [row[1] for row in rows], [row[2] for row in rows], [row[0] for row in rows]
-        results = self.run.commit(Records(*columns), clock)
+        results = self.run.process_batch(Records(*columns), clock)
         self.state.commit()
         check_stores(self.state)
         chance = self.r.random()

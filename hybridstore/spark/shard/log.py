@@ -165,7 +165,7 @@ class AttemptLog:
         if name is None:
             return {}
         try:
-            return Since.of(self.objects.commit(name)).totals or {}
+            return Since.of(self.objects.commit_of(name)).totals or {}
         except FileNotFoundError:
             return {}
 

@@ -78,7 +78,7 @@ class Inputs:
         tables, else each with its side; None at the end.
         """
         if until is not None:
-            return _commit([head.up_to(until[head.source.name]) for head in self._heads])
+            return _rows_of_both([head.up_to(until[head.source.name]) for head in self._heads])
         taken = 0
         parts: tuple[list[Any], list[Any]] = [], []
         begun = time.monotonic()
@@ -96,7 +96,7 @@ class Inputs:
                 if count:
                     parts[head.side].append(head.take(count))
             taken += sum(counts)
-        return _commit(parts)
+        return _rows_of_both(parts)
 
     def _next(self, room: int) -> tuple[int, int]:
         """Return how many rows of each input are next, at most `room`: as far as both inputs are read, by time."""
@@ -205,7 +205,7 @@ class _Head:
         return [] if rows is None else [rows]
 
 
-def _commit(parts: Sequence[list[Any]]) -> Any:
+def _rows_of_both(parts: Sequence[list[Any]]) -> Any:
     """Return the rows of both inputs, given as lists and Arrow tables; None for none."""
     if all(is_arrow(part) for of_side in parts for part in of_side):
         sides = Sides(*map(joined_batches, parts))

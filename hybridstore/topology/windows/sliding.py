@@ -100,10 +100,10 @@ class SlidingWindowed(Windowed[SlidingStore]):
         if self.late is not None and None in aggregates:
             self.late += [place for place, aggregate in enumerate(aggregates) if aggregate is None]
 
-    def commit(self, records: Records, clock: Watermark | None = None) -> Results:
-        """See `Windowed.commit`: by column, if each record has a result without the record's time."""
+    def process_batch(self, records: Records, clock: Watermark | None = None) -> Results:
+        """See `Windowed.process_batch`: by column, if each record has a result without the record's time."""
         if self.emit != "record" or self._timed or clock is not None or self.open:
-            return super().commit(records, clock)
+            return super().process_batch(records, clock)
         keys, values, times = records[:3]
         ends = list(accumulate(times, max, initial=self.store.stream_time))[1:]
         columns, late = self.columns_of(keys, values, times)

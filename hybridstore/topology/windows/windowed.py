@@ -110,7 +110,7 @@ class Windowed(ABC, Generic[S]):
         self.stream_time = now if clock is None else max(now, clock.now_ms)
         return results
 
-    def commit(self, records: Records, clock: Watermark | None = None) -> Results:
+    def process_batch(self, records: Records, clock: Watermark | None = None) -> Results:
         """Process the records of a whole commit, in order, end it, and return its results: `process` and `finish` in
         one.
         """
