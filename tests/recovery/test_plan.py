@@ -143,7 +143,7 @@ def test_a_restart_and_its_estimate_are_the_same_for_disordered_times(tmp_path: 
             if number % 500 == 499:
                 state.commit()
         crash(state)
-        estimates.append(hs.plan(path).seconds)
+        estimates.append(plan_of(path).seconds)
         work.append(work_of(first_reads))
     assert estimates == [pytest.approx(estimates[0], rel=0.05)] * 3
     assert max(work) < 1.2 * min(work)
