@@ -23,7 +23,7 @@ class RestorePlan(RestoreReport):
     """The plan of a restore: a report of a restore that was not done.
 
     `kinds` has the kinds of the stores by number; `problem` says why the restore would be refused (None: it would not
-    be); `seconds` is the estimated time to the first read on this machine.
+    be); `duration_ms` is the estimated time to the first read on this machine (ms).
 
     >>> hs.open("state").close()
     >>> print(hs.inspect("state").restart().summary())
@@ -44,7 +44,7 @@ class RestorePlan(RestoreReport):
             f"{self.checkpoint_bytes:,} bytes)"
         )
         text = (
-            f"{self.path}: version {self.version} would be restored in about {self.seconds * 1000:.0f} ms: {base}, "
+            f"{self.path}: version {self.version} would be restored in about {self.duration_ms:.0f} ms: {base}, "
             f"then {self.tail_versions:,} versions ({self.tail_records:,} records, {self.tail_bytes:,} bytes)"
         )
         if self.cut is not None:
@@ -112,4 +112,4 @@ def plan(
         reached.checkpoint.close()
     report = reached.report
     counted = {each.name: getattr(report, each.name) for each in fields(report)}
-    return RestorePlan(**counted | {"attach_seconds": 0.0, "tail_seconds": 0.0, "seconds": 0.0}, kinds=host.kinds)
+    return RestorePlan(**counted | {"attach_ms": 0.0, "tail_ms": 0.0, "duration_ms": 0.0}, kinds=host.kinds)

@@ -33,7 +33,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(slots=True, repr=False)
 class RestoreReport:
-    """The report of a restore. Sizes in bytes, times in seconds; `path` is the state directory.
+    """The report of a restore. Sizes in bytes, times in ms; `path` is the state directory.
 
     `version` and `digest` are those of the version reached; `checkpoint_version` is None when only the changelog was
     replayed; `tail_counts` has the replayed records by mutation code; `cut` is the torn end that was left out (None:
@@ -58,9 +58,9 @@ class RestoreReport:
     cut: Tail | None = None
     skipped: list[str] = field(default_factory=list)
     clean: bool = False
-    attach_seconds: float = 0.0
-    tail_seconds: float = 0.0
-    seconds: float = 0.0
+    attach_ms: float = 0.0
+    tail_ms: float = 0.0
+    duration_ms: float = 0.0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.summary()}>"
@@ -86,9 +86,9 @@ class RestoreReport:
             else f"checkpoint {self.checkpoint_version} ({self.checkpoint_records:,} records)"
         )
         text = (
-            f"{self.path}: version {self.version} restored in {self.seconds * 1000:.1f} ms: {base} attached in "
-            f"{self.attach_seconds * 1000:.1f} ms, {self.tail_versions:,} versions ({self.tail_records:,} records) "
-            f"replayed in {self.tail_seconds * 1000:.1f} ms"
+            f"{self.path}: version {self.version} restored in {self.duration_ms:.1f} ms: {base} attached in "
+            f"{self.attach_ms:.1f} ms, {self.tail_versions:,} versions ({self.tail_records:,} records) "
+            f"replayed in {self.tail_ms:.1f} ms"
         )
         if self.cut is not None:
             text += f"; cut {self.cut.size} bytes at {self.cut.path}:{self.cut.offset} ({self.cut.reason})"
@@ -140,7 +140,7 @@ class _Recorder:
             report.checkpoint_records = meta.records
             report.checkpoint_bytes = reader.size
         self._attached = time.perf_counter()
-        report.attach_seconds = self._attached - self._begun
+        report.attach_ms = (self._attached - self._begun) * 1000
 
     def applied(self, version: LoggedVersion) -> None:
         """A version was applied."""
@@ -165,7 +165,7 @@ class _Recorder:
     def ended(self, climbed: Climbed) -> RestoreReport:
         """Return the report."""
         report, walk, now = self.report, self._line.walk, time.perf_counter()
-        report.tail_seconds, report.seconds = now - self._attached, now - self._begun
+        report.tail_ms, report.duration_ms = (now - self._attached) * 1000, (now - self._begun) * 1000
         report.skipped = [str(error) for _, error in climbed.skipped]
         if walk is not None:
             report.identity = walk.identity or report.identity

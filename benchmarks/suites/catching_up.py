@@ -193,7 +193,7 @@ def _restart(folder: Path, kind: Kind, span: int, content: list[Any]) -> tuple[f
     store = kind.open(state, span)
     check(kind.content(store) == content, "what was restored is not what was put")
     state._abandon()
-    return state.restore_report.tail_seconds, opened, whole
+    return state.restore_report.tail_ms / 1000, opened, whole
 
 
 def _restarts(result: Result, folder: Path, name: str, kind: Kind, rows: int, single: bool, repeats: int) -> None:

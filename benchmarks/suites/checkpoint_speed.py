@@ -29,8 +29,8 @@ def _once(folder: Path, stream: Stream, rows: Rows, changes: int) -> dict[str, f
         with stopwatch() as clock:
             state.checkpoint(wait=True)
         figures["full"] = clock.seconds
-        pause = state.metrics().last_checkpoint_pause_seconds
-        figures["full_pause"] = pause or 0.0
+        pause = state.metrics().last_checkpoint_pause_ms
+        figures["full_pause"] = (pause or 0.0) / 1000
         (file,) = (place / "state" / "packs").iterdir()
         figures["size"] = file.stat().st_size / len(first.keys)
         with stopwatch() as clock:
@@ -65,12 +65,12 @@ def _once(folder: Path, stream: Stream, rows: Rows, changes: int) -> dict[str, f
         figures["longest_put"], figures["longest_own"] = longest, longest_own
         state.commit()
         state._checkpoints.finish(wait=True)
-        seconds = state.metrics().last_checkpoint_seconds
+        spent_ms = state.metrics().last_checkpoint_ms
         check(
-            seconds is not None and state.metrics().checkpoints_written == 2,
+            spent_ms is not None and state.metrics().checkpoints_written == 2,
             "the background checkpoint was not taken over",
         )
-        figures["incremental"] = seconds or 0.0
+        figures["incremental"] = (spent_ms or 0.0) / 1000
         state._abandon()
         expected = fingerprint((key, times, values) for key, (times, values) in per_key(rows).items())
         with open_state(place / "state") as again:

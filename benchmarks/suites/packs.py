@@ -103,7 +103,7 @@ def attach(folder: Path, records: int, block_records: int) -> dict[str, float]:
         started = process_time()
         with opened(path, at="newest") as state:
             cpu.append(process_time() - started)
-            seconds.append(state.restore_report.attach_seconds)
+            seconds.append(state.restore_report.attach_ms / 1000)
     return {
         "ms, median": statistics.median(seconds) * 1e3,
         "ms, best": min(seconds) * 1e3,

@@ -206,7 +206,7 @@ def reopen(folder: str) -> dict[str, float]:
     state._abandon()
     known = plan.tail_versions * _SECONDS_PER_COMMIT + plan.tail_bytes * _SECONDS_PER_BYTE
     weight = (spent / factor - known) / max(1, plan.tail_records)
-    return {"predicted": plan.seconds, "spent": spent, "weight": weight * 1e9, "records": plan.tail_records}
+    return {"predicted": plan.duration_ms / 1000, "spent": spent, "weight": weight * 1e9, "records": plan.tail_records}
 
 
 def measure(folder: Path, sizes: list[int], runs: int = 3, wanted: str = "") -> Result:

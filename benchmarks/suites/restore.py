@@ -116,8 +116,8 @@ def restart(folder: str, stores: int, key: str, ts: int, derived: int) -> dict[s
     state._abandon()
     return {
         "open": opened - started,
-        "attach": report.attach_seconds,
-        "tail": report.tail_seconds,
+        "attach": report.attach_ms / 1000,
+        "tail": report.tail_ms / 1000,
         "first_read": read - opened,
         "first_write": ready - read,
         "ready": ready - started,

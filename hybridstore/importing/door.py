@@ -75,8 +75,8 @@ def import_spark(
     records = load_state(known, move, where, standing, progress or quiet)
     ticks = None if known.ticks is None else {**known.ticks, "watermark_ms": standing.times.watermark_ms}
     ask(session, partial(_finish, old, known.operator.location, standing, ticks))
-    new, seconds = known.operator.location.checkpoint, time.perf_counter() - started
-    return ImportReport(where, known.operator.name, new, known.operator.shards, records, standing.batch, seconds)
+    new, spent_ms = known.operator.location.checkpoint, (time.perf_counter() - started) * 1000
+    return ImportReport(where, known.operator.name, new, known.operator.shards, records, standing.batch, spent_ms)
 
 
 def applied_to(results: Any) -> Applied:

@@ -230,8 +230,8 @@ def _begun(
     of_user = (1 if sources is None else sources) if is_client(results.sparkSession) else _sources(results, known)
     standing = Standing(-1, times, watermark_ms, unread(of_user))
     ask(results.sparkSession, partial(_finish, operator.location, standing, known.ticks))
-    seconds = time.perf_counter() - started
-    return ImportReport(where, operator.name, operator.location.checkpoint, operator.shards, records, -1, seconds)
+    spent_ms = (time.perf_counter() - started) * 1000
+    return ImportReport(where, operator.name, operator.location.checkpoint, operator.shards, records, -1, spent_ms)
 
 
 def _sources(results: DataFrame, known: Applied) -> int:

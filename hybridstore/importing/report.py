@@ -31,9 +31,9 @@ class ImportReport:
     shards    its number of shards
     records   rows that were read: keys of the old state, entries of lists and maps, timers; or rows of a DataFrame
     batch     the last batch of the old query, -1 without an old query
-    seconds   how long the move took
+    duration_ms  how long the move took (ms)
 
-    >>> report = hs.ImportReport("aggregation 0 of /old", "clicks", "/new", 4, 3, 17, 2.5)
+    >>> report = hs.ImportReport("aggregation 0 of /old", "clicks", "/new", 4, 3, 17, 2500)
     >>> for sentence in report.sentences():
     ...     print(sentence)
     aggregation 0 of /old, behind batch 17: 3 records in 4 shards of 'clicks' (2.5 s)
@@ -46,13 +46,13 @@ class ImportReport:
     shards: int
     records: int
     batch: int
-    seconds: float
+    duration_ms: float
 
     def sentences(self) -> Iterator[str]:
         """Yield what happened, and what to do next."""
         behind = "" if self.batch < 0 else f", behind batch {self.batch}"
         yield (
             f"{self.source}{behind}: {self.records:,} records in {self.shards} shards of {self.operator!r} "
-            f"({self.seconds:.1f} s)"
+            f"({self.duration_ms / 1000:.1f} s)"
         )
         yield f"start the query with checkpointLocation {self.location}"

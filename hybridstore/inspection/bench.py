@@ -162,8 +162,8 @@ def _restart(path: str, cache: str | None) -> dict[str, Any]:
             "records": sum(store.num_records for store in state.stores.values()),
             "checkpoint bytes": report.checkpoint_bytes,
             "tail records": report.tail_records,
-            "attach": report.attach_seconds,
-            "replay": report.tail_seconds,
+            "attach": report.attach_ms / 1000,
+            "replay": report.tail_ms / 1000,
             "open": opened - started,
             "rows put in place": settled - opened,
             "first block": read - settled if first is not None else 0.0,
@@ -174,7 +174,7 @@ def _restart(path: str, cache: str | None) -> dict[str, Any]:
 def _show(name: str, path: str, runs: list[dict[str, Any]], form: str | None) -> None:
     out = Out(form)
     if out.form == "table":
-        estimate = None if is_url(path) else sum(plan(shard).seconds for shard in shard_locations(path))
+        estimate = None if is_url(path) else sum(plan(shard).duration_ms for shard in shard_locations(path))
         about = {
             "state": str(name),
             "version": runs[0]["version"],
@@ -182,7 +182,7 @@ def _show(name: str, path: str, runs: list[dict[str, Any]], form: str | None) ->
             "records": runs[0]["records"],
             "checkpoint size": size_cell(runs[0]["checkpoint bytes"]),
             "records since": runs[0]["tail records"],
-            "estimate": None if estimate is None else Shown(f"{estimate * 1000:.1f} ms to the first read", estimate),
+            "estimate": None if estimate is None else Shown(f"{estimate:.1f} ms to the first read", estimate / 1000),
         }
         out.facts(about)
     rows = []

@@ -89,7 +89,7 @@ def rescale(
         report = go_back(_located(location, state_location, storage_options), operator, stopped=stopped)
     else:
         report = rescale_operator(_located(location, state_location, storage_options), operator, asked, stopped=stopped)
-    report.seconds = time.perf_counter() - started
+    report.duration_ms = (time.perf_counter() - started) * 1000
     return report
 
 

@@ -48,7 +48,7 @@ class RescaleReport:
                         when nothing is merged
     unseen              windows that close by a merge without being emitted (`emit="close"`)
     done                False for a dry run
-    seconds             how long it took
+    duration_ms         how long it took (ms)
 
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
     >>> with minutes.aggregate(n=hs.Count()).open("state", shards=2) as engine:
@@ -70,7 +70,7 @@ class RescaleReport:
     behind_ms: dict[int, int] = field(default_factory=dict)
     unseen: int = 0
     done: bool = False
-    seconds: float = 0.0
+    duration_ms: float = 0.0
 
     @property
     def exact(self) -> bool:

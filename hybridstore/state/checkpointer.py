@@ -129,9 +129,9 @@ class Checkpointer:
         self.failure: CheckpointError | None = None
         self.written = 0
         self.failed = 0
-        self.failed_prunes = 0
+        self.failed_clearings = 0
         self.last: CheckpointReport | None = None
-        self.pause_seconds: float | None = None
+        self.pause_ms: float | None = None
         # How long a restart waits for a commit of the changelog, besides the replay.
         self.commit_seconds: Callable[[], float] = lambda: 0.0
         self._group = group
@@ -188,7 +188,7 @@ class Checkpointer:
             self.attempt = attempt
             self.since = Logged()
         self.begun = time.time()
-        self.pause_seconds = time.perf_counter() - started
+        self.pause_ms = (time.perf_counter() - started) * 1000
         if wait:
             attempt.run()
         if wait or not attempt.begin():
@@ -258,7 +258,7 @@ class Checkpointer:
             self._where, report.version, report.bytes_written, report.seconds,
         )  # fmt: skip
         if attempt.prune_error is not None:
-            self.failed_prunes += 1
+            self.failed_clearings += 1
             self._warn(
                 f"{self._where}: files that nothing needs could not be removed: {attempt.prune_error} (they are "
                 "removed behind the next checkpoint)",

@@ -194,7 +194,7 @@ class State(Usable, NamedStores):
             warn("%s", report.summary())
         tail = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, group.kinds)
         self._checkpoints.reader, self._checkpoints.since = reached.checkpoint, tail
-        SPEED.observe(report.attach_seconds, report.tail_seconds, tail)
+        SPEED.observe(report.attach_ms / 1000, report.tail_ms / 1000, tail)
         return report
 
     def _frame(self, body: bytes) -> None:

@@ -10,8 +10,7 @@ from .group import StoreGroup
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """A picture of a store's numbers: sizes in bytes, times in seconds unless named `_ms`, counters since the store was
-    opened.
+    """A picture of a store's numbers: sizes in bytes, times in ms, counters since the store was opened.
 
     Of the last checkpoint that was written since: how many packs it names, how much of their bytes it refers to, and
     how many bytes were written for each byte of blocks that changed. None before there is one.
@@ -31,11 +30,11 @@ class Metrics:
     records_since_checkpoint: int
     checkpoint_version: int | None
     checkpoints_written: int
-    last_checkpoint_seconds: float | None
-    last_checkpoint_pause_seconds: float | None
+    last_checkpoint_ms: float | None
+    last_checkpoint_pause_ms: float | None
     failed_checkpoints: int
-    failed_prunes: int
-    estimated_restore_seconds: float
+    failed_clearings: int
+    restore_estimate_ms: float
     packs: int | None = None
     live_share: float | None = None
     write_amplification: float | None = None
@@ -56,11 +55,11 @@ def metrics_of(group: StoreGroup, checkpoints: Checkpointer, written: int) -> Me
         records_since_checkpoint=behind.records,
         checkpoint_version=checkpoints.version or None,
         checkpoints_written=checkpoints.written,
-        last_checkpoint_seconds=None if last is None else last.seconds,
-        last_checkpoint_pause_seconds=checkpoints.pause_seconds,
+        last_checkpoint_ms=None if last is None else last.seconds * 1000,
+        last_checkpoint_pause_ms=checkpoints.pause_ms,
         failed_checkpoints=checkpoints.failed,
-        failed_prunes=checkpoints.failed_prunes,
-        estimated_restore_seconds=checkpoints.estimate(behind),
+        failed_clearings=checkpoints.failed_clearings,
+        restore_estimate_ms=checkpoints.estimate(behind) * 1000,
         packs=None if last is None else last.packs,
         live_share=None if last is None else last.live_share,
         write_amplification=None if last is None else last.write_amplification,

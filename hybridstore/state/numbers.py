@@ -1,6 +1,6 @@
 """Numbers: the metrics of a running job as rows of one shape, and as OpenMetrics text.
 
-    Engine.numbers(), hsp.metrics(location), inspect metrics ─▶ rows, one a shard ─▶ openmetrics(rows) ─▶ Prometheus
+    Engine.metrics(), hsp.metrics(location), inspect metrics ─▶ rows, one a shard ─▶ openmetrics(rows) ─▶ Prometheus
 
 Every row has every column; None stands for a number that the engine does not know. `TOTALS` are counted since the query
 began (on Spark, over all its runs; in plain Python since the engine was opened); `NUMBERS` says what each column is

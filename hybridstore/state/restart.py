@@ -31,7 +31,6 @@ def plan(path: str | PathLike[str]) -> RestorePlan:
     restart = plan_restore(
         where, check=lambda reached: check_for_loss(where, reached), identity=identity_at(LocalStorage(where))
     )
-    restart.seconds = SPEED.estimate(
-        Logged.of(restart.tail_versions, restart.tail_bytes, restart.tail_counts, restart.kinds)
-    )
+    tail = Logged.of(restart.tail_versions, restart.tail_bytes, restart.tail_counts, restart.kinds)
+    restart.duration_ms = SPEED.estimate(tail) * 1000
     return restart

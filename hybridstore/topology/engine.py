@@ -517,14 +517,14 @@ class Engine:
                 "commit_ms": round(commit_ms, 3),
                 "bytes_since_checkpoint": metrics.bytes_since_checkpoint,
                 "records_since_checkpoint": metrics.records_since_checkpoint,
-                "restore_estimate_ms": round(metrics.estimated_restore_seconds * 1000, 3),
+                "restore_estimate_ms": round(metrics.restore_estimate_ms, 3),
                 "failed_checkpoints": metrics.failed_checkpoints,
-                "failed_clearings": metrics.failed_prunes,
+                "failed_clearings": metrics.failed_clearings,
                 "totals": totals,
             }
         )
 
-    def numbers(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[dict[str, Any]]:
         """Return a row of numbers for each shard that has committed, as `hybridstore.spark.metrics` does on Spark; the
         columns are those of `hybridstore.state.numbers`. Rows without a key or a time are counted with shard 0.
 
@@ -533,7 +533,7 @@ class Engine:
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> with minutes.aggregate(n=hs.Count()).open("state") as engine:
         ...     results = engine.process({"user": "ann", "ts": 500}) + engine.commit()
-        ...     (row,) = engine.numbers()
+        ...     (row,) = engine.metrics()
         >>> row["shard"], row["version"], row["rows"], row["event_time_ms"], row["total_rows"]
         (0, 1, 1, 500, 1)
         """
@@ -543,7 +543,7 @@ class Engine:
         return rows
 
     def serve_metrics(self, port: int = 0, host: str = "127.0.0.1") -> tuple[str, int]:
-        """Serve `numbers` as OpenMetrics text at `http://host:port/metrics` until the engine is closed.
+        """Serve `metrics` as OpenMetrics text at `http://host:port/metrics` until the engine is closed.
 
         Returns host and port; port 0 takes a free port. Without another `host` only this machine can read the numbers;
         there is no password. Raises OSError for a port that is taken.
@@ -556,7 +556,7 @@ class Engine:
         """
         from ..state.metrics_server import MetricsServer  # only here: few engines serve
 
-        server = MetricsServer(self.numbers, port, host)
+        server = MetricsServer(self.metrics, port, host)
         self._servers.append(server)
         address: tuple[str, int] = server.address
         return address

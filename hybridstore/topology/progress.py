@@ -43,7 +43,7 @@ class RunProgress:
             self._stream.write("\n")
 
     def _show(self, now: float, seconds: float) -> None:
-        rows = sum(row["total_rows"] for row in self._engine.numbers())
+        rows = sum(row["total_rows"] for row in self._engine.metrics())
         line = self.line(rows, (rows - self._before) / seconds if seconds else 0.0)
         self._shown, self._before = now, rows
         if self._terminal:
@@ -55,7 +55,7 @@ class RunProgress:
 
     def line(self, rows: int, rate: float) -> str:
         """Return the line: commit, rows, rows a second, event time, late rows."""
-        numbers = self._engine.numbers()
+        numbers = self._engine.metrics()
         newest = max((row["event_time_ms"] for row in numbers if row["event_time_ms"] is not None), default=None)
         late = sum(row["total_late"] for row in numbers)
         parts = [f"commit {self._commit:,}", f"{rows:,} rows", f"{rate:,.0f}/s"]

@@ -34,7 +34,7 @@ def test_the_rows_are_those_of_a_job_that_had_the_input_from_the_change_on(
         path, options = tmp_path / f"{seed}", {"shards": shards, "commit_rows": rng.choice((7, 100))}
         results = list(join.run({first: before}, path, **options))
         both = {**after, first: before + after[first]}
-        with pytest.raises(hs.CheckpointMismatchError, match="not given before, given now"):
+        with pytest.raises(hs.ProgramMismatchError, match="not given before, given now"):
             list(join.run(both, path, **options))
         other = "right" if first == "left" else "left"
         seen: dict[int, list[Row]] = {}
@@ -64,11 +64,11 @@ def test_an_input_is_added_and_dropped_with_consent(tmp_path: Path) -> None:
     orders = [{"k": 1, "lt": 0, "a": 1}, {"k": 1, "lt": 20, "a": 2}]
     assert [shape(row) for row in join.run({"left": orders}, tmp_path / "state")] == [(1, 1, None)]
     both = {"left": orders, "right": [{"k": 1, "rt": 5, "b": 8}, {"k": 1, "rt": 21, "b": 9}]}
-    with pytest.raises(hs.CheckpointMismatchError, match="'add input right'"):
+    with pytest.raises(hs.ProgramMismatchError, match="'add input right'"):
         join.open(tmp_path / "state")
     results = list(join.run(both, tmp_path / "state", allow="add input right"))
     assert [shape(row) for row in results if row["b"]] == [(1, 2, 9)]  # the row of 0 had come out, the payment is late
-    with pytest.raises(hs.CheckpointMismatchError, match="'drop input right'"):
+    with pytest.raises(hs.ProgramMismatchError, match="'drop input right'"):
         list(join.run({"left": orders}, tmp_path / "state"))
     later = [*orders, {"k": 1, "lt": 30, "a": 3}]
     rows = join.run({"left": later}, tmp_path / "state", allow=["add input right", "drop input right"], flush=True)

@@ -199,7 +199,7 @@ def test_a_failure_to_prune_is_logged_and_counted_but_the_checkpoint_stands(
     state.checkpoint(wait=True)
     assert [re.search("Operation not permitted", message) is not None for message in caplog.messages] == [True]
     metrics = state.metrics()
-    assert (metrics.checkpoint_version, metrics.failed_prunes, metrics.failed_checkpoints) == (4, 1, 0)
+    assert (metrics.checkpoint_version, metrics.failed_clearings, metrics.failed_checkpoints) == (4, 1, 0)
     monkeypatch.undo()
     state.key_value("kv")[0] = 3
     state.commit()

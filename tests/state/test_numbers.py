@@ -137,12 +137,12 @@ def topology() -> hs.Topology:
 def test_an_engine_has_the_numbers_of_its_last_commit_and_totals(tmp_path: Path) -> None:
     rows = [{"k": "ab"[i % 2], "t": 10 * i} for i in range(20)]
     with topology().open(tmp_path, shards=2) as engine:
-        assert engine.numbers() == []
+        assert engine.metrics() == []
         for commit in range(2):
             given = [engine.process(row) for row in [*rows, {"k": "a", "t": 0}, {"k": None, "t": 0}]]
             last = engine.commit()
             assert given == [[]] * 22
-            numbers = engine.numbers()
+            numbers = engine.metrics()
             assert [list(row) for row in numbers] == [list(COLUMNS)] * 2
             assert sum(row["rows"] for row in numbers) == 21
             assert sum(row["rows_out"] for row in numbers) == len(last)

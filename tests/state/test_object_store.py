@@ -214,8 +214,8 @@ def test_the_estimate_of_a_restart_counts_the_requests_for_commits(open_state: O
             state.commit()
             # 16 commits at a time, a request of 20 ms or more each
             # (a record each, and one that defines the store)
-            waiting = (state.metrics().records_since_checkpoint - 1) * 0.02 / 16
-            assert state.metrics().estimated_restore_seconds > waiting
+            waiting = (state.metrics().records_since_checkpoint - 1) * 20 / 16
+            assert state.metrics().restore_estimate_ms > waiting
         assert state.metrics().checkpoints_written >= 1
     pace = bucket_log.Pace()
     for _ in range(100):

@@ -62,8 +62,8 @@ def test_every_call_of_another_thread_is_refused(tmp_path: Path) -> None:
         }
         for name, call in calls.items():
             assert isinstance(outcome_of(call), hs.errors.StateInUseError), name
-        engine.numbers()
-        assert outcome_of(engine.numbers) is None  # a scrape
+        engine.metrics()
+        assert outcome_of(engine.metrics) is None  # a scrape
         engine.commit()
         engine.hand_over()
         assert outcome_of(lambda: (engine.process(ROWS[1]), engine.commit(), engine.hand_over())) is None
