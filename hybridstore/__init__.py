@@ -72,7 +72,7 @@ if _typing.TYPE_CHECKING:
     from .importing.report import ImportRefusedError as ImportRefusedError
     from .importing.report import ImportReport as ImportReport
     from .inspection import inspect as inspect
-    from .rescaling.door import rescale as rescale
+    from .rescaling.api import rescale as rescale
     from .rescaling.report import RescaleError as RescaleError
     from .rescaling.report import RescaleReport as RescaleReport
     from .serving.server import serve as serve
@@ -122,7 +122,7 @@ __getattr__, __dir__, __all__ = _lazy(
         ".importing.frames": "backfill initial_state",
         ".importing.report": "ImportRefusedError ImportReport",
         ".inspection": "inspect",
-        ".rescaling.door": "rescale",
+        ".rescaling.api": "rescale",
         ".rescaling.report": "RescaleError RescaleReport",
         ".serving.server": "serve",
         ".state.changes": "Difference",

@@ -21,7 +21,7 @@ from .errors import CheckpointError
 from .ladder import checked
 from .layout import CheckpointName, LogName, list_checkpoints
 from .line import EMPTY, Fault, Step
-from .rule import CountingObjects, Lost, Runs, launch_of
+from .rule import CountingObjects, MissingParent, Runs, launch_of
 from .shard_log import ShardLog
 
 # How many log objects of a tail are in memory at once; a longer tail is fetched in groups of this size.
@@ -133,7 +133,7 @@ class AttemptLine:
     def _versions(self, at: Step, *, joins: bool) -> Iterator[LoggedVersion | Fault]:
         if not joins:
             child, parent = self.line[-1]
-            raise Lost(parent, child)
+            raise MissingParent(parent, child)
         self._check_batches(self.line[0][0].version if self.line else at.version)
         return self._read(at, [name for name, _ in reversed(self.line)])
 
@@ -150,7 +150,7 @@ class AttemptLine:
                 child = standing.attempts[above][0]
                 parent = self._log.parent(child)
                 if parent.version >= version:
-                    raise Lost(parent, child)
+                    raise MissingParent(parent, child)
             last = version
             while last < self._version and not standing.has(last + 1):
                 last += 1

@@ -58,7 +58,7 @@ class Run(NamedTuple):
 Runs = tuple[Run, ...]
 
 
-class Lost(LookupError):
+class MissingParent(LookupError):
     """An object that another one names as its parent is not there. `step` is the parent, `child` the object."""
 
     def __init__(self, step: Step, child: LogName) -> None:
@@ -200,5 +200,5 @@ class CountingObjects:
                 return
             before = self.parent(parent)
             if before is None:
-                raise Lost(parent, name)
+                raise MissingParent(parent, name)
             name = before

@@ -153,7 +153,7 @@ class _Shard:
         cache = ShardCache()
         reader = self.provider(cache)
         first = reader.get_store(1)
-        settle(first.group)
+        apply_waiting(first.group)
         cache.give(reader.path, self.id.identity, first.shard)
         gc.collect()
         gc.freeze()
@@ -164,7 +164,7 @@ class _Shard:
         check(state.loaded.kind == "catch-up", f"the shard was loaded by {state.loaded.kind}")
         before: list[Any] = []
         if settled:
-            settle(state.group)
+            apply_waiting(state.group)
             before = self.kind.content(store)
         started = process_time()
         answer = batch(store, columns)
@@ -173,9 +173,9 @@ class _Shard:
         return loaded, done, answer, before or self.kind.content(store)
 
 
-def settle(group: Any) -> None:
+def apply_waiting(group: Any) -> None:
     """Put every row in its place."""
-    getattr(group, "settle", lambda: None)()
+    getattr(group, "apply_waiting", lambda: None)()
 
 
 def _restart(folder: Path, kind: Kind, span: int, content: list[Any]) -> tuple[float, float, float]:
@@ -187,7 +187,7 @@ def _restart(folder: Path, kind: Kind, span: int, content: list[Any]) -> tuple[f
     started = process_time()
     state = hs.open(folder, durability="os", checkpoints=NEVER, progress=lambda *_: None)
     opened = process_time() - started
-    settle(state.group)
+    apply_waiting(state.group)
     whole = process_time() - started
     gc.unfreeze()
     store = kind.open(state, span)

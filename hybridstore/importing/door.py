@@ -10,7 +10,7 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from ..spark.arrow_schema import arrow_schema
-from ..spark.connect import ask
+from ..spark.connect import run_near_location
 from ..spark.location import Location, locate
 from ..spark.operator import Applied, applied, spark_schema, to_shards, with_shards
 from ..spark.operator_file import FIRST_BATCH, read_chain
@@ -68,13 +68,15 @@ def import_spark(
     prepare(session)
     place = fspath(location)
     old = locate(place, storage_options=storage_options or dict(known.operator.location.options))
-    standing = Standing.of(ask(session, partial(_standing, old, known.operator.location, known.operator.name)))
+    standing = Standing.of(
+        run_near_location(session, partial(_standing, old, known.operator.location, known.operator.name))
+    )
     spark_operator = chosen(operators_of(session, place), operator, place)
     where = f"{spark_operator.kind} {spark_operator.number} of {place}"
     move = move_of(Asked(session, place, spark_operator, standing, known, where, order, columns))
     records = load_state(known, move, where, standing, progress or quiet)
     ticks = None if known.ticks is None else {**known.ticks, "watermark_ms": standing.times.watermark_ms}
-    ask(session, partial(_finish, old, known.operator.location, standing, ticks))
+    run_near_location(session, partial(_finish, old, known.operator.location, standing, ticks))
     new, spent_ms = known.operator.location.checkpoint, (time.perf_counter() - started) * 1000
     return ImportReport(where, known.operator.name, new, known.operator.shards, records, standing.batch, spent_ms)
 
@@ -95,7 +97,7 @@ def load_state(known: Applied, move: Move, where: str, standing: Standing, progr
     zone = session.conf.get("spark.sql.session.timeZone")
     done = spark_schema(DONE)
     loading = Loading(operator.program, move.loader)
-    name = ask(session, partial(new_query_id, operator.location))
+    name = run_near_location(session, partial(new_query_id, operator.location))
     function = first_batch(operator, loading, where, arrow_schema(done, zone), name, standing.times)
     sharded = with_shards(move.rows, move.rows.columns, operator.program, operator.shards)
     try:

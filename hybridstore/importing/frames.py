@@ -12,7 +12,7 @@ from recovery.layout import LOG, shard_folder
 
 from ..aggregation import Forever, HoppingWindows, TumblingWindows
 from ..spark.arrow_schema import arrow_schema
-from ..spark.connect import ask, is_client
+from ..spark.connect import is_client, run_near_location
 from ..spark.location import Location
 from ..spark.operator import Applied, to_shards, with_shards
 from ..spark.program import TopologyProgram
@@ -77,9 +77,9 @@ def backfill(
     prepare(session)
     where = f"backfill of {operator.name!r}"
     rows = _input(history, known, where)
-    ask(session, partial(check_location, operator.location, operator.name))
+    run_near_location(session, partial(check_location, operator.location, operator.name))
     times = BatchTime(0, now_ms())
-    name = ask(session, partial(new_query_id, operator.location))
+    name = run_near_location(session, partial(new_query_id, operator.location))
     function = first_batch(operator, program, where, operator.output, name, times)
     sharded = with_shards(rows, known.columns, program, operator.shards)
     filled = in_tasks(to_shards(with_every_shard(sharded, operator.shards), operator), function, known.output)
@@ -88,7 +88,7 @@ def backfill(
             filled.write.format("noop").mode("overwrite").save()
         else:
             write(filled)
-    if not ask(session, partial(_is_whole, operator.location, operator.name, operator.shards)):
+    if not run_near_location(session, partial(_is_whole, operator.location, operator.name, operator.shards)):
         raise ImportRefusedError(
             f"{where}: found shards that were not written, expected all {operator.shards} (`write` must write the "
             "whole DataFrame; call it again)"
@@ -124,7 +124,7 @@ def initial_state(
     session = results.sparkSession
     prepare(session)
     where = f"initial state of {operator.name!r}"
-    ask(session, partial(check_location, operator.location, operator.name))
+    run_near_location(session, partial(check_location, operator.location, operator.name))
     times = BatchTime(0, now_ms())
     standing = Standing(-1, times, 0, [])
     records = load_state(known, _states(frame, known, where), where, standing, progress or quiet)
@@ -229,7 +229,7 @@ def _begun(
     operator = known.operator
     of_user = (1 if sources is None else sources) if is_client(results.sparkSession) else _sources(results, known)
     standing = Standing(-1, times, watermark_ms, unread(of_user))
-    ask(results.sparkSession, partial(_finish, operator.location, standing, known.ticks))
+    run_near_location(results.sparkSession, partial(_finish, operator.location, standing, known.ticks))
     spent_ms = (time.perf_counter() - started) * 1000
     return ImportReport(where, operator.name, operator.location.checkpoint, operator.shards, records, -1, spent_ms)
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from changelog.storage import is_url
 
 from ..errors import HybridStoreError
-from ..reading.texts import Shown, say
+from ..reading.texts import Labelled, say
 from ..state.directory import open_store
 from ..state.restart import plan
 from ..stores.kinds import KINDS
@@ -147,7 +147,7 @@ def _restart(path: str, cache: str | None) -> dict[str, Any]:
     with state:
         stores = list(state.stores.values())
         for store in stores:
-            store.settle()
+            store.apply_waiting()
         settled = perf_counter()
         first = next((store for store in stores if store.warm()), None)
         read = perf_counter()
@@ -182,7 +182,7 @@ def _show(name: str, path: str, runs: list[dict[str, Any]], form: str | None) ->
             "records": runs[0]["records"],
             "checkpoint size": size_cell(runs[0]["checkpoint bytes"]),
             "records since": runs[0]["tail records"],
-            "estimate": None if estimate is None else Shown(f"{estimate:.1f} ms to the first read", estimate / 1000),
+            "estimate": None if estimate is None else Labelled(f"{estimate:.1f} ms to the first read", estimate / 1000),
         }
         out.facts(about)
     rows = []

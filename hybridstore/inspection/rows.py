@@ -9,7 +9,7 @@ from typing import Any
 from changelog.segment import FORMAT_VERSION
 
 from ..reading.scan import RecordCount, StoreView
-from ..reading.texts import Shown
+from ..reading.texts import Labelled
 from ..reading.view import View
 from ..state.lock import read_note
 from ..stores.kinds import Row
@@ -68,7 +68,7 @@ def facts_of(view: View, iso: bool, *, newest: bool) -> dict[str, Any]:
     row["tail_records"] = view.tail.records
     row["tail_bytes"] = size_cell(view.tail.bytes)
     estimate = view.restart_seconds
-    row["estimated_restore_ms"] = Shown(f"{estimate * 1000:.0f} ms to the first read", round(estimate * 1000, 1))
+    row["estimated_restore_ms"] = Labelled(f"{estimate * 1000:.0f} ms to the first read", round(estimate * 1000, 1))
     return row
 
 
@@ -83,9 +83,9 @@ FACT_NAMES = {
 }
 
 
-def count_cell(count: RecordCount) -> Shown:
+def count_cell(count: RecordCount) -> Labelled:
     """Return a number of records as a cell: `~41` if it is not exact."""
-    return Shown(f"{'' if count.exact else '~'}{count.records:,}", count.records)
+    return Labelled(f"{'' if count.exact else '~'}{count.records:,}", count.records)
 
 
 def store_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
@@ -99,7 +99,7 @@ def store_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
             "exact": store.counted.exact,
             "bytes": size_cell(store.packed_bytes),
             "stream_time": time_cell(store.stream_time, iso),
-            "parameters": Shown(parameters_text(store.parameters), store.parameters),
+            "parameters": Labelled(parameters_text(store.parameters), store.parameters),
         }
 
 

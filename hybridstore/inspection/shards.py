@@ -13,7 +13,7 @@ from recovery.errors import RestoreError
 from ..reading.places import Place, resolve
 from ..reading.versions import reach
 from ..reading.view import View, open_view
-from ..state.generations import Generation, describe, shards_there
+from ..state.generations import Generation, current_shards, describe
 from .rebuild import write_state
 
 _FIRST: Final = 1
@@ -32,7 +32,7 @@ def shard_locations(location: str | os.PathLike[str]) -> list[str]:
     """
     storage, where = storage_at(location), os.fspath(location)
     known = not isinstance(storage, LocalStorage) or storage.root.is_dir()
-    there = shards_there(storage) if known else None
+    there = current_shards(storage) if known else None
     if there is None or (there.shards == 1 and not there.generation):
         return [where]
     return [f"{where.rstrip('/')}/{there.folder(shard)}" for shard in range(there.shards)]

@@ -30,7 +30,7 @@ class ChangedVersion(NamedTuple):
     offset: int
 
 
-class Story:
+class ChangeHistory:
     """The changelog of a place, read in order.
 
     `faults` lists the faults; reading continues behind a fault if possible.

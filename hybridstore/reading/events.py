@@ -9,14 +9,14 @@ from changelog.changes import DELETED, Change
 
 from ..clock import expired_through
 from ..stores.kinds import KINDS, Row
-from .changes import ChangedVersion, Story
+from .changes import ChangedVersion, ChangeHistory
 from .places import Place
-from .texts import Shown
+from .texts import Labelled
 from .versions import reach
 from .view import open_view
 
 # Stands for a value that was written before the oldest retained version.
-UNKNOWN = Shown("?", None)
+UNKNOWN = Labelled("?", None)
 _ABSENT = DELETED
 
 
@@ -103,7 +103,7 @@ def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterato
     from_start = within.begins == 0
     base = 0 if from_start or not checkpoints else checkpoints[0]
     state.known = from_start
-    story = Story(place)
+    story = ChangeHistory(place)
     for logged in story.versions(0, newest.version):
         if base and logged.commit.version > base and not state.known:
             yield from _base(place, store, key, base, state)

@@ -21,7 +21,7 @@ _PREFIXES: Final = ("text:", "int:", "float:", "bool:", "hex:", "json:")
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 
 
-class Shown:
+class Labelled:
     """A value with a text for people and, for JSON, a value for programs."""
 
     __slots__ = ("text", "value")

@@ -33,7 +33,7 @@ from recovery.ladder import climb, go_on
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, MOVED, list_checkpoints
 from recovery.line import EMPTY, Fault, Step, log_walk
 from recovery.object_log import object_walk
-from recovery.rule import Lost, Runs
+from recovery.rule import MissingParent, Runs
 from recovery.runs import newest_claim
 from recovery.shard_log import ShardLog
 
@@ -329,7 +329,7 @@ class ShardSource:
         try:
             self._outlook.begin({CHECKPOINTS: "", LOG: ""})
             yield AttemptLine(self._outlook, self._objects, self._runs(), at, lenient=self._lenient)
-        except (Lost, Absent) as error:
+        except (MissingParent, Absent) as error:
             raise NotRetainedError(f"{self._place.where}: version {at} cannot be read: {error}") from error
         finally:
             self._outlook.end()

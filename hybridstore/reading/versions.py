@@ -19,7 +19,7 @@ from recovery.line import Segment, SegmentShape, Walk
 from .line import line_of
 from .places import Place
 from .texts import iso
-from .view import open_view, steadily
+from .view import open_view, retry_while_changing
 
 
 class Commit(NamedTuple):
@@ -67,7 +67,7 @@ def reach(place: Place) -> Reach:
 
     Raises OSError or HybridStoreError when nothing can be read. O(bytes of the changelog).
     """
-    return steadily(place, lambda: _reach(place), lambda within: bool(within.faults))
+    return retry_while_changing(place, lambda: _reach(place), lambda within: bool(within.faults))
 
 
 def _reach(place: Place) -> Reach:

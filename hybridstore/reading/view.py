@@ -22,7 +22,7 @@ from changelog.journal import EMPTY_DIGEST
 from changelog.reader import LoggedVersion, Tail
 from changelog.segment import Position
 from changelog.storage import LocalStorage
-from recovery import steady
+from recovery import retrying
 from recovery.apply import Host, Table, apply_version
 from recovery.checkpoint import CheckpointMeta, CheckpointReader
 from recovery.directory import Directory
@@ -39,8 +39,8 @@ from recovery.layout import (
 )
 from recovery.line import EMPTY, Fault, Step, Walk
 from recovery.pages import PageCheckpoint
+from recovery.retrying import signature_of
 from recovery.rule import ABSENT
-from recovery.steady import signature_of
 
 from ..state.group import StoreGroup
 from ..state.lock import loss
@@ -121,10 +121,10 @@ def signature(place: Place) -> list[tuple[str, int, int]]:
     return signature_of(paths)
 
 
-def steadily(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -> T:
+def retry_while_changing(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -> T:
     """Return `look()`, and try again while it fails or raises and files change meanwhile. The last failure stands."""
     sign = partial(signature, place)
-    return steady.steadily(place.where, look, failed=failed, sign=sign, late=place.path is None)
+    return retrying.retry_while_changing(place.where, look, failed=failed, sign=sign, late=place.path is None)
 
 
 def open_view(
@@ -169,7 +169,7 @@ def open_view(
                 f"{place.where}: found content that no release writes: {_reason(error)} (restore the files from a copy)"
             ) from error
 
-    return steadily(place, look, lambda view: bool(view.faults))
+    return retry_while_changing(place, look, lambda view: bool(view.faults))
 
 
 class _Halfway(Exception):
@@ -422,7 +422,7 @@ class _Attempt:
     def _apply(self, version: LoggedVersion, host: Host, table: Table) -> None:
         try:
             apply_version(version, host, table)
-            self.group.settle()  # waiting rows that cannot be applied must raise here
+            self.group.apply_waiting()  # waiting rows that cannot be applied must raise here
         except _MADE_UP as error:
             raise _Halfway(
                 f"{self.place.where}: version {version.commit.version} cannot be applied: {_reason(error)}"

@@ -61,7 +61,7 @@ def run(given: Namespace) -> int:
 
 
 def _run(given: Namespace) -> int:
-    from .door import remove_old_shards, rescale
+    from .api import remove_old_shards, rescale
 
     if given.remove_old:
         number = remove_old_shards(given.location, given.operator, state_location=given.state)

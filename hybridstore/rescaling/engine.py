@@ -31,7 +31,7 @@ from recovery.write import FreshCheckpoint
 
 from .report import RescaleError, RescaleReport, check_late
 from .routes import Route, Routes, closing_ms
-from .sharing import Compared, Discard, Family, Parent, Sink, check_certain, families
+from .sharing import Compared, Discard, OldShard, ShardGroup, Sink, check_certain, shard_groups
 
 FORMAT_VERSION: Final = 1
 _WINDOWS: Final = "windows"
@@ -77,13 +77,13 @@ class Shards(ABC):
         """Where `rescales/` and the new shards are."""
 
     @abstractmethod
-    def parent(self, shard: int, scratch: Storage) -> Parent:
+    def parent(self, shard: int, scratch: Storage) -> OldShard:
         """Return the content of an old shard; `scratch` is for a checkpoint that has to be made. Raises RescaleError.
         O(shard).
         """
 
     @abstractmethod
-    def version_of(self, family: Family) -> int:
+    def version_of(self, family: ShardGroup) -> int:
         """Return the version of a family's new shards."""
 
     def storage(self, generation: int, child: int) -> Storage:
@@ -91,14 +91,14 @@ class Shards(ABC):
         return self.place.below(shard_folder(generation, child))
 
     @abstractmethod
-    def finish(self, family: Family, sinks: Mapping[int, FreshCheckpoint], generation: int, into: int) -> None:
+    def finish(self, family: ShardGroup, sinks: Mapping[int, FreshCheckpoint], generation: int, into: int) -> None:
         """Finish the checkpoints of a family's new shards, and begin their logs."""
 
     @abstractmethod
     def switch(self, generation: int, into: int) -> None:
         """Make the new shards count, by one create. Raises RescaleError if the old ones have changed meanwhile."""
 
-    def add_apart(self, family: Family, sink: Sink) -> None:
+    def add_apart(self, family: ShardGroup, sink: Sink) -> None:
         """Give the first new shard the stores that are apart."""
         return None
 
@@ -131,14 +131,14 @@ class FamilyTask:
     into: int
     routes: Mapping[str, Route | str]
 
-    def opened(self, scratch: Path, on_shard: Callable[[], None]) -> Family:
+    def opened(self, scratch: Path, on_shard: Callable[[], None]) -> ShardGroup:
         """Read the old shards. `scratch` is a folder for temporary checkpoints. Raises RescaleError."""
-        shards, parents = self.shards, list[Parent]()
+        shards, parents = self.shards, list[OldShard]()
         for number in self.numbers:
             parents.append(shards.parent(number, LocalStorage(scratch)))
             on_shard()
         routes = Routes(shards.program, self.routes)
-        return Family(
+        return ShardGroup(
             parents, self.children, shards.old.shards, self.into, routes, same=shards.same, apart=shards.apart
         )
 
@@ -146,7 +146,7 @@ class FamilyTask:
         shards = self.shards
         return RescaleReport(shards.location, shards.operator, shards.old.shards, self.into, shards.old.version)
 
-    def survey(self, family: Family, on_block: Callable[[int], None]) -> Survey:
+    def survey(self, family: ShardGroup, on_block: Callable[[int], None]) -> Survey:
         """Return the effects of the task. O(records) if shards are merged or the program has own stores. Raises
         RescaleError.
         """
@@ -161,7 +161,7 @@ class FamilyTask:
             family.share({child: Discard() for child in family.children}, report, on_block)
         return Survey(report, unknown, family.store_names)
 
-    def write(self, family: Family, generation: int, on_block: Callable[[int], None]) -> None:
+    def write(self, family: ShardGroup, generation: int, on_block: Callable[[int], None]) -> None:
         """Make the new shards. Raises RescaleError, OSError and the errors of reading."""
         shards, into = self.shards, self.into
         version = shards.version_of(family)
@@ -173,11 +173,11 @@ class FamilyTask:
         self._add_apart(family, sinks)
         shards.finish(family, sinks, generation, into)
 
-    def _add_apart(self, family: Family, sinks: Mapping[int, Sink]) -> None:
+    def _add_apart(self, family: ShardGroup, sinks: Mapping[int, Sink]) -> None:
         if 0 in sinks:
             self.shards.add_apart(family, sinks[0])
 
-    def compare(self, family: Family, generation: int, on_block: Callable[[int], None]) -> None:
+    def compare(self, family: ShardGroup, generation: int, on_block: Callable[[int], None]) -> None:
         """Read the new shards back, and raise RescaleError if their content differs from the old shards."""
         sinks: dict[int, Compared] = {}
         for child in family.children:
@@ -305,7 +305,7 @@ def rescale(shards: Shards, asked: RescaleArguments) -> RescaleReport:
     with the effects before anything is written. Raises RescaleError; the old shards then still count.
     """
     old, into = shards.old, asked.into
-    tasks = [FamilyTask(shards, *numbers, into, asked.routes) for numbers in families(old.shards, into)]
+    tasks = [FamilyTask(shards, *numbers, into, asked.routes) for numbers in shard_groups(old.shards, into)]
     try:
         with tempfile.TemporaryDirectory(prefix="hybridstore-") as folder:
             spark, scratch = asked.spark, Path(folder)

@@ -33,19 +33,19 @@ from recovery.object_log import all_but_claims
 from recovery.write import FreshCheckpoint
 
 from ..state.directory import State, open_store
-from ..state.generations import Generation, describe, shards_there
+from ..state.generations import Generation, current_shards, describe
 from ..state.policy import CheckpointPolicy
 from ..topology.run_state import RESULTS, RUN, RunState, joined_results
 from .engine import Old, RescaleArguments, Shards, counting, generations_taken, rescale
 from .report import RescaleError, RescaleReport
-from .sharing import Family, Parent, Sink, blocks_of
+from .sharing import OldShard, ShardGroup, Sink, blocks_of
 
 _TOPOLOGY: Final = "topology"
 
 
-def there_at(place: Storage) -> Generation:
+def current_generation(place: Storage) -> Generation:
     """Return the shards that count. Raises RescaleError if there is no state."""
-    there = shards_there(place)
+    there = current_shards(place)
     if there is None:
         raise RescaleError(
             f"{place.url}: found no state of a topology, expected the location that was given to run or open"
@@ -89,21 +89,21 @@ class PlainShards(Shards):
         """See `Shards`."""
         return self._place
 
-    def _read(self, shard: int, state: State) -> Parent:
+    def _read(self, shard: int, state: State) -> OldShard:
         state.checkpoint(wait=True)
         folder = self._there.folder(shard)
         storage = self.place.below(folder) if folder else self.place
-        return Parent(shard, CheckpointReader(storage, list_checkpoints(storage)[-1]))
+        return OldShard(shard, CheckpointReader(storage, list_checkpoints(storage)[-1]))
 
-    def parent(self, shard: int, scratch: Storage) -> Parent:
+    def parent(self, shard: int, scratch: Storage) -> OldShard:
         """See `Shards`."""
         return self._parents[shard]
 
-    def version_of(self, family: Family) -> int:
+    def version_of(self, family: ShardGroup) -> int:
         """See `Shards`."""
         return max(parent.content.meta.version for parent in family.parents)
 
-    def finish(self, family: Family, sinks: Mapping[int, FreshCheckpoint], generation: int, into: int) -> None:
+    def finish(self, family: ShardGroup, sinks: Mapping[int, FreshCheckpoint], generation: int, into: int) -> None:
         """See `Shards`."""
         version = self.version_of(family)
         for child, sink in sinks.items():
@@ -118,7 +118,7 @@ class PlainShards(Shards):
                 position = Position(version + 1, HEADER_BYTES, 0)
             sink.finish(identity, digest, family.settings, position)
 
-    def add_apart(self, family: Family, sink: Sink) -> None:
+    def add_apart(self, family: ShardGroup, sink: Sink) -> None:
         """Give the kept results of all old shards to the first new one."""
         kept: dict[int, list[Any]] = {}
         for parent in self._parents:
@@ -188,7 +188,7 @@ def rescale_state(
 ) -> RescaleReport:
     """See `hybridstore.rescale`. The old shards are opened as by a job, which may claim them and write a checkpoint."""
     place = storage_at(location, storage_options)
-    there = there_at(place)
+    there = current_generation(place)
     asked.check(place.url, there.shards)
     with ExitStack() as stack:
         states = _opened(stack, location, place, there, storage_options)
@@ -198,7 +198,7 @@ def rescale_state(
 def go_back_state(location: str | PathLike[str], storage_options: Mapping[str, Any] | None) -> RescaleReport:
     """Make the shards from before the last rescale count again. Raises RescaleError once a commit was made since."""
     place = storage_at(location, storage_options)
-    there = there_at(place)
+    there = current_generation(place)
     origin = there.rescaled
     if origin is None:
         raise RescaleError(f"{place.url}: there is no rescale to go back from (nothing was done)")
@@ -221,7 +221,7 @@ def remove_old_state(location: str | PathLike[str], storage_options: Mapping[str
     """Remove the later generations of shards that do not count, and return the number of objects. Shards that no
     rescale made stay: their folder is the state's own. O(their objects)."""
     place = storage_at(location, storage_options)
-    there = there_at(place)
+    there = current_generation(place)
     removed = 0
     for generation in generations_taken(place) - {there.generation, (there.rescaled or {}).get("from_generation")}:
         folder = generation_folder(generation)

@@ -76,7 +76,7 @@ _RULES: Final[dict[str, Callable[[list[Any]], Any]]] = {
 }
 
 
-class Parent(NamedTuple):
+class OldShard(NamedTuple):
     """An old shard: its number, and a checkpoint of exactly the version that is distributed. `emitted`: whether the
     last rows that its suppression buffers emitted belong to this version.
     """
@@ -106,7 +106,7 @@ class Discard:
         """See `Sink`."""
 
 
-def families(shards: int, into: int) -> list[tuple[list[int], list[int]]]:
+def shard_groups(shards: int, into: int) -> list[tuple[list[int], list[int]]]:
     """Return (old shards, new shards) of each family. O(shards + into)."""
     common = gcd(shards, into)
     return [(list(range(rest, shards, common)), list(range(rest, into, common))) for rest in range(common)]
@@ -120,12 +120,12 @@ class _Store(NamedTuple):
     kind: str
     parameters: dict[str, Any]
     state: dict[str, Any]
-    parts: list[tuple[Parent, StoreRecord]]
+    parts: list[tuple[OldShard, StoreRecord]]
     latest: int
     """The time (ms) from the first commit on."""
 
 
-class Family:
+class ShardGroup:
     """Some old shards, and the new shards that get their records.
 
     `same` are settings that all children get, whatever the parents have; stores in `apart` are left out. Raises
@@ -134,7 +134,7 @@ class Family:
 
     def __init__(
         self,
-        parents: Sequence[Parent],
+        parents: Sequence[OldShard],
         children: Sequence[int],
         shards: int,
         into: int,
@@ -158,7 +158,7 @@ class Family:
     # --- merging -----------------------------------------------------------------------------------------
 
     def _merged_stores(self) -> list[_Store]:
-        parts: dict[str, list[tuple[Parent, StoreRecord]]] = {}
+        parts: dict[str, list[tuple[OldShard, StoreRecord]]] = {}
         for parent in self.parents:
             for record in parent.content.meta.stores:
                 if record.name in self._apart:
@@ -315,7 +315,7 @@ class Family:
         return _cut(columns, 0, at), _cut(columns, at, len(keys))
 
     def _by_child(
-        self, store: _Store, parent: Parent, route: Route | None, columns: Columns
+        self, store: _Store, parent: OldShard, route: Route | None, columns: Columns
     ) -> Iterator[tuple[int, Columns]]:
         """Yield the records of a block, separately for each child. O(records)."""
         keys, shards, into = columns.keys, self._shards, self._into
@@ -363,7 +363,7 @@ class Family:
                     break
         return unknown
 
-    def _expiring(self, store: _Store, parent: Parent, record: StoreRecord, columns: Columns) -> int:
+    def _expiring(self, store: _Store, parent: OldShard, record: StoreRecord, columns: Columns) -> int:
         """Return the number of records of a block that expire by the merge. O(records) if the stream times differ, else
         O(1).
         """
@@ -431,7 +431,7 @@ def check_certain(unknown: Iterable[Mapping[str, set[Any]]], shards: int) -> Non
             )
 
 
-def _time_of(parent: Parent, record: StoreRecord) -> int:
+def _time_of(parent: OldShard, record: StoreRecord) -> int:
     """Return the time of a store of an old shard (ms)."""
     time: int = record.state["stream_time"]
     return max(time, former_times(parent.content.meta.settings).latest)

@@ -49,7 +49,7 @@ from ..state.changes import Difference
 from ..state.numbers import added
 from .engine import Old, RescaleArguments, Shards, counting, generations_taken, rescale
 from .report import RescaleError, RescaleReport
-from .sharing import Family, Parent
+from .sharing import OldShard, ShardGroup
 
 # The entry that a rescale adds to a description: the number, generation and version of the old shards.
 RESCALED: Final = "rescaled"
@@ -86,11 +86,11 @@ class OperatorShards(Shards):
         query_id = self.chain[-1].get("query_id", "")
         return StateStoreId(self.at.state, self.operator, shard, query_id, generation, shards)
 
-    def version_of(self, family: Family) -> int:
+    def version_of(self, family: ShardGroup) -> int:
         """See `Shards`."""
         return self.old.version
 
-    def parent(self, shard: int, scratch: Storage) -> Parent:
+    def parent(self, shard: int, scratch: Storage) -> OldShard:
         """Return an old shard as a checkpoint of the version after the last batch: the newest checkpoint if it has this
         version, else a checkpoint that is written to `scratch`. Raises RescaleError. O(shard).
         """
@@ -102,7 +102,7 @@ class OperatorShards(Shards):
             reader, step, group = opened.reader, opened.step, opened.group
             is_newest = step.version == old.version
             if reader is not None and reader.meta.version == step.version:
-                return Parent(shard, reader, is_newest)
+                return OldShard(shard, reader, is_newest)
             report = write_checkpoint(
                 scratch.below(str(shard)),
                 identity=identity.identity,
@@ -114,13 +114,13 @@ class OperatorShards(Shards):
                 previous=reader,
                 sizes=SHARD_SIZES,
             )
-            return Parent(shard, CheckpointReader(scratch.below(str(shard)), report.name), is_newest)
+            return OldShard(shard, CheckpointReader(scratch.below(str(shard)), report.name), is_newest)
         except (HybridStoreError, OSError) as error:
             raise RescaleError(
                 f"{self.operator}: shard {shard} cannot be read, so nothing was changed: {error}"
             ) from error
 
-    def finish(self, family: Family, sinks: Mapping[int, FreshCheckpoint], generation: int, into: int) -> None:
+    def finish(self, family: ShardGroup, sinks: Mapping[int, FreshCheckpoint], generation: int, into: int) -> None:
         """See `Shards`. The first object of a new shard continues a step that no object has."""
         version, launch = self.old.version, launch_of(self.runs, self.old.version)
         totals = self._totals({parent.shard for parent in family.parents})

@@ -85,7 +85,7 @@ def grouping(grouped: Any) -> tuple[str, ...]:
     return tuple(grouped.count().columns[:-1])
 
 
-def ask(session: SparkSession, question: Callable[[], Any]) -> Any:
+def run_near_location(session: SparkSession, question: Callable[[], Any]) -> Any:
     """Answer a question about the location: in this process, or for a client, which may not reach the location, in a
     worker of the server.
 

@@ -19,7 +19,7 @@ from ..state.arguments import check
 from ..state.changes import Difference, announce, consents
 from ..state.policy import CheckpointPolicy
 from .arrow_schema import arrow_schema
-from .connect import DELAY, ask, has_watermark, parallelism, watermark_column
+from .connect import DELAY, has_watermark, parallelism, run_near_location, watermark_column
 from .contract import Program, whole_program
 from .errors import SparkSetupError
 from .event_time import marked
@@ -148,7 +148,7 @@ def apply_program(
         allow=consents(allow),
         input=arrow_schema(rows.schema, zone),
     )
-    launch, number, changes = ask(session, partial(_begin, operator, default_shards(possible)))
+    launch, number, changes = run_near_location(session, partial(_begin, operator, default_shards(possible)))
     announce(located.state, [Difference(*change) for change in changes])
     if shards is None:
         _LOG.info("operator %s: %d shards (by default; the first batch fixes their number)", name, number)

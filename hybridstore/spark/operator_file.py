@@ -214,7 +214,7 @@ def _standing(chain: Sequence[dict[str, Any]], asked: dict[str, Any], batch: int
     return newest if newest["from"] <= batch + 1 and not operator_changes(newest, asked) else None
 
 
-def settle_operator(
+def agree_on_description(
     storage: Storage,
     asked: dict[str, Any],
     batch: int,

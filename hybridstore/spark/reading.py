@@ -16,7 +16,7 @@ from changelog.frame import CommitFrame
 from changelog.mutation import SYSTEM, mutations
 from changelog.storage import is_url
 from recovery.layout import OPERATOR, SPARK_FOLDER, LogName
-from recovery.rule import Lost, Runs
+from recovery.rule import MissingParent, Runs
 from recovery.runs import newest_claim
 
 from ..reading.version import Version
@@ -168,5 +168,5 @@ def changes(state: ShardState, first: int, last: int) -> Iterator[tuple[str, Cha
                         name = names.get(mutation.store, str(mutation.store))
                         row = ROWS[len(change.times)](change.key, change.times, value)
                         yield name, ChangeRow(version.commit.version, change.op, row)
-    except (Lost, FileNotFoundError) as error:
+    except (MissingParent, FileNotFoundError) as error:
         raise MissingVersionError(f"{files.storage.url}: {error} (it was pruned, or lost)") from error

@@ -17,7 +17,7 @@ from ..state.upgrades import Upgrade
 from ..topology.batch import LeftOut
 from ..topology.output_rows import Column, columns_of_schema
 from .batch_processor import process_batch
-from .connect import ask, grouping, parallelism, watermark_column
+from .connect import grouping, parallelism, run_near_location, watermark_column
 from .contract import Batch, Program, Runner
 from .grouping_keys import GroupingKeys
 from .location import Location, locate
@@ -121,7 +121,9 @@ def run_processor(
     if asked.initial is not None:
         names = ("location", "state_location", "storage_options", "cache", "cache_bytes")
         location = locate(*(place.get(name) for name in names)) if df.isStreaming else None  # type: ignore[arg-type]
-        if location is None or not ask(df.sparkSession, partial(_has_initial_state, location, place["name"])):
+        if location is None or not run_near_location(
+            df.sparkSession, partial(_has_initial_state, location, place["name"])
+        ):
             frame, initial_keys = grouping_of(asked.initial, asked.key)
             program.initial = rows_by_key(_rows(frame.toArrow()), initial_keys)
             program.initial_schema = frame.schema

@@ -26,7 +26,7 @@ from .contract import Batch, Runner, whole_runner
 from .errors import SkippedBatchError, SparkSetupError
 from .event_time import check_event_time
 from .launches import STARTS, claim
-from .operator_file import has_moved, note_moved, operator_storage, settle_operator
+from .operator_file import agree_on_description, has_moved, note_moved, operator_storage
 from .placement import hand_over, note_load
 from .query_log import BatchTime, query_in_run, time_in_run, watermark_of
 from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
@@ -107,7 +107,7 @@ def begun_batch(
     first: Mapping[str, Any] | None = None,
 ) -> Batch:
     """Return the batch of a task of a run, after the description of the operator was settled, and the run begun, once
-    for each process. `first`: what makes batch 0 instead of a query (`settle_operator`).
+    for each process. `first`: what makes batch 0 instead of a query (`agree_on_description`).
 
     Raises ProgramMismatchError, SparkSetupError, StaleAttemptError, CannotCommitError.
     """
@@ -118,7 +118,7 @@ def begun_batch(
     if begun is None or begun.run_id != run_id or begun.launch // STARTS != operator.launch // STARTS:
         storage = operator_storage(operator.location, operator.name)
         asked = {"query_id": query_id, "name": operator.name, **operator.fingerprint(), **(first or {})}
-        described = settle_operator(storage, asked, number, operator.program, operator.allow)
+        described = agree_on_description(storage, asked, number, operator.program, operator.allow)
         changed = described["from"] - 1 if described["number"] > 1 else -1
         generation = described["generation"]
         begun = claim(storage, operator.launch, run_id, number, attempt)

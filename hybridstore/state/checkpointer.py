@@ -36,7 +36,7 @@ from .policy import CheckpointPolicy, Logged
 RETRY_SECONDS: Final = 30.0
 
 Step = Callable[[], object]
-Apart = Callable[[str], AbstractContextManager[None]]
+StepMarker = Callable[[str], AbstractContextManager[None]]
 
 
 class Target(NamedTuple):
@@ -118,7 +118,9 @@ class Checkpointer:
              unusable
     """
 
-    def __init__(self, group: StoreGroup, where: object, policy: CheckpointPolicy, sizes: Sizes, apart: Apart) -> None:
+    def __init__(
+        self, group: StoreGroup, where: object, policy: CheckpointPolicy, sizes: Sizes, apart: StepMarker
+    ) -> None:
         self.policy = policy
         self.reader: CheckpointReader | None = None
         # The records logged since the begin of the last checkpoint, and the time of that begin (s, wall clock).

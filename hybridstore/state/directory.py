@@ -22,7 +22,7 @@ from changelog.identity import ID_BYTES, Identity
 from changelog.turn import entry_of_all
 from recovery.errors import RestoreError
 from recovery.restore import RestoreReport
-from recovery.steady import steadily
+from recovery.retrying import retry_while_changing
 
 from ..collector import SHORT_PAUSES, collector_held
 from ..errors import ForeignFileError, HybridStoreError, StateClosedError, StateDirectoryError, StatePoisonedError
@@ -42,7 +42,7 @@ from .named_stores import NamedStores
 from .opening import TUNING, At, Durability, Opening, Tuning, as_documented
 from .policy import SPEED, CheckpointPolicy, Logged
 from .upgrades import Upgrades
-from .usable import Apart, Usable
+from .usable import MarkedStep, Usable
 
 
 class State(Usable, NamedStores):
@@ -139,7 +139,7 @@ class State(Usable, NamedStores):
         # A writer may prune a listed file before it is read; a newer version can then be read. Where no lock keeps
         # writers apart, whoever opens the state to write reads beside a writer, too.
         beside = asked.read_only or not home.locks
-        return steadily(home.where, open_it, sign=home.signature) if beside else open_it()
+        return retry_while_changing(home.where, open_it, sign=home.signature) if beside else open_it()
 
     def __init__(self, home: Home, asked: Opening) -> None:
         super().__init__(home.where, read_only=asked.read_only)
@@ -154,7 +154,9 @@ class State(Usable, NamedStores):
         self._group.journal.on_failure = lambda error: self._broke("a change", error)
         self._turn = self._group.journal.turn
         self._turn.where, self._turn.bound = home.where, True
-        self._checkpoints = Checkpointer(self._group, home.where, asked.checkpoints, home.sizes, partial(Apart, self))
+        self._checkpoints = Checkpointer(
+            self._group, home.where, asked.checkpoints, home.sizes, partial(MarkedStep, self)
+        )
         self._checkpoints.commit_seconds = home.commit_seconds
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
         SHORT_PAUSES.join()
@@ -378,7 +380,7 @@ class State(Usable, NamedStores):
         self._usable()
         self._checkpoints.finish(wait=True)  # records of a checkpoint that fails are taken back into the maps
         try:
-            with Apart(self, "freeing memory"):
+            with MarkedStep(self, "freeing memory"):
                 self._memory.leave_maps()
                 self._restore_in_place()
                 self._memory.became_cold()
@@ -442,7 +444,7 @@ class State(Usable, NamedStores):
         """
         log = self._usable()
         try:
-            with Apart(self, "a rollback"):
+            with MarkedStep(self, "a rollback"):
                 self._checkpoints.finish(wait=True)
                 log.rollback(self._group)
                 self._restore_in_place()
@@ -481,7 +483,7 @@ class State(Usable, NamedStores):
         group, checkpoints = self._group, self._checkpoints
         if group.version == checkpoints.version:
             return False
-        with Apart(self, "the beginning of a checkpoint"):
+        with MarkedStep(self, "the beginning of a checkpoint"):
             log.part_here()
         target = Target(self._home.storage, self._identity, group.version, group.digest, log.position)
         # A changelog that ends before the place to which a checkpoint refers counts as damaged, so the log is synced
@@ -556,12 +558,12 @@ class State(Usable, NamedStores):
             self._log.close(None)
         self._home.release()
         self._memory.forget()
-        self._group.shut(StateClosedError(f"{self.path}: the store is closed (open it again)"))
+        self._group.refuse_calls(StateClosedError(f"{self.path}: the store is closed (open it again)"))
 
     def _inherited(self) -> None:
         """In a forked child: every store refuses, and the files stay the parent's."""
         self._turn.let_all()
-        self._group.shut(StateClosedError(self._not_here()))
+        self._group.refuse_calls(StateClosedError(self._not_here()))
         if self._log is not None:
             self._log.close(None)
         self._home.release()

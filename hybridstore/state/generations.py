@@ -99,7 +99,7 @@ def _has_log(place: Storage) -> bool:
     return bool(place.list(f"{CHANGELOG}/"))
 
 
-def shards_there(place: Storage) -> Generation | None:
+def current_shards(place: Storage) -> Generation | None:
     """Return the shards that count; None if there is no state. Raises ForeignFileError for shards without a
     description, and as `newest_generation`.
     """

@@ -99,7 +99,7 @@ class StoreGroup:
     def _forget(self, store: Store) -> None:
         """Make a user's store refuse every call: another store has taken its place, or none."""
         self._handles.pop(store.name, None)
-        store.shut(StateClosedError(f"store {store.name!r}: it was dropped or made anew (ask for it again)"))
+        store.refuse_calls(StateClosedError(f"store {store.name!r}: it was dropped or made anew (ask for it again)"))
 
     def restorable(self, number: int) -> Store:
         """Return a store by number. Raises KeyError."""
@@ -109,20 +109,20 @@ class StoreGroup:
         """Continue from a restored version. O(stores)."""
         self._continue(version, digest)
         for store in self.stores.values():
-            store.settle_keys()
+            store.pin_key_type()
 
     @property
     def kinds(self) -> dict[int, str]:
         """The kinds of the stores by number. O(stores)."""
         return {store.number: store.kind for store in self.stores.values()}
 
-    def settle(self) -> None:
+    def apply_waiting(self) -> None:
         """Apply the rows of a replay that wait in the stores. Raises ChangelogError for a row that cannot be applied.
 
         O(waiting rows).
         """
         for store in self.stores.values():
-            store.settle()
+            store.apply_waiting()
 
     # --- the owner's side -------------------------------------------------------------------------------------
 
@@ -258,13 +258,13 @@ class StoreGroup:
         """Copy the changes of every store since the last checkpoint. O(changed)."""
         return [store.capture() for store in self.stores.values()]
 
-    def shut(self, error: Exception) -> None:
+    def refuse_calls(self, error: Exception) -> None:
         """The state was closed: every user's store raises `error`, and open iterators with more rows do.
 
         O(stores).
         """
         for store in self._handles.values():
-            store.shut(error)
+            store.refuse_calls(error)
 
     def check_watched(self) -> None:
         """With debug: raise ValueChangedInPlaceError if a stored value was changed in place. O(values watched)."""

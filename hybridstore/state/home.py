@@ -29,7 +29,7 @@ from recovery.line import Fault, Step
 from recovery.object_log import object_name, object_walk, prune_objects, versions_after
 from recovery.prune import prune, prune_checkpoints
 from recovery.restore import Progress, Reached, RestoreReport, restore, restore_line
-from recovery.steady import Signature, signature
+from recovery.retrying import Signature, signature
 
 from ..errors import ForeignFileError, HybridStoreError
 from .bucket_log import BucketLog, Overtaken, Pace

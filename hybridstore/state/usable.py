@@ -1,9 +1,9 @@
 """Usable: whether an open state may be used. A closed, inherited, read-only or half-changed state may not.
 
 Code that changes memory in steps, or writes to the log, marks the state before it begins and removes the mark at its
-end (`Apart`). After any interruption in between (an error, Ctrl-C, a timeout, a lack of memory) the state stays marked.
-A marked state refuses every call, because a further commit could make uncommitted changes durable or lose committed
-ones.
+end (`MarkedStep`). After any interruption in between (an error, Ctrl-C, a timeout, a lack of memory) the state stays
+marked. A marked state refuses every call, because a further commit could make uncommitted changes durable or lose
+committed ones.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Usable:
         self._apart, self._failure = step, error
         if self._log is not None:
             self._log.poison(error)
-        self._group.shut(self._refusal(step, error))
+        self._group.refuse_calls(self._refusal(step, error))
 
 
-class Apart:
+class MarkedStep:
     """A `with` block around steps that change a state; after an exception in the block the state stays marked."""
 
     __slots__ = ("_before", "_state", "_step")

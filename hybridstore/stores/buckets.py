@@ -63,7 +63,7 @@ class Bucket:
         copy.tombstoned = self.tombstoned.copy() if self.tombstoned else _NO_KEYS
         return copy
 
-    def bury(self, key: Any) -> None:
+    def note_tombstone(self, key: Any) -> None:
         """Remember that the run of `key` has a tombstone."""
         if self.tombstoned is _NO_KEYS:
             self.tombstoned = set()

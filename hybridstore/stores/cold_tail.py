@@ -229,9 +229,9 @@ class TailKeys(KeyRule):
         assert store is not None
         store.touch(keys)
 
-    def settle(self, keys: Iterable[Any]) -> None:
+    def pin(self, keys: Iterable[Any]) -> None:
         """As the rule."""
-        self.rule.settle(keys)
+        self.rule.pin(keys)
 
     @property
     def known(self) -> bool:
@@ -313,7 +313,7 @@ class Tailed(ABC):
         O(buckets), in a sliding store O(keys).
         """
         if len(self._tail) <= FEW_ROWS:
-            self.settle()
+            self.apply_waiting()
         return self._applied_records + len(self._tail)
 
     @property
@@ -339,7 +339,7 @@ class Tailed(ABC):
         tail = self._tail
         if tail:
             tail.grown()
-            self._keys.settle(tail.keys())
+            self._keys.pin(tail.keys())
             if type(self._keys) is not TailKeys:
                 self._keys = TailKeys(self._keys, self)
 
@@ -396,14 +396,14 @@ class Tailed(ABC):
             rule.admit(key, pin=False)
         self.touch(keys)
 
-    def settle(self) -> None:
+    def apply_waiting(self) -> None:
         """Apply all waiting rows. O(waiting rows)."""
         tail = self._tail
         if tail:
             self._apply_tail(tail.oldest(len(tail)))
             self._end_tail()
 
-    def settle_some(self) -> bool:
+    def apply_some_waiting(self) -> bool:
         """Apply the oldest waiting rows for about a millisecond; False when no row waits."""
         tail = self._tail
         if not tail:

@@ -143,9 +143,9 @@ class Edge(Tailed):
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    def shut(self, error: Exception) -> None:
+    def refuse_calls(self, error: Exception) -> None:
         """Raise `error` in place of the next row of open iterators, and for every key and query from now on: the state
         was closed. O(open iterators).
         """
-        self._iterators.shut(error)
+        self._iterators.refuse_calls(error)
         self._keys = ShutKeys(self.name, error)

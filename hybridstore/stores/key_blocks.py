@@ -133,7 +133,7 @@ class KeyBlocks(Edge):
 
     def warm(self) -> bool:
         """Apply some waiting rows, or else put a block into the dict; False when nothing is left to do. O(block)."""
-        if self.settle_some():
+        if self.apply_some_waiting():
             return True
         cold = self._bucket.cold
         if not cold:
@@ -142,7 +142,10 @@ class KeyBlocks(Edge):
         return True
 
     def read_in(self, on_block: Callable[[], None]) -> None:
-        """Read, check and decode every cold block, and leave it beside the dict; call `told` after each. O(records)."""
+        """Read, check and decode every cold block, and leave it beside the dict; call `on_block` after each.
+
+        O(records).
+        """
         cold = self._bucket.cold
         for i in range(len(cold) - 1, -1, -1):
             open_page(cold, i)
@@ -222,9 +225,9 @@ class KeyBlocks(Edge):
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
-    def settle_keys(self) -> None:
+    def pin_key_type(self) -> None:
         """After a replay: take the type of keys from the present keys, and watch for keys with waiting rows. O(1)."""
-        self._keys.settle(self._runs)
+        self._keys.pin(self._runs)
         self._watch_tail()
 
     def clear_state(self) -> None:
@@ -257,7 +260,7 @@ class KeyBlocks(Edge):
         Records written over a block that is not loaded are copied as they are, and the writer of the checkpoint lays
         them over the block; with `whole`, such blocks are loaded.
         """
-        self.settle()
+        self.apply_waiting()
         dirty = self._dirty
         changed = {0: self._change(dirty, whole)} if dirty is None or dirty else {}
         self._dirty = set()

@@ -113,7 +113,7 @@ class KeyValueReads(KeyBlocks):
                 self._keys.admit(bound, pin=False)
         if key_from is not None and key_to is not None and key_from > key_to:
             return iter(())
-        self.settle()
+        self.apply_waiting()
         self._load_range(key_from, key_to)
         rows = [(key, self._runs[key]) for key in self._ordered().irange(key_from, key_to, reverse=reverse)]
         return self._visible(rows)
@@ -134,7 +134,7 @@ class KeyValueReads(KeyBlocks):
                 f"store {self.name!r}: prefix {prefix!r}: found {type(prefix).__name__}, expected str, bytes or tuple"
             )
         length = len(prefix)
-        self.settle()
+        self.apply_waiting()
         # a block that begins behind the prefix has only keys behind it
         for i in chosen(
             self._bucket.cold,
@@ -178,7 +178,7 @@ class KeyValueReads(KeyBlocks):
         O(1); while blocks are cold, O(written since) and it loads the blocks written over.
         """
         self._keys.admit_all([])  # raises when the state was closed
-        self.settle()
+        self.apply_waiting()
         bucket = self._bucket
         if bucket.cold:
             for key in list(self._runs):

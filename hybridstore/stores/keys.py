@@ -119,7 +119,7 @@ class KeyRule:
             "store's other keys"
         )
 
-    def settle(self, keys: Iterable[Any]) -> None:
+    def pin(self, keys: Iterable[Any]) -> None:
         """Decide the type by keys of a replay, if it is not decided yet: a put decides the type, `apply` does not."""
         if not self.known:
             for key in islice(keys, 1):

@@ -115,7 +115,7 @@ class SessionReads(TimeBuckets):
             if bound is not None:
                 self._keys.admit(bound, pin=False)
         low, latest = self._bounds(earliest_end, latest_start)
-        self.settle()
+        self.apply_waiting()
         if key_from is not None and key_to is not None and key_from > key_to:
             return iter(())
         width = self._width
@@ -136,7 +136,7 @@ class SessionReads(TimeBuckets):
         [(('bob', 0, 10000), 1)]
         """
         low, high = self._bounds(earliest_end, latest_end)
-        self.settle()
+        self.apply_waiting()
         return self._scan(self._numbers(low, high), None, None, low, high, INT64_MAX, reverse)
 
     def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
@@ -178,7 +178,7 @@ class SessionReads(TimeBuckets):
         O(buckets), and O(sessions) in the one bucket that expires right now; loads what is cold.
         """
         self._keys.admit_all([])  # raises when the state was closed
-        self.settle()
+        self.apply_waiting()
         total = 0
         for number in self._numbers(0, INT64_MAX):
             bucket = self._buckets[number]

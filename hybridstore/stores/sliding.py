@@ -274,7 +274,7 @@ class SlidingStore(SlidingMaps):
         >>> dict(load.aggregates())
         {'web-1': 2, 'web-2': 1}
         """
-        self.settle()
+        self.apply_waiting()
         self._load_all()
         windows = [self.get(key) for key in sorted(self._runs)]
         return self._iterators.over((window[0], window[3]) for window in windows if window is not None)
@@ -307,7 +307,7 @@ class SlidingStore(SlidingMaps):
         >>> list(load.all())
         [(('web-1', 30000), 5), (('web-2', 0), 9)]
         """
-        self.settle()
+        self.apply_waiting()
         self._load_all()
         rows = (((key, ts), value) for key in sorted(self._runs) for ts, value in zip(*self._live(key), strict=True))
         return self._iterators.over(rows, reverse=reverse)

@@ -1,7 +1,7 @@
 """Snapshots: an iterator reads a store as it was when the iterator was opened.
 
     fetch_range() ─▶ token (the epoch goes up) ─▶ a bucket of an older epoch is copied before it is changed
-    close()       ─▶ `OpenIterators.shut`: the next row of an iterator with more rows is the store's error
+    close()       ─▶ `OpenIterators.refuse_calls`: the next row of an iterator with more rows is the store's error
 
 The surprise: opening a snapshot copies nothing, and without writes during the reading nothing is ever copied.
 """
@@ -31,7 +31,7 @@ class _Ending:
     def __next__(self) -> Never:
         raise StopIteration if self._error is None else self._error
 
-    def shut(self, error: Exception) -> None:
+    def refuse_calls(self, error: Exception) -> None:
         """Free the rows that were not read."""
         if length_hint(self.remaining):
             self._error = error
@@ -48,8 +48,8 @@ class OpenIterators:
         self._shut: Exception | None = None
 
     def over(self, items: Iterable[Any], *, reverse: bool = False) -> Iterator[Any]:
-        """Return an iterator over `items`, which are read now; after `shut` it raises the error in place of a row.
-        Raises what the store was shut with. O(items).
+        """Return an iterator over `items`, which are read now; after `refuse_calls` it raises the error in place of a
+        row. Raises that error if the store refuses calls already. O(items).
         """
         if self._shut is not None:
             raise self._shut
@@ -57,11 +57,11 @@ class OpenIterators:
         self._endings.add(ending)
         return chain(ending.remaining, ending)
 
-    def shut(self, error: Exception) -> None:
+    def refuse_calls(self, error: Exception) -> None:
         """End every open iterator with `error`; opening an iterator raises `error` from now on. O(open iterators)."""
         self._shut = error
         for ending in list(self._endings):
-            ending.shut(error)
+            ending.refuse_calls(error)
 
 
 class Snapshots:

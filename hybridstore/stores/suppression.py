@@ -56,7 +56,7 @@ class SuppressionBuffer(SuppressionMaps):
     def alter(self, parameters: dict[str, Any]) -> None:
         """Use other bounds from now on: records beyond them are emitted with the next record, or when time moves.
         O(rows of a replay that wait)."""
-        self.settle()
+        self.apply_waiting()
         self.parameters = parameters
         self.max_records, self.max_bytes = parameters["max_records"], parameters["max_bytes"]
         self._raises = parameters["on_full"] == "raise"
@@ -340,7 +340,7 @@ class SuppressionBuffer(SuppressionMaps):
         >>> list(results.buffered())
         [('bob', 4, 0), ('ann', 1, 5000)]
         """
-        self.settle()
+        self.apply_waiting()
         self._load_all()
         order = sorted((row[0], key) for key, row in self._runs.items())
         return self._iterators.over((key, *self._runs[key][1:]) for _, key in order)
@@ -377,8 +377,8 @@ class SuppressionBuffer(SuppressionMaps):
 
     @property
     def num_records(self) -> int:
-        """Records buffered. O(1), the first time after a replay as `settle`."""
-        self.settle()
+        """Records buffered. O(1), the first time after a replay as `apply_waiting`."""
+        self.apply_waiting()
         return self._applied_records
 
     @property

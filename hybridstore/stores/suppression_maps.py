@@ -204,15 +204,15 @@ class SuppressionMaps(KeyBlocks):
 
     def touch(self, keys: Sequence[Any]) -> None:
         """Apply all waiting rows: the next emission depends on all records together. O(waiting rows)."""
-        self.settle()
+        self.apply_waiting()
 
-    def settle_some(self) -> bool:
+    def apply_some_waiting(self) -> bool:
         """Apply all waiting rows; False when no row waits. O(waiting rows)."""
         waiting = len(self._tail) > 0
-        self.settle()
+        self.apply_waiting()
         return waiting
 
-    def settle(self) -> None:
+    def apply_waiting(self) -> None:
         """Apply all waiting rows. O(waiting rows) at C speed but for those of the newest version, and O(records)."""
         tail = self._tail
         if tail:

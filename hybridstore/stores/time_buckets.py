@@ -224,9 +224,9 @@ class TimeBuckets(Edge):
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
-    def settle_keys(self) -> None:
+    def pin_key_type(self) -> None:
         """After a replay: take the type of keys from the present keys, and watch for keys with waiting rows. O(1)."""
-        self._keys.settle(key for bucket in self._buckets.values() for key in bucket.runs)
+        self._keys.pin(key for bucket in self._buckets.values() for key in bucket.runs)
         self._watch_tail()
 
     def clear_state(self) -> None:
@@ -300,7 +300,7 @@ class TimeBuckets(Edge):
         Records written over a block that is not loaded are copied as they are, and the writer of the checkpoint lays
         them over the block; with `whole`, such blocks are loaded.
         """
-        self.settle()
+        self.apply_waiting()
         changed: dict[int, BucketChange] = {}
         for number, bucket in list(self._buckets.items()):
             if bucket.dirty is None:
@@ -390,7 +390,7 @@ class TimeBuckets(Edge):
 
     def warm(self) -> bool:
         """Apply some waiting rows, or else load one cold block; False when nothing is left to do. O(block)."""
-        if self.settle_some():
+        if self.apply_some_waiting():
             return True
         for number in reversed(self._numbers(0, INT64_MAX)):
             bucket = self._buckets[number]

@@ -285,7 +285,7 @@ class WindowStore(WindowReads):
             return
         if bucket.cold and bucket.covering(key) >= 0:
             self.apply_put(key, TOMBSTONE, ts)
-            self._buckets[number].bury(key)
+            self._buckets[number].note_tombstone(key)
             return
         bucket = self._writable(number)
         run = bucket.runs.get(key)

@@ -197,7 +197,7 @@ class WindowReads(TimeBuckets):
             if bound is not None:
                 self._keys.admit(bound, pin=False)
         low, high = self._bounds(time_from, time_to)
-        self.settle()
+        self.apply_waiting()
         numbers = self._numbers(low, high)
         buckets = self._iterators.over((self._buckets[n] for n in numbers), reverse=reverse)
         return self._scan(buckets, key_from, key_to, low, high, reverse, self._open_snapshot())
@@ -228,7 +228,7 @@ class WindowReads(TimeBuckets):
     def __len__(self) -> int:
         """Count the live rows. O(buckets), and O(rows) in the bucket that expires right now; loads its cold blocks."""
         self._keys.admit_all([])  # raises when the state was closed
-        self.settle()
+        self.apply_waiting()
         total = 0
         for number in self._numbers(0, INT64_MAX):
             bucket = self._buckets[number]

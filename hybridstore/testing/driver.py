@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from changelog.errors import ForeignFileError
 
 from ..clock import NO_TIME, Duration, Watermark, duration_ms, time_ms
-from ..rescaling.door import rescale
+from ..rescaling.api import rescale
 from ..topologies.declare import Topology
 from ..topology.batch import LeftOut
 from ..topology.custom import CustomLogic

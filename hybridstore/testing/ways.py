@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..clock import Duration, duration_ms
-from ..rescaling.door import rescale
+from ..rescaling.api import rescale
 from ..rescaling.report import RescaleError
 from ..topologies.declare import Topology
 from .comparing import Case, ResultText, Row, Rows, at_least_once

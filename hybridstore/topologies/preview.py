@@ -17,7 +17,7 @@ from recovery.layout import SPARK_FOLDER
 from ..errors import ForeignFileError
 from ..state.changes import Difference
 from ..state.directory import State
-from ..state.generations import place_below, shards_there
+from ..state.generations import current_shards, place_below
 from ..stores.kinds import KINDS
 from ..topology.adopt import TOPOLOGY, changes_of
 from ..topology.changes import Shorter
@@ -63,7 +63,7 @@ def _holds(place: Storage, folder: str) -> bool:
 def _states(place: Storage) -> list[Any]:
     """Return the place of each shard's state. Raises ForeignFileError if there is no state."""
     root: Path | str = place.root if isinstance(place, LocalStorage) else place.url
-    there = shards_there(place)
+    there = current_shards(place)
     if there is None:
         raise ForeignFileError(
             f"{root}: found no state, expected the location of a state, or Spark's checkpoint location"

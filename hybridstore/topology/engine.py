@@ -28,7 +28,7 @@ from ..shards import shard_of
 from ..state.arguments import check
 from ..state.changes import announce, consents, judge
 from ..state.directory import State, open_store
-from ..state.generations import Generation, begin_shards, existing_shards, place_below, shards_there
+from ..state.generations import Generation, begin_shards, current_shards, existing_shards, place_below
 from ..state.numbers import TOTALS, added, row_of
 from ..state.opening import TUNING, Durability, Tuning, as_documented
 from ..state.policy import CheckpointPolicy
@@ -145,7 +145,7 @@ class Engine:
         """Return the shards of the state, which are described first if the state is new and has several. Raises
         ProgramMismatchError.
         """
-        there = shards_there(place)
+        there = current_shards(place)
         if there is None:
             new = self.shards > 1
             there = begin_shards(place, self.shards, os.urandom(ID_BYTES)) if new else Generation(0, 0, 1)

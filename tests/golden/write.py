@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 import hybridstore as hs
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
-from hybridstore.spark.operator_file import operator_storage, settle_operator
+from hybridstore.spark.operator_file import agree_on_description, operator_storage
 from hybridstore.state.opening import Tuning
 
 VALUES: list[Any] = [
@@ -117,7 +117,7 @@ def write_shard(path: Path) -> None:
     """Write the golden shard: two runs, the second turned back, a batch without changes, one without rows, a
     checkpoint, a tail."""
     operator = operator_storage(path, "op")
-    settle_operator(operator, {"shards": 1}, 0)
+    agree_on_description(operator, {"shards": 1}, 0)
     for first, batches in ((0, range(8)), (6, range(6, 9))):
         provider = StateStoreProvider(
             StateStoreId(str(path), "op", 0), policy=hs.CheckpointPolicy(every_commits=4), claim=begin(operator, first)

@@ -11,7 +11,7 @@ import pytest
 import hybridstore as hs
 from changelog.changes import DELETED
 from hybridstore.cli import run
-from hybridstore.reading.changes import Story
+from hybridstore.reading.changes import ChangeHistory
 from hybridstore.reading.differences import compare
 from hybridstore.reading.events import Event, history_of
 from hybridstore.reading.places import resolve
@@ -143,7 +143,7 @@ def test_the_log_holds_every_put_in_order(tmp_path: Path) -> None:
         state.set("position", 5)
         state.commit()
     (place,) = resolve(tmp_path / "s")
-    story = Story(place)
+    story = ChangeHistory(place)
     seen = [
         (logged.commit.version, change.op, story.name(change.store), change.key, change.times)
         for logged in story.versions()

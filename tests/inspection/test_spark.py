@@ -19,7 +19,7 @@ from hybridstore.reading.view import open_view
 from hybridstore.shards import shard_of
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
-from hybridstore.spark.operator_file import operator_storage, settle_operator
+from hybridstore.spark.operator_file import agree_on_description, operator_storage
 from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.block import seal
@@ -34,7 +34,7 @@ def location(tmp_path: Path) -> Path:
     """A checkpoint location with an operator of three shards after six batches; batch 3 has rows for shard 0 only."""
     root = tmp_path / "checkpoint"
     operator = operator_storage(root, "totals")
-    settle_operator(operator, {"shards": SHARDS}, 0)
+    agree_on_description(operator, {"shards": SHARDS}, 0)
     run = begin(operator, 0)
     draw = random.Random(7)
     for shard in range(SHARDS):

@@ -24,7 +24,7 @@ from hybridstore.errors import ForeignFileError
 from hybridstore.inspection.api import InspectedShards, InspectedState
 from hybridstore.spark import StateStoreId
 from hybridstore.spark.launches import begin
-from hybridstore.spark.operator_file import operator_storage, settle_operator
+from hybridstore.spark.operator_file import agree_on_description, operator_storage
 from hybridstore.spark.shard.provider import SHARD_SIZES, StateStoreProvider
 from hybridstore.spark.shard.shard import Shard
 from hybridstore.state.opening import Tuning
@@ -211,7 +211,7 @@ def test_shards_on_an_object_store(
     folder = tmp_path / "query"
     for operator in ("first", "second"):
         storage = operator_storage(folder, operator)
-        settle_operator(storage, {"query_id": "", "shards": 2}, 0)
+        agree_on_description(storage, {"query_id": "", "shards": 2}, 0)
         launched = begin(storage, 0)
         for shard in range(2):
             often = CheckpointPolicy(every_commits=4)

@@ -182,7 +182,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.spark",
         "hybridstore.rescaling",
     ),
-    "hybridstore.rescaling.door": (
+    "hybridstore.rescaling.api": (
         "changelog",
         "recovery.layout",
         "hybridstore",

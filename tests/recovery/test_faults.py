@@ -267,7 +267,7 @@ def test_a_forked_child_refuses_the_state_and_leaves_it_to_its_parent(tmp_path: 
 
 def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digests = []
-    for name, clock in (("steady", [1e9] * 8), ("jumping", [2e9, -5.0, 0.0, 9e9, 1.0, 3e9, 2.0, 7e8])):
+    for name, clock in (("retrying", [1e9] * 8), ("jumping", [2e9, -5.0, 0.0, 9e9, 1.0, 3e9, 2.0, 7e8])):
         path = tmp_path / name
         for number, now in enumerate(clock):
             monkeypatch.setattr("time.time", lambda now=now: now)

@@ -155,11 +155,11 @@ def test_a_shard_may_be_copied_away_and_back(prepared: Path, tmp_path: Path) -> 
 
 def test_two_processes_that_begin_a_state_agree_on_its_id(tmp_path: Path) -> None:
     from changelog.storage import LocalStorage
-    from hybridstore.state.generations import begin_shards, shards_there
+    from hybridstore.state.generations import begin_shards, current_shards
 
     place = LocalStorage(tmp_path / "state")
     first = begin_shards(place, 2, bytes([1] * 16))
-    assert begin_shards(place, 2, bytes([2] * 16)) == first == shards_there(place)
+    assert begin_shards(place, 2, bytes([2] * 16)) == first == current_shards(place)
 
 
 def values_of(state: hs.State) -> dict[str, int]:

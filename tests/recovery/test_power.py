@@ -21,7 +21,7 @@ import pytest
 import hybridstore as hs
 from changelog.files import Files
 from changelog.storage import LocalStorage
-from hybridstore.state.generations import shards_there
+from hybridstore.state.generations import current_shards
 from hybridstore.state.opening import Tuning
 from hybridstore.topology.run_state import RunState
 from recovery.layout import list_checkpoints
@@ -116,7 +116,7 @@ def results(path: Path, topology: Any, shards: int, **options: Any) -> dict[int,
 
 
 def commits_of(path: Path) -> list[int]:
-    there = shards_there(LocalStorage(path))
+    there = current_shards(LocalStorage(path))
     assert there is not None
     each = []
     for shard in range(there.shards):
@@ -161,7 +161,7 @@ def test_a_rescale(tmp_path: Path, seed: int) -> None:
         power.acknowledge((max(whole), 4))
 
     def check(disk: Path, acknowledged: tuple[int, int] | None) -> None:
-        there = shards_there(LocalStorage(disk / "state")) if (disk / "state").exists() else None
+        there = current_shards(LocalStorage(disk / "state")) if (disk / "state").exists() else None
         shards = 2 if there is None else there.shards
         if acknowledged is not None:
             assert min(commits_of(disk / "state")) == acknowledged[0]

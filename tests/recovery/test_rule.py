@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from recovery.layout import LogName, log_name
 from recovery.line import EMPTY, Step
-from recovery.rule import NOTE, CountingObjects, Lost, Run, Runs, begun, counting, counts
+from recovery.rule import NOTE, CountingObjects, MissingParent, Run, Runs, begun, counting, counts
 
 STEPS = 150
 Load = Callable[["Objects", Runs, int], Step]
@@ -175,7 +175,7 @@ def wrong(load: Load, lives: int, **options: bool) -> int:
     for seed in range(lives):
         try:
             Life(random.Random(seed), load, **options).live()
-        except (Wrong, Lost, AssertionError):
+        except (Wrong, MissingParent, AssertionError):
             count += 1
     return count
 
@@ -249,7 +249,7 @@ def test_a_successor_names_the_attempt_that_counts() -> None:
     assert [name for name, _ in standing.line(3, names.__getitem__, base=2)] == [last.name]
     assert standing.differing() == 1
     del names[won.name]
-    with pytest.raises(Lost, match="version 2") as raised:
+    with pytest.raises(MissingParent, match="version 2") as raised:
         list(CountingObjects(names, (Run(1, 0),)).line(3, names.__getitem__))
     assert (raised.value.step, raised.value.child) == (winner, last.name)
 

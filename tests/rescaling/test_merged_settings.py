@@ -12,7 +12,7 @@ from changelog.segment import Position
 from changelog.storage import LocalStorage
 from hybridstore.rescaling.report import RescaleError
 from hybridstore.rescaling.routes import Routes
-from hybridstore.rescaling.sharing import Family, Parent
+from hybridstore.rescaling.sharing import OldShard, ShardGroup
 from recovery.checkpoint import CheckpointReader
 from recovery.write import FreshCheckpoint
 
@@ -28,8 +28,8 @@ def merged(folder: Path, *settings: dict[str, Any], parameters: list[dict[str, A
         content = FreshCheckpoint(storage, 1)
         content.define(1, "windows", "key_value", PARAMETERS if parameters is None else parameters[shard], STATE)
         name = content.finish(Identity(b"s" * 16), b"d" * 16, kept, Position(1, 0, 0)).name
-        parents.append(Parent(shard, CheckpointReader(storage, name)))
-    return Family(parents, [0], len(parents), 1, Routes({}, {})).settings
+        parents.append(OldShard(shard, CheckpointReader(storage, name)))
+    return ShardGroup(parents, [0], len(parents), 1, Routes({}, {})).settings
 
 
 def test_settings_with_a_rule_need_not_be_equal(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hybridstore import spark as hsp
 from hybridstore.cli import run as run_command
 from hybridstore.reading.follow import follow
 from hybridstore.reading.places import resolve
-from hybridstore.rescaling.door import remove_old_shards
+from hybridstore.rescaling.api import remove_old_shards
 from hybridstore.shards import shard_of
 from hybridstore.spark.location import locate
 from hybridstore.spark.operator_file import read_chain

@@ -11,8 +11,8 @@ import pytest
 import hybridstore as hs
 from hybridstore.cli import run as run_command
 from hybridstore.rescaling import plain
-from hybridstore.rescaling.door import remove_old_shards
-from hybridstore.state.generations import shards_there
+from hybridstore.rescaling.api import remove_old_shards
+from hybridstore.state.generations import current_shards
 from recovery.layout import GENERATIONS
 
 WINDOWED = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100, grace=50))
@@ -155,6 +155,6 @@ def test_a_state_on_an_object_store_is_rescaled_there() -> None:
         assert hs.rescale(state, shards=4, **options).done
         expected = run(topology, rows, server.url("always"), 2, **options)
         assert run(topology, rows, state, 4, **options) == expected
-        there = shards_there(storage_at(state, server.options))
+        there = current_shards(storage_at(state, server.options))
         assert there is not None
         assert there.shards == 4

@@ -19,7 +19,7 @@ from hybridstore.reading.view import open_view
 from hybridstore.spark import SparkSetupError, StateStoreId, StateStoreProvider, metrics
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.location import Location, check_reachable, locate
-from hybridstore.spark.operator_file import settle_operator
+from hybridstore.spark.operator_file import agree_on_description
 from hybridstore.spark.query_log import committed, next_watermark, time_in_run
 from hybridstore.spark.reading import open_version as version_of
 from hybridstore.spark.reading import operators, shards
@@ -47,7 +47,7 @@ class Query:
         self.storage = self.location.operator("op")
         check_reachable(self.location, "op")
         self.launch = new_launch(self.storage)
-        settle_operator(self.storage, {"query_id": "", "shards": 1}, 0)
+        agree_on_description(self.storage, {"query_id": "", "shards": 1}, 0)
         self.claim: Claim = claim(self.storage, self.launch, "run", 0, 1)
 
     def task(self, cache: ShardCache, policy: CheckpointPolicy = SELDOM) -> StateStoreProvider:

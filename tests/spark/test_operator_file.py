@@ -11,11 +11,11 @@ import pytest
 import hybridstore as hs
 from changelog.storage import LocalStorage
 from hybridstore.spark.operator_file import (
+    agree_on_description,
     append_operator,
     check_operator,
     in_force,
     read_chain,
-    settle_operator,
 )
 from hybridstore.state.changes import Difference, consents, judge
 from recovery.layout import operator_name
@@ -35,14 +35,14 @@ def asked(kind: str = "a", shards: int = 2, key: str = "int", time: str = "strea
 
 
 def settle(storage: MemoryStorage, batch: int, kind: str, *allow: str) -> dict[str, Any]:
-    return settle_operator(storage, asked(kind), batch, Program(), allow)
+    return agree_on_description(storage, asked(kind), batch, Program(), allow)
 
 
 def test_the_first_batch_creates_the_first_description_and_later_ones_find_it() -> None:
     storage = MemoryStorage()
-    first = settle_operator(storage, asked(), 0)
+    first = agree_on_description(storage, asked(), 0)
     assert (first["number"], first["from"], first["changes"], first["generation"]) == (1, 1, [], 0)
-    assert settle_operator(storage, asked(), 7) == first
+    assert agree_on_description(storage, asked(), 7) == first
     assert storage.list("operator/") == [operator_name(1)]
 
 
@@ -88,7 +88,7 @@ def test_of_two_who_append_the_first_counts() -> None:
     newest = read_chain(storage)[-1]
     assert (newest["number"], newest["generation"], newest["shards"], newest["program"]) == (2, 1, 8, {"kind": "a"})
     # Whoever goes on with that number of shards stays in its generation.
-    later = settle_operator(storage, asked("b", 8), 6, Program(), ["another kind"])
+    later = agree_on_description(storage, asked("b", 8), 6, Program(), ["another kind"])
     assert (later["number"], later["generation"]) == (3, 1)
 
 
@@ -104,24 +104,24 @@ def test_of_two_who_append_the_first_counts() -> None:
 )
 def test_what_is_refused_says_what_differs_and_what_to_do(change: dict[str, Any], match: str) -> None:
     storage = MemoryStorage()
-    settle_operator(storage, asked(), 0)
+    agree_on_description(storage, asked(), 0)
     with pytest.raises(hs.ProgramMismatchError, match=f"{match}.*ask for"):
-        settle_operator(storage, asked(**change), 3)
+        agree_on_description(storage, asked(**change), 3)
     assert len(read_chain(storage)) == 1
 
 
 def test_a_key_of_whole_numbers_may_become_wider() -> None:
     storage = MemoryStorage()
-    settle_operator(storage, asked(), 0)
-    entry = settle_operator(storage, asked(key="bigint"), 3)
+    agree_on_description(storage, asked(), 0)
+    entry = agree_on_description(storage, asked(key="bigint"), 3)
     assert (entry["number"], entry["changes"]) == (2, ["key user: int in the state, bigint in the program"])
 
 
 def test_another_query_is_refused_by_its_id() -> None:
     storage = MemoryStorage()
-    settle_operator(storage, asked(), 0)
+    agree_on_description(storage, asked(), 0)
     with pytest.raises(hs.ProgramMismatchError, match="belongs to query q, this is query other"):
-        settle_operator(storage, {**asked(), "query_id": "other"}, 3)
+        agree_on_description(storage, {**asked(), "query_id": "other"}, 3)
 
 
 def test_a_consent_for_something_that_does_not_change_is_refused() -> None:
@@ -139,9 +139,9 @@ def test_a_consent_for_something_that_does_not_change_is_refused() -> None:
 def test_a_name_that_a_writer_took_and_did_not_finish_is_passed_over(tmp_path: Path) -> None:
     """Without links, a description whose writer died half-way is there by its name alone."""
     storage = LocalStorage(tmp_path, files=Linkless())
-    first = settle_operator(storage, asked(), 0, Program())
+    first = agree_on_description(storage, asked(), 0, Program())
     (tmp_path / f"{operator_name(2)}.whole").write_bytes(b'{"shards"')
-    second = settle_operator(storage, asked("b"), 6, Program(), ["another kind"])
+    second = agree_on_description(storage, asked("b"), 6, Program(), ["another kind"])
     assert [entry["number"] for entry in read_chain(storage)] == [1, 3]
     assert (first["number"], second["number"], second["from"]) == (1, 3, 7)
-    assert settle_operator(storage, asked("b"), 7, Program(), ["another kind"]) == second
+    assert agree_on_description(storage, asked("b"), 7, Program(), ["another kind"]) == second

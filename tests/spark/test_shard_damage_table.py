@@ -28,7 +28,7 @@ from hybridstore.progress import Progress
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
 from hybridstore.spark.errors import MissingVersionError, SkippedBatchError
-from hybridstore.spark.operator_file import settle_operator
+from hybridstore.spark.operator_file import agree_on_description
 from hybridstore.spark.reading import open_version, shards
 from recovery.block import seal
 from recovery.layout import run_name
@@ -59,7 +59,7 @@ NEWEST = 8
 def made_query(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made") / "query"
     build(root, NEWEST, policy=OFTEN)
-    settle_operator(operator(root), {"shards": 1}, 0)
+    agree_on_description(operator(root), {"shards": 1}, 0)
     assert versions(root) == [*range(1, NEWEST + 1)]
     assert [name.version for name in checkpoints(root)] == [3, 6]
     return root

@@ -15,7 +15,7 @@ import hybridstore as hs
 from hybridstore import spark as hsp
 from hybridstore.shards import shard_of
 from hybridstore.spark.launches import begin
-from hybridstore.spark.operator_file import operator_storage, settle_operator
+from hybridstore.spark.operator_file import agree_on_description, operator_storage
 from hybridstore.spark.reading import newest_version, shards
 from hybridstore.spark.shard.cache import ShardCache
 from tests.tools.modes import both_modes
@@ -38,7 +38,7 @@ def make_state(root: Path, operator: str = "op") -> Path:
         "program": {},
     }
     storage = operator_storage(root, operator)
-    settle_operator(storage, asked, 0)
+    agree_on_description(storage, asked, 0)
     cache, begun = ShardCache(), begin(storage, 0)
     for shard in range(SHARDS):
         identity = hsp.StateStoreId(str(root), operator, shard, query_id="q")

@@ -101,7 +101,7 @@ class Slow:
     def __init__(self, clock: list[float], seconds: list[float]) -> None:
         self.clock, self.seconds = clock, seconds
 
-    def settle(self) -> None:
+    def apply_waiting(self) -> None:
         pass
 
     @property

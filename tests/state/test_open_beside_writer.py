@@ -109,7 +109,7 @@ def test_a_version_that_a_writer_prunes_all_the_time_is_refused_with_one_of_our_
 ) -> None:
     writer = Hasty(tmp_path / "state", times=1000)
     monkeypatch.setattr(line, "list_segments", writer.meanwhile(line.list_segments))
-    monkeypatch.setattr("recovery.steady._WAIT_SECONDS", 0)
+    monkeypatch.setattr("recovery.retrying._WAIT_SECONDS", 0)
     with pytest.raises(hs.HybridStoreError):
         hs.open(tmp_path / "state", at="newest")
     writer.times = 0

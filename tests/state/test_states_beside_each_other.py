@@ -149,5 +149,5 @@ def test_each_state_counts_its_records_without_applying_those_that_wait(tmp_path
         for name, store in state.stores.items():
             # rows that overwrite each other wait, too
             assert store.records_in_memory == store.waiting_rows >= live[name]
-            store.settle()
+            store.apply_waiting()
             assert store.records_in_memory == live[name], name

@@ -156,7 +156,8 @@ def test_no_public_method_of_a_store_is_forgotten(five: Five) -> None:
         "alter", "appliers", "attach", "batch_appliers", "bind", "bytes_in_memory", "capture", "chill", "clear_state",
         "cold_blocks", "cold_records", "decoded_blocks", "end_version", "far", "maps", "num_records", "prefetch",
         "read_in", "recapture",
-        "records_in_memory", "rows_of", "settle", "settle_keys", "settle_some", "shut", "touch", "waiting_rows", "warm",
+        "records_in_memory", "rows_of", "apply_waiting", "pin_key_type", "apply_some_waiting", "refuse_calls", "touch",
+        "waiting_rows", "warm",
         "add_for_columns", "hold_columns", "move_time", "times_of",
     }  # fmt: skip
     # each by way of another one, and a look at a value in memory

@@ -133,7 +133,7 @@ def test_a_row_that_waited_is_as_one_that_was_applied(
         states = [hs.open(folder / name, durability="os", _tuning=SMALL) for name in ("waits", "applied")]
         try:
             stores = [OPEN[kind](state) for state in states]
-            stores[1].settle()
+            stores[1].apply_waiting()
             assert stores[1].waiting_rows == 0
             assert content(stores[1]) == expected
             assert stores[0].stream_time == stores[1].stream_time
@@ -290,7 +290,7 @@ def test_what_expires_while_it_waits_is_never_applied(tmp_path: Path) -> None:
             assert store.waiting_rows == 50
             store.advance(10_000)
             assert store.waiting_rows == 50
-            store.settle()
+            store.apply_waiting()
             assert (store.waiting_rows, store.num_records) == (0, 0)
             store._check()
 

@@ -14,7 +14,7 @@ from hybridstore.shards import shard_of
 from hybridstore.spark.contract import Batch
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.location import Location, locate
-from hybridstore.spark.operator_file import operator_storage, settle_operator
+from hybridstore.spark.operator_file import agree_on_description, operator_storage
 from hybridstore.spark.program import TopologyProgram
 from hybridstore.spark.reading import open_version, shards
 from hybridstore.spark.shard.cache import CACHE
@@ -105,7 +105,7 @@ class Job:
         )
         storage = operator_storage(self.location, "op")
         asked = {"query_id": QUERY, "name": "op", **self.operator.fingerprint()}
-        described = settle_operator(storage, asked, self.number, self.program, self.allow)
+        described = agree_on_description(storage, asked, self.number, self.program, self.allow)
         # every shard is called in the first batch of another program, also without rows
         self.changed = described["from"] - 1 if described["number"] > 1 else -1
         self.generation = described["generation"]

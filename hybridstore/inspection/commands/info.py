@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...reading.scan import RecordCount
-from ...reading.texts import Shown
+from ...reading.texts import Labelled
 from .. import options as o
 from ..look import Look
 from ..rows import FACT_NAMES, STORE_COLUMNS, count_cell, facts_of, parameters_text, store_rows
@@ -59,7 +59,7 @@ def _operators(look: Look) -> None:
                 "since": view.tail.commits,
                 "records": count_cell(summed(store.counted for store in view.stores.values())),
                 "committed": look.time(view.wall_ms),
-                "digest": Shown(view.digest.hex()[:8], view.digest.hex()),
+                "digest": Labelled(view.digest.hex()[:8], view.digest.hex()),
             }
             for view in views
         ),

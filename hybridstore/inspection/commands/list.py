@@ -10,7 +10,7 @@ from changelog.errors import HybridStoreError
 from recovery.layout import list_checkpoints
 from recovery.pages import PageCheckpoint
 
-from ...reading.texts import Shown
+from ...reading.texts import Labelled
 from ...reading.versions import reach, segment_states
 from ...reading.view import View
 from .. import options as o
@@ -89,7 +89,7 @@ def _checkpoint_rows(view: View, look: Look) -> Iterator[dict[str, Any]]:
             **row,
             "committed": look.time(reader.meta.wall_ms),
             "bytes": size_cell(reader.size),
-            "records": Shown(f"{records:,}", records),
+            "records": Labelled(f"{records:,}", records),
             "damaged": False,
         }
         reader.close()

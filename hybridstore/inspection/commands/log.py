@@ -10,7 +10,7 @@ from typing import Any
 
 from changelog.changes import Change
 
-from ...reading.changes import ChangedVersion, Story
+from ...reading.changes import ChangedVersion, ChangeHistory
 from ...reading.places import Place
 from ...reading.texts import say
 from ...reading.view import signature
@@ -24,7 +24,7 @@ _COLUMNS = ("shard", "version", "committed", "op", "store", "key", "ts", "start"
 _COMMIT_COLUMNS = ("shard", "version", "committed", "changes", "bytes", "segment", "digest")
 
 
-def change_row(story: Story, version: int, change: Change, iso: bool) -> dict[str, Any]:
+def change_row(story: ChangeHistory, version: int, change: Change, iso: bool) -> dict[str, Any]:
     """Return a change as a row of output."""
     row: dict[str, Any] = {"version": version, "op": change.op, "store": story.name(change.store)}
     if change.op in ("put", "delete", "set", "define"):
@@ -72,7 +72,7 @@ def run(look: Look, given: Namespace) -> int:
                 if marks.get(place) == mark:
                     continue
                 marks[place] = mark
-                story = Story(place)
+                story = ChangeHistory(place)
                 label = look.label(place)
                 for logged in story.versions(reached[place], given.to_version):
                     if place in seen and not place.label and logged.commit.version > reached[place] + 1:
@@ -97,7 +97,7 @@ def run(look: Look, given: Namespace) -> int:
     return look.finish(o.FINE, faults)
 
 
-def _rows(story: Story, logged: ChangedVersion, given: Namespace, iso: bool) -> Iterator[dict[str, Any]]:
+def _rows(story: ChangeHistory, logged: ChangedVersion, given: Namespace, iso: bool) -> Iterator[dict[str, Any]]:
     commit = logged.commit
     if given.commits:
         yield {

@@ -18,7 +18,7 @@ from ...progress import Progress
 from ...reading.archive import FORMAT_VERSION, MANIFEST, parts_of
 from ...reading.places import Place
 from ...reading.texts import say, size_text
-from ...reading.view import View, steadily
+from ...reading.view import View, retry_while_changing
 from .. import options as o
 from ..look import Look
 from ..rebuild import OccupiedError
@@ -99,7 +99,7 @@ def _files_of(place: Place) -> list[str]:
         names = [name for name in names if name.rpartition("/")[2][:1].isdecimal()]
         return names + ([LOCK] if place.path is not None and (place.path / LOCK).is_file() else [])
 
-    return steadily(place, listed, lambda names: not names)
+    return retry_while_changing(place, listed, lambda names: not names)
 
 
 def _pack_files(

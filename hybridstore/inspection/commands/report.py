@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from ...reading.changes import Story
+from ...reading.changes import ChangeHistory
 from ...reading.places import Place
 from ...reading.scan import StoreView, written
 from ...reading.texts import format_key, iso, say, size_text
@@ -91,7 +91,7 @@ def hot_keys(place: Place, limit: int) -> tuple[list[dict[str, Any]], list[str]]
     """Return the keys with the most changes in the retained changelog, and the parts that could not be read.
     O(changelog).
     """
-    story = Story(place)
+    story = ChangeHistory(place)
     counts: Counter[tuple[int, Any]] = Counter()
     for logged in story.versions():
         counts.update((change.store, change.key) for change in logged.changes if change.op in ("put", "delete"))

@@ -19,7 +19,7 @@ from ...progress import Progress
 from ...reading.places import Place
 from ...reading.scan import StoreView, written
 from ...reading.tally import Tally, tallies
-from ...reading.texts import Shown
+from ...reading.texts import Labelled
 from ...reading.view import View
 from ...stores.kinds import Row
 from .. import options as o
@@ -52,7 +52,7 @@ def stat_row(store: StoreView, iso: bool) -> dict[str, Any]:
         "exact": store.counted.exact,
         "blocks": len(store.entries),
         "bytes": size_cell(store.packed_bytes),
-        "dead": Shown(f"{dead_share(store):.0%}", round(dead_share(store), 4)),
+        "dead": Labelled(f"{dead_share(store):.0%}", round(dead_share(store), 4)),
         "oldest": time_cell(None if span is None else span[0], iso),
         "newest": time_cell(None if span is None else span[1], iso),
     }
@@ -115,9 +115,9 @@ def age_rows(ages: Counter[int], total: int) -> Iterator[dict[str, Any]]:
     for step in range(max(ages, default=-1) + 1):
         limit = _AGES[step] if step < len(_AGES) else None
         yield {
-            "age": Shown("older", None) if limit is None else Shown(f"under {span_text(limit)}", limit),
+            "age": Labelled("older", None) if limit is None else Labelled(f"under {span_text(limit)}", limit),
             "records": ages[step],
-            "share": Shown(f"{ages[step] / total:.1%}", round(ages[step] / total, 4)),
+            "share": Labelled(f"{ages[step] / total:.1%}", round(ages[step] / total, 4)),
             "histogram": "#" * round(30 * ages[step] / max(ages.values())),
         }
 
@@ -126,9 +126,9 @@ def size_rows(sizes: Counter[int], total: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each power of two of the value size."""
     for step in range(max(sizes, default=-1) + 1):
         yield {
-            "value_bytes": Shown(f"up to {1 << step}", 1 << step),
+            "value_bytes": Labelled(f"up to {1 << step}", 1 << step),
             "records": sizes[step],
-            "share": Shown(f"{sizes[step] / total:.1%}", round(sizes[step] / total, 4)),
+            "share": Labelled(f"{sizes[step] / total:.1%}", round(sizes[step] / total, 4)),
             "histogram": "#" * round(30 * sizes[step] / max(sizes.values())),
         }
 
@@ -169,9 +169,9 @@ def packs(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
             "committed": time_cell(meta.wall_ms, iso),
             "packs": len(meta.packs),
             "bytes": size_cell(size),
-            "live": Shown(f"{live / size:.0%}", round(live / size, 4)) if size else None,
+            "live": Labelled(f"{live / size:.0%}", round(live / size, 4)) if size else None,
             "index_bytes": size_cell(reader.index_bytes),
-            "write_amplification": Shown(f"{meta.written / meta.packed:.2f}x", round(meta.written / meta.packed, 3))
+            "write_amplification": Labelled(f"{meta.written / meta.packed:.2f}x", round(meta.written / meta.packed, 3))
             if meta.packed
             else None,
         }

@@ -7,9 +7,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from ...reading.changes import Story
+from ...reading.changes import ChangeHistory
 from ...reading.places import Place
-from ...reading.texts import Shown
+from ...reading.texts import Labelled
 from ...reading.versions import reach
 from ...state.policy import SPEED, Logged, commit_seconds
 from .. import options as o
@@ -23,7 +23,7 @@ def _committed(place: Place, after: int) -> tuple[int, int, int, int, dict[int, 
     """Return (newest version, versions, changes, bytes) committed after a version, and the kinds of the stores by
     number."""
     newest, versions, changes, size = after, 0, 0, 0
-    story = Story(place)
+    story = ChangeHistory(place)
     for logged in story.versions(after):
         newest = logged.commit.version
         versions += 1
@@ -83,7 +83,7 @@ def _show(look: Look, rows: Iterator[dict[str, Any]], columns: Sequence[str], hi
     out.line("  ".join(f"{name:>10}" for name in names))
     for row in rows:
         cells = ("" if (cell := row.get(name)) is None else cell for name in columns)
-        out.line("  ".join(f"{cell.text if isinstance(cell, Shown) else cell!s:>10}" for cell in cells))
+        out.line("  ".join(f"{cell.text if isinstance(cell, Labelled) else cell!s:>10}" for cell in cells))
         out.stream.flush()
 
 

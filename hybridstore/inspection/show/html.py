@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...reading.texts import Shown, one_line
+from ...reading.texts import Labelled, one_line
 
 
 class Html(str):
@@ -37,7 +37,7 @@ def join(children: Iterable[Any]) -> Html:
 
 def text_of(value: Any) -> str:
     """Return a value of a row as text, with visible escapes for control characters and lone surrogates."""
-    if isinstance(value, Shown):
+    if isinstance(value, Labelled):
         value = value.text
     if value is None:
         return ""
@@ -50,7 +50,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], **attribute
     columns = [name for name in columns if any(row.get(name) is not None for row in rows)]
 
     def cell(value: Any) -> Html:
-        number = type(value.value if isinstance(value, Shown) else value) in (int, float)
+        number = type(value.value if isinstance(value, Labelled) else value) in (int, float)
         return tag("td", value, class_="n" if number else None)
 
     head = tag("tr", *(tag("th", name.replace("_", " "), scope="col") for name in columns))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, TextIO
 
-from ...reading.texts import Shown, format_key, iso, one_line, plain, size_text, to_json
+from ...reading.texts import Labelled, format_key, iso, one_line, plain, size_text, to_json
 
 FORMS: Final = ("table", "json", "jsonl", "csv", "raw")
 _SAMPLE_ROWS: Final = 200
@@ -30,7 +30,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\u
 _SPANS: Final = ((1000, "s"), (60_000, "min"), (3_600_000, "h"), (86_400_000, "d"))
 
 
-class _Lazily(Shown):
+class _Lazily(Labelled):
     """A value whose text is its JSON."""
 
     __slots__ = ()
@@ -43,18 +43,18 @@ class _Lazily(Shown):
         return to_json(self.value)
 
 
-def key_cell(key: Any) -> Shown:
+def key_cell(key: Any) -> Labelled:
     """Return a key as a cell: in tables a text that can be typed as an argument, in JSON the `plain` value."""
-    return Shown(key, key) if type(key) is str and ":" not in key else Shown(format_key(key), plain(key))
+    return Labelled(key, key) if type(key) is str and ":" not in key else Labelled(format_key(key), plain(key))
 
 
-def value_cell(value: Any) -> Shown:
+def value_cell(value: Any) -> Labelled:
     """Return a stored value as a cell. The text is made at its first use, because most forms of output never use the
     text.
     """
     shown = plain(value)
     if type(value) in (str, bytes):
-        return Shown(shown, shown)
+        return Labelled(shown, shown)
     return _Lazily(shown)
 
 
@@ -67,7 +67,7 @@ def time_cell(ms: int | None, iso_form: bool) -> Any:
     if not iso_form:
         return ms
     whole = iso(ms)
-    return Shown(whole.replace("T", " ").removesuffix("Z").removesuffix(".000"), whole)
+    return Labelled(whole.replace("T", " ").removesuffix("Z").removesuffix(".000"), whole)
 
 
 def span_text(ms: float) -> str:
@@ -81,13 +81,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def size_cell(size: int | None) -> Shown:
+def size_cell(size: int | None) -> Labelled:
     """Return a number of bytes as a cell: rounded (12.3 MB) in tables, exact elsewhere; empty for None."""
-    return Shown("" if size is None else size_text(size), size)
+    return Labelled("" if size is None else size_text(size), size)
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Shown):
+    if isinstance(value, Labelled):
         return one_line(value.text)
     if value is None:
         return ""
@@ -100,7 +100,7 @@ def _text(value: Any) -> str:
 
 def _data(value: Any) -> Any:
     kind = type(value)
-    if kind is Shown or kind is _Lazily:
+    if kind is Labelled or kind is _Lazily:
         return value.value
     if kind is str or kind is int:
         return value
@@ -279,7 +279,7 @@ class Out:
 def _is_number(value: Any) -> bool:
     if value is None:
         return True
-    if isinstance(value, Shown):
+    if isinstance(value, Labelled):
         value = value.value if type(value.value) is int and not value.text.startswith("int:") else ""
     return type(value) in (int, float)
 

@@ -21,7 +21,7 @@ from changelog.storage import Storage
 from recovery.attempts import Absent, AttemptLine
 from recovery.layout import LogName
 from recovery.line import Step
-from recovery.rule import NOTE, CountingObjects, Lost, Runs, note
+from recovery.rule import NOTE, CountingObjects, MissingParent, Runs, note
 from recovery.shard_log import METRICS, SINCE, ShardLog
 
 from ...state.policy import Logged
@@ -93,7 +93,7 @@ class AttemptLog:
         """A `with` block around a load. Raises MissingVersionError and SkippedBatchError for what is not there."""
         try:
             yield
-        except Lost as lost:
+        except MissingParent as lost:
             raise MissingVersionError(f"{self.storage.url}: {lost} (restore it from a copy)") from None
         except Absent as absent:
             raise self._absent(version, absent) from None

@@ -18,7 +18,7 @@ from recovery.ladder import checked
 from recovery.layout import CHECKPOINTS, LOG, PACKS, LogName, damage_name, list_checkpoints
 from recovery.line import Step
 from recovery.prune import collect_packs
-from recovery.rule import CountingObjects, Lost, Runs, counts, launch_of, note_of
+from recovery.rule import CountingObjects, MissingParent, Runs, counts, launch_of, note_of
 from recovery.runs import newest_claim
 from recovery.shard_log import encode_note
 
@@ -92,7 +92,7 @@ def prune(log: AttemptLog, runs: Runs, kept: Kept, parents: dict[LogName, Step])
 def _line_down(standing: CountingObjects, parent_of: Callable[[LogName], Step]) -> dict[int, str]:
     """Return the digests of the line that counts, by version, from the newest down to the first gap."""
     line: dict[int, str] = {}
-    with suppress(Lost, FileNotFoundError, HybridStoreError):
+    with suppress(MissingParent, FileNotFoundError, HybridStoreError):
         for name, _ in standing.line(standing.newest, parent_of):
             line[name.version] = name.digest8
     return line

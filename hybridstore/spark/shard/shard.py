@@ -27,7 +27,7 @@ from recovery.fetching import FETCHING
 from recovery.ladder import climb, go_on
 from recovery.layout import CHECKPOINTS, LOG, LogName, list_checkpoints, log_before
 from recovery.line import EMPTY, Step
-from recovery.rule import Lost, Runs, launch_of
+from recovery.rule import MissingParent, Runs, launch_of
 from recovery.runs import Claim
 from recovery.shard_log import METRICS, SINCE, encode_object
 
@@ -204,7 +204,7 @@ class Shard:
         line, counter = log.line(version, runs, run_id), _Counter(self.group)
         try:
             tail = line.behind_step(self.reached.step)
-        except (Lost, Absent, FileNotFoundError, HybridStoreError):
+        except (MissingParent, Absent, FileNotFoundError, HybridStoreError):
             # The missing objects may have been pruned behind a checkpoint; if not, the full load reports them.
             return None
         if tail is None:

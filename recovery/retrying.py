@@ -37,7 +37,7 @@ def signature_of(files: list[Path]) -> Signature:
     return sorted(entries)
 
 
-def steadily(
+def retry_while_changing(
     path: Path | str,
     look: Callable[[], T],
     *,
