@@ -172,7 +172,7 @@ def _restart(folder: Path, waiting: int, repeats: int) -> list[Line]:
         orders = pa.table({"order": keys, "ordered": keys * _STEP_MS, "item": pa.array(["tea"] * waiting)})
         days = -(-waiting * _STEP_MS // 86_400_000) + 1
         join = joined("left", ("0 s", f"{days} days"))
-        for _ in join.run({"orders": orders}, place / "state", commit_rows=50_000):
+        for _ in join.run({"orders": orders, "payments": []}, place / "state", commit_rows=50_000):
             raise AssertionError("a row that waits came out")
         with hs.open(place / "state") as state:
             state.checkpoint(wait=True)
@@ -204,7 +204,7 @@ def reopened(state: str, waiting: int, days: int) -> list[float]:
     """Open a join, pay the order in the middle, and return when the join was open and when it had joined (ms)."""
     join = joined("left", ("0 s", f"{days} days"))
     with scratch() as place:  # what is imported on the way is no part of the restart
-        list(join.run({"orders": [{"order": 1, "ordered": 1, "item": "tea"}]}, place / "state"))
+        list(join.run({"orders": [{"order": 1, "ordered": 1, "item": "tea"}], "payments": []}, place / "state"))
         join.open(place / "state").close()
     began = perf_counter()
     with join.open(state) as engine:
