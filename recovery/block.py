@@ -24,6 +24,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from changelog.codec import UNPACK_ERRORS, packer, unpack, unpacker
+from changelog.errors import UnsupportedVersionError
 
 from .errors import CorruptCheckpointError
 
@@ -177,6 +178,27 @@ def seal(payload: bytes) -> bytes:
 def is_sound(data: bytes | memoryview) -> bool:
     """True when a block's checksum fits. O(size), without unpacking."""
     return len(data) > 4 and zlib.crc32(memoryview(data)[4:]) == int.from_bytes(data[:4], "little")
+
+
+def unseal(data: bytes | memoryview) -> Any:
+    """Return the content of a sealed record. Raises ValueError if the record is damaged. O(size)."""
+    if not is_sound(data):
+        raise ValueError("checksum mismatch")
+    return unpack(memoryview(data)[4:])
+
+
+def unseal_fields(data: bytes, where: str, version: int) -> dict[str, Any]:
+    """Return the fields of a sealed record that says which readers can read it; this one reads format `version`.
+
+    Raises UnsupportedVersionError, naming `where`; ValueError, KeyError or TypeError if the record is damaged. O(size).
+    """
+    fields: dict[str, Any] = unseal(data)
+    if fields["min_reader"] > version:
+        raise UnsupportedVersionError(
+            f"{where}: format {fields['format']} needs a reader of version {fields['min_reader']}, this one reads "
+            f"{version} (upgrade hybridstore)"
+        )
+    return fields
 
 
 def unpack_block(data: bytes | memoryview, where: str) -> Columns:

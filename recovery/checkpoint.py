@@ -20,8 +20,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from changelog.cached_storage import CachedStorage
-from changelog.codec import pack, unpack
-from changelog.errors import UnsupportedVersionError
+from changelog.codec import pack
 from changelog.identity import Identity
 from changelog.outlook import behind
 from changelog.rounds import merged, side_by_side, worth_whole
@@ -29,7 +28,7 @@ from changelog.segment import Position
 from changelog.storage import Storage
 
 from . import index
-from .block import BlockEntry, Columns, Place, content_hash, is_sound, seal, unpack_block, with_layer
+from .block import BlockEntry, Columns, Place, content_hash, is_sound, seal, unpack_block, unseal_fields, with_layer
 from .directory import Directory, PageEntry, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
@@ -117,14 +116,7 @@ def decode_meta(data: bytes, where: str) -> CheckpointMeta:
     """Return the meta record. Raises CorruptCheckpointError, naming `where`, or UnsupportedVersionError."""
     where = f"{where}: meta record"
     try:
-        if not is_sound(data):
-            raise ValueError("checksum mismatch")
-        fields = unpack(memoryview(data)[4:])
-        if fields["min_reader"] > FORMAT_VERSION:
-            raise UnsupportedVersionError(
-                f"{where}: checkpoint format {fields['format']} needs a reader of version {fields['min_reader']}, "
-                f"this one reads {FORMAT_VERSION} (upgrade hybridstore)"
-            )
+        fields = unseal_fields(data, where, FORMAT_VERSION)
         packs = [PackRecord(*record) for record in fields["packs"]]
         if any(parse_pack_name(record.name) is None for record in packs):
             raise ValueError("a pack of a name that no pack has")

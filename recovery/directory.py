@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from changelog.codec import pack, unpack
 
-from .block import HASH_BYTES, BlockEntry, Columns, Place, content_hash, is_sound, seal
+from .block import HASH_BYTES, BlockEntry, Columns, Place, content_hash, is_sound, seal, unseal
 from .errors import CorruptCheckpointError
 from .table import Lookup
 
@@ -122,9 +122,7 @@ def encode_top(pages: Sequence[PageEntry]) -> bytes:
 def decode_top(data: bytes | memoryview, where: str) -> list[PageEntry]:
     """Return the lines of a top record. Raises CorruptCheckpointError, naming `where`. O(pages)."""
     try:
-        if not is_sound(data):
-            raise ValueError("checksum mismatch")
-        return list(map(PageEntry._make, zip(*unpack(memoryview(data)[4:]), strict=True)))
+        return list(map(PageEntry._make, zip(*unseal(data), strict=True)))
     except (ValueError, TypeError) as error:
         raise CorruptCheckpointError(f"{where}: top record: {error}") from error
 

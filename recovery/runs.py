@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from changelog.codec import pack, unpack
-from changelog.errors import CorruptFrameError, UnsupportedVersionError
+from changelog.codec import pack
+from changelog.errors import CorruptFrameError
 from changelog.storage import Storage
 
-from .block import is_sound, seal
+from .block import seal, unseal_fields
 from .layout import RUNS, parse_run_name, run_name
 from .rule import Run, Runs
 
@@ -66,14 +66,7 @@ def encode_claim(claim: Claim) -> bytes:
 def decode_claim(data: bytes, where: str, launch: int) -> Claim:
     """Return the content of a run object. Raises CorruptFrameError, naming `where`, or UnsupportedVersionError."""
     try:
-        if not is_sound(data):
-            raise ValueError("checksum mismatch")
-        fields = unpack(memoryview(data)[4:])
-        if fields["min_reader"] > FORMAT_VERSION:
-            raise UnsupportedVersionError(
-                f"{where}: format {fields['format']} needs a reader of version {fields['min_reader']}, this one reads "
-                f"{FORMAT_VERSION} (upgrade hybridstore)"
-            )
+        fields = unseal_fields(data, where, FORMAT_VERSION)
         claim = Claim(fields["run"], fields["attempt"], tuple(Run(*run) for run in fields["runs"]))
         if claim.launch != launch:
             raise ValueError(f"holds launch {claim.launch}, its name says {launch}")

@@ -20,7 +20,8 @@ from ..reading.differences import RecordDifference, compare
 from ..reading.events import Event, history_of
 from ..reading.follow import Followed, follow
 from ..reading.places import Place, resolve
-from ..reading.scan import Selection, StoreView, of_key_type
+from ..reading.selection import Selection
+from ..reading.store_view import StoreView, of_key_type
 from ..reading.tables import ROWS_PER_BATCH, stream_of
 from ..reading.versions import Commit, reach
 from ..reading.view import View, open_view

@@ -17,7 +17,8 @@ from recovery.errors import RestoreError
 
 from ..progress import Progress
 from ..reading.places import Place, resolve
-from ..reading.scan import Selection, StoreView
+from ..reading.selection import Selection
+from ..reading.store_view import StoreView
 from ..reading.texts import say
 from ..reading.view import View, open_view
 from .options import FINE, INCOMPLETE, UsageError, choose, maybe_time, typed_key

@@ -8,7 +8,7 @@ from typing import Any
 
 from changelog.segment import FORMAT_VERSION
 
-from ..reading.scan import RecordCount, StoreView
+from ..reading.store_view import RecordCount, StoreView
 from ..reading.texts import Labelled
 from ..reading.view import View
 from ..state.lock import read_note

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from recovery.block import BlockEntry
 
 from ..stores.kinds import KINDS, Row
-from .scan import StoreView, written
+from .scan import written
+from .store_view import StoreView
 
 
 class RecordDifference(NamedTuple):

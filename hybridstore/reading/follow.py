@@ -21,7 +21,7 @@ from ..shards import shard_of
 from ..state.generations import above
 from ..stores.kinds import KINDS, Row
 from .places import Place, operator_file, read_json
-from .scan import EVERYTHING, Selection
+from .selection import EVERYTHING, Selection
 from .version import ATTEMPTS, Version, newest_of
 
 T = TypeVar("T")

@@ -1,17 +1,17 @@
-"""Store view: the records of one store at one version, read from blocks and the changes over them, whatever its kind.
+"""Scan: the records of one store at one version, read from blocks and the changes over them, whatever the store's kind.
 
-The times of a row are the block's integer columns, named by `columns`. One block (for stores
-ordered by time: one bucket) is in memory at a time. Damaged blocks are left out and named in the view's faults.
+The times of a row are the block's integer columns, named by `columns`. One block (for stores ordered by time: one
+bucket) is in memory at a time. Nothing is believed: damaged blocks are left out and named in the view's faults.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from heapq import merge
 from itertools import chain, repeat
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final
 
 from changelog.errors import ChangelogError, HybridStoreError
 from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, lay_over, only
@@ -21,85 +21,9 @@ from recovery.directory import Directory
 from recovery.errors import CorruptCheckpointError
 from recovery.pages import PageCheckpoint
 
-from ..clock import INT64_MAX
-from ..stores.kinds import KEY_VALUE, KINDS, Row, Store
+from ..stores.kinds import KINDS, Row, Store
+from .selection import EVERYTHING, Selection
 
-T = TypeVar("T")
-
-# A longer tail (records) is not captured just for a count: the store's own estimate is used.
-_LONG_TAIL: Final = 2000
-
-
-def of_key_type(store: StoreView, keys: Iterable[Any], rows: Iterator[T]) -> Iterator[T]:
-    """Yield the rows that a selection by `keys` (None: no bound) gives.
-
-    Raises TypeError, naming the key, when the type of a key is not that of the store's keys.
-    """
-    try:
-        yield from rows
-    except TypeError as error:
-        key = next((key for key in keys if key is not None), None)
-        if key is None:
-            raise
-        raise TypeError(
-            f"store {store.name!r}: key {key!r}: found {type(key).__name__}, expected "
-            f"{store.key_type or 'another type'} as in the store's other keys"
-        ) from error
-
-
-class RecordCount(NamedTuple):
-    """The number of records; `exact` is False if some may have expired or been overwritten."""
-
-    records: int
-    exact: bool
-
-
-class Selection(NamedTuple):
-    """A selection of records: bounds are inclusive, None is open; `prefix` is text, bytes, or the leading elements of a
-    tuple.
-    """
-
-    key_from: Any = None
-    key_to: Any = None
-    prefix: Any = None
-    window_from: int | None = None
-    window_to: int | None = None
-    reverse: bool = False
-
-    @property
-    def everything(self) -> bool:
-        """True when no record is left out."""
-        return self[:5] == (None, None, None, None, None)
-
-    def takes(self, key: Any) -> bool:
-        """True when a key is within the bounds."""
-        if self.key_from is not None and key < self.key_from:
-            return False
-        if self.key_to is not None and key > self.key_to:
-            return False
-        return self.prefix is None or key[: len(self.prefix)] == self.prefix
-
-    def within(self, times: tuple[int, ...]) -> bool:
-        """True when the times of a record are within the bounds; a record without times is."""
-        if not times:
-            return True
-        if self.window_from is not None and times[0] < self.window_from:
-            return False
-        return self.window_to is None or times[-1] <= self.window_to
-
-    def touches(self, first: Any, last: Any) -> bool:
-        """False when no key of the range first..last can be within the bounds."""
-        if self.key_from is not None and last < self.key_from:
-            return False
-        if self.key_to is not None and first > self.key_to:
-            return False
-        if self.prefix is None:
-            return True
-        size = len(self.prefix)
-        return bool(first[:size] <= self.prefix <= last[:size])
-
-
-EVERYTHING: Final = Selection()
 NOTHING: Final = Columns([], None, (), [])
 
 
@@ -110,8 +34,8 @@ def written(change: BucketChange) -> Iterator[Columns]:
         yield change.over
 
 
-class StoreView:
-    """A store as it was at the view's version.
+class Scan:
+    """The records of a store as they were at the view's version.
 
     The changes of the tail are captured at their first use, which `info` of a large state avoids. Changes over a block
     are merged when the block is read, so memory depends on the tail and one block, not on all blocks that the tail
@@ -125,7 +49,6 @@ class StoreView:
         record: StoreRecord | None,
         directory: Directory | None,
         faults: list[str],
-        tail_records: int,
     ) -> None:
         self._live = live
         self.name = live.name
@@ -141,10 +64,6 @@ class StoreView:
         self._directory = directory
         self._faults = faults
         # Computed before any block is loaded, when this is O(blocks).
-        self._estimate = live.num_records if tail_records > _LONG_TAIL else None
-        if self._estimate is not None and live.kind == KEY_VALUE.name:
-            # a key that was written several times is one record
-            self._estimate -= live.waiting_rows - live.waiting_keys
 
     @cached_property
     def capture(self) -> StoreCapture:
@@ -199,61 +118,6 @@ class StoreView:
             and not 0 <= entry.high <= self.expired_through
         ]
 
-    def __repr__(self) -> str:
-        return f"<StoreView {self.name!r}, {self.kind}, about {self.counted.records:,} records>"
-
-    @property
-    def key_type(self) -> str:
-        """The type of the keys, such as `str` or `tuple str int`; empty while it is not decided."""
-        described = self._record.state.get("key") if self._record is not None else None
-        if described is None:
-            described = self.capture.state.get("key")
-        if isinstance(described, list):
-            return " ".join(map(str, described))
-        # After a replay of the log alone the type is not declared, so it follows from the keys.
-        for change in self.changed.values():
-            for key in (change.columns.keys or (change.over.keys if change.over else []))[:1]:
-                parts = [type(part).__name__ for part in key] if type(key) is tuple else []
-                return " ".join([type(key).__name__, *parts])
-        return ""
-
-    @cached_property
-    def counted(self) -> RecordCount:
-        """The number of records, as far as it is known without reading a block. O(blocks + changes)."""
-        return self._count_entries() if self._estimate is None else RecordCount(self._estimate, False)
-
-    def _count_entries(self) -> RecordCount:
-        records = sum(entry.records for entry in self.entries)
-        records += sum(len(columns) for change in self.changed.values() for columns in written(change))
-        expired = self.expired_through
-        blocks_live = all(entry.low > expired or entry.low < 0 for entry in self.entries)
-        changes_live = expired < 0 or all(
-            min(change.columns.ints[0], default=INT64_MAX) > expired
-            for change in self.changed.values()
-            if change.columns.ints
-        )
-        old = {entry.bucket for entry in self.entries}
-        apart = not any(bucket in old or change.over for bucket, change in self.changed.items())
-        return RecordCount(records, blocks_live and changes_live and apart)
-
-    @property
-    def packed_bytes(self) -> int | None:
-        """Bytes of the checkpoint's blocks that are in use; None without a checkpoint."""
-        if self._checkpoint is None:
-            return None
-        return sum(entry.bytes for entry in (self.entries if self._estimate is None else self._lines))
-
-    @property
-    def span(self) -> tuple[int, int] | None:
-        """The smallest and the largest event time held (ms), from the directory and the changes; None without times."""
-        lows = [max(entry.low, self.expired_through + 1) for entry in self.entries if entry.high >= 0]
-        highs = [entry.high for entry in self.entries if entry.high >= 0]
-        for columns in (columns for change in self.changed.values() for columns in written(change)):
-            if columns.ints and len(columns):
-                lows.append(max(min(columns.ints[0]), self.expired_through + 1))
-                highs.append(max(columns.ints[0]))
-        return (min(lows), max(highs)) if lows else None
-
     def block(self, entry: BlockEntry) -> Columns | None:
         """Load one block, or None when it is damaged, which is then listed among the faults. O(block)."""
         assert self._checkpoint is not None
@@ -270,15 +134,6 @@ class StoreView:
     def _fault(self, text: str) -> None:
         if text not in self._faults:
             self._faults.append(text)
-
-    def count(self, selection: Selection = EVERYTHING) -> int:
-        """Count records, exactly.
-
-        O(1) when nothing is selected and nothing was written over the checkpoint, else O(records).
-        """
-        if selection.everything and (known := self._count_entries()).exact:
-            return known.records
-        return sum(1 for _ in self.unordered(selection))
 
     def unordered(self, selection: Selection = EVERYTHING) -> Iterator[Row]:
         """Yield the records of `records` in no particular order, with one block in memory. O(blocks touched)."""
@@ -300,38 +155,14 @@ class StoreView:
 
         O(blocks touched).
         """
-        if self._estimate is not None and selection.key_from is not None and selection.key_from == selection.key_to:
-            of_key = self._live_records(selection)
-            if of_key is not None:
-                yield from of_key
-                return
         for bucket, entries in self.buckets(selection.reverse):
             rows = self._bucket(bucket, entries, selection)
             if self._kind.order == "key":
                 yield from rows
             else:
                 # Within a bucket blocks are by key; the store's order is by time.
-                ordered = sorted(rows, key=_time_order)
+                ordered = sorted(rows, key=time_order)
                 yield from reversed(ordered) if selection.reverse else ordered
-
-    def _live_records(self, selection: Selection) -> list[Row] | None:
-        """Return the records of one key from the store with the tail. Only the blocks of this key are read, no other
-        key of the blocks is inserted, and a long tail need not be captured. None if the store cannot give the records.
-        """
-        rows_of: Callable[[Any], list[Columns] | None] | None = getattr(self._live, "rows_of", None)
-        if rows_of is None:  # a store without times
-            return None
-        try:
-            columns = rows_of(selection.key_from)
-        except CorruptCheckpointError:
-            return None
-        if columns is None:
-            return None
-        expired = self._kind.expired_through(self.parameters, self.stream_time)
-        rows = (row for piece in columns for row in self._plain_rows(piece))
-        taken = [row for row in rows if row.times[0] > expired and self._takes(row, selection)]
-        taken.sort(key=_time_order)
-        return taken[::-1] if selection.reverse else taken
 
     def _bucket(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Row]:
         reverse = selection.reverse and self._kind.order == "key"
@@ -419,10 +250,6 @@ class StoreView:
     def _takes(self, row: Row, selection: Selection) -> bool:
         return selection.takes(row.key) and selection.within(row.times)
 
-    def of_key(self, key: Any) -> Iterator[Row]:
-        """Yield the records of one key. O(one block per bucket)."""
-        return self.records(Selection(key, key))
-
 
 def _outside(columns: Columns, ranges: list[tuple[Any, Any]]) -> Columns:
     """Return columns without the keys in these ranges, which are in order, bounds included. O(keys)."""
@@ -439,5 +266,5 @@ def _key_order(row: Row) -> Any:
     return row.key
 
 
-def _time_order(row: Row) -> Any:
+def time_order(row: Row) -> Any:
     return row.times[0], row.key, -row.times[-1]

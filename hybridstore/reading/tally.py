@@ -13,7 +13,8 @@ from operator import gt, lt
 from typing import Any, NamedTuple
 
 from ..stores.kinds import Row
-from .scan import EVERYTHING, Selection, StoreView
+from .selection import EVERYTHING, Selection
+from .store_view import StoreView
 
 
 class Tally(NamedTuple):

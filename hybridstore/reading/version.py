@@ -43,7 +43,7 @@ from ..state.opening import reading
 from ..state.policy import Logged
 from ..stores.kinds import KINDS, Row, Store
 from .places import Place
-from .scan import EVERYTHING, Selection
+from .selection import EVERYTHING, Selection
 
 # A writer may prune files while they are read; the newer files are then read.
 ATTEMPTS: Final = 5

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from changelog.errors import ForeignFileError, HybridStoreError, UnsupportedVersionError
 from changelog.frame import CommitFrame
@@ -48,7 +48,7 @@ from ..state.policy import SPEED, Logged, commit_seconds
 from ..stores.kinds import Store
 from .line import SegmentLine, line_of
 from .places import Place
-from .scan import StoreView
+from .store_view import StoreView
 
 # How much is replayed before memory is freed, if there is a scratch folder.
 ROUND_BYTES: Final = 4 << 20
@@ -63,47 +63,6 @@ _MADE_UP: Final = (
     RecursionError,
 )
 T = TypeVar("T")
-
-
-class View(NamedTuple):
-    """One state at one version; a shard's `seen` is the version reached, above `version` after batches without rows for
-    the shard.
-
-    `tail` is the changelog behind the checkpoint; `faults` is empty when everything could be read; `notes` are
-    harmless; times in ms, sizes in bytes.
-    """
-
-    place: Place
-    identity: Identity
-    version: int
-    seen: int
-    digest: bytes
-    wall_ms: int | None
-    settings: dict[str, Any]
-    stores: dict[str, StoreView]
-    checkpoint: CheckpointMeta | None
-    checkpoint_bytes: int
-    pages: PageCheckpoint | None
-    tail: Logged
-    cut: Tail | None
-    ended: CommitFrame | None
-    notes: list[str]
-    faults: list[str]
-
-    @property
-    def restart_seconds(self) -> float:
-        """The estimated seconds of a restart to the first read, with the requests for the changelog. O(1)."""
-        return SPEED.estimate(self.tail, commit_seconds(self.place.storage))
-
-    def store(self, name: str) -> StoreView:
-        """Return a store by name. Raises KeyError with the names of all stores."""
-        try:
-            return self.stores[name]
-        except KeyError:
-            raise KeyError(
-                f"{self.place.where}: no store {name!r} in version {self.version} (there are: "
-                f"{', '.join(self.stores) or 'none'})"
-            ) from None
 
 
 def signature(place: Place) -> list[tuple[str, int, int]]:
@@ -152,16 +111,16 @@ def open_view(
 
     def look() -> View:
         try:
-            attempt = _Attempt(place, at, below, scratch, thorough)
-            attempt.read()
-            if attempt.halfway:
+            view = View(place, at, below, scratch, thorough)
+            view.read()
+            if view.halfway:
                 # Half of a version is in the stores: they are filled again with the versions before it.
-                again = _Attempt(place, attempt.version, below, scratch, thorough)
+                again = View(place, view.version, below, scratch, thorough)
                 again.read()
-                again.at, again.exact, again.seen = attempt.at, attempt.exact, attempt.seen
-                again.faults = attempt.faults
-                attempt = again
-            return attempt.view()
+                again.at, again.exact, again.seen, again.faults = view.at, view.exact, view.seen, view.faults
+                view = again
+            view.finish()
+            return view
         except (HybridStoreError, OSError):
             raise
         except Exception as error:  # a forged file may raise anything
@@ -266,82 +225,100 @@ class _ViewLine:
         self.complete = True
 
 
-class _Attempt:
-    """One attempt at a view.
+class View:
+    """One state at one version; a shard's `seen` is the version reached, above `version` after batches without rows for
+    the shard.
 
-    `halfway`: a version could be applied only in part; `version` is the version before it.
+    `tail` is the changelog behind the checkpoint; `faults` is empty when everything could be read; `notes` are
+    harmless; times in ms, sizes in bytes. `stores` are there after `finish`. `halfway`: a version could be applied only
+    in part; `version` is the version before it.
     """
 
     def __init__(self, place: Place, at: int | None, below: int | None, scratch: Path | None, thorough: bool) -> None:
-        self.scratch = scratch
-        self.thorough = thorough or place.path is not None
-        self.round = 0  # bytes replayed since the last round
         self.place = place
-        self.expected = place.identity()
         self.at = at
-        self.below = below
         self.exact = True
         self.halfway = False
         self.seen = 0
         self.notes: list[str] = []
         self.faults: list[str] = []
-        self.group = StoreGroup(_nowhere)
+        self.stores: dict[str, StoreView] = {}
+        self._below = below
+        self._scratch = scratch
+        self._thorough = thorough or place.path is not None
+        self._round = 0  # bytes replayed since the last round
+        self._expected = place.identity()
+        self._group = StoreGroup(_nowhere)
         self._began(None)
 
     def _began(self, reader: CheckpointReader | None) -> None:
         """The stores are those of a checkpoint, or empty."""
-        self.checkpoint = reader if isinstance(reader, PageCheckpoint) else None
-        self.directories: dict[int, Directory] = {}
+        self.pages = reader if isinstance(reader, PageCheckpoint) else None
+        self._directories: dict[int, Directory] = {}
         self.version, self.digest = 0, EMPTY_DIGEST
         self.identity = Identity(bytes(ID_BYTES))
+        self.wall_ms: int | None = None
         if reader is not None:
             meta = reader.meta
-            self.directories = {record.number: reader.directory(record.number) for record in meta.stores}
+            self._directories = {record.number: reader.directory(record.number) for record in meta.stores}
             self.version, self.digest, self.identity = meta.version, meta.digest, meta.identity
-        self.wall_ms: int | None = None
+            self.wall_ms = meta.wall_ms
         self.tail = Logged()
         self.cut: Tail | None = None
         self.ended: CommitFrame | None = None
 
-    def view(self) -> View:
+    @property
+    def checkpoint(self) -> CheckpointMeta | None:
+        """The checkpoint in use."""
+        return None if self.pages is None else self.pages.meta
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """The bytes of its index."""
+        return 0 if self.pages is None else self.pages.size
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The named values that were committed with the stores."""
+        return dict(self._group.settings)
+
+    @property
+    def restart_seconds(self) -> float:
+        """The estimated seconds of a restart to the first read, with the requests for the changelog. O(1)."""
+        return SPEED.estimate(self.tail, commit_seconds(self.place.storage))
+
+    def store(self, name: str) -> StoreView:
+        """Return a store by name. Raises KeyError with the names of all stores."""
+        try:
+            return self.stores[name]
+        except KeyError:
+            raise KeyError(
+                f"{self.place.where}: no store {name!r} in version {self.version} (there are: "
+                f"{', '.join(self.stores) or 'none'})"
+            ) from None
+
+    def finish(self) -> None:
+        """Make the stores readable. Raises RestoreError if `at` is not retained."""
         if self.at is not None and (self.version != self.at if self.exact else self.faults):
             raise RestoreError(
                 f"{self.place.where}: version {self.at} is not retained"
                 + (f": {self.faults[0]}" if self.faults else f": the nearest below it is {self.version}")
             )
-        self.group.reached(self.version, self.digest)
-        stores = {name: self._store(live) for name, live in self.group.stores.items()}
-        meta = None if self.checkpoint is None else self.checkpoint.meta
-        return View(
-            self.place,
-            self.identity,
-            self.version,
-            max(self.version, self.seen),
-            self.digest,
-            self.wall_ms if self.wall_ms is not None or meta is None else meta.wall_ms,
-            dict(self.group.settings),
-            stores,
-            meta,
-            0 if self.checkpoint is None else self.checkpoint.size,
-            self.checkpoint,
-            self.tail,
-            self.cut,
-            self.ended,
-            self.notes,
-            self.faults,
-        )
+        self.seen = max(self.version, self.seen)
+        self._group.reached(self.version, self.digest)
+        self.stores = {name: self._store(live) for name, live in self._group.stores.items()}
 
     def _store(self, live: Store) -> StoreView:
-        checkpoint, number = self.checkpoint, live.number
+        checkpoint, number = self.pages, live.number
         records = () if checkpoint is None else checkpoint.meta.stores
         record = next((record for record in records if record.number == number), None)
-        directory = self.directories[number] if record is not None else None
+        directory = self._directories[number] if record is not None else None
         return StoreView(live, checkpoint, record, directory, self.faults, self.tail.records)
 
     def read(self) -> None:
         """Fill the stores. Raises UnsupportedVersionError, OSError, or RestoreError when there is no such version."""
         if self.place.form == "checkpoint":
-            climb(_AloneLine(self.place), self.group, began=self._began, skips=())
+            climb(_AloneLine(self.place), self._group, began=self._began, skips=())
         elif self.place.form == "segment":
             self._climb(line_of(self.place), [])
         else:
@@ -360,7 +337,7 @@ class _Attempt:
             self._from(checkpoints, 0)
 
     def _usable(self, version: int) -> bool:
-        return (self.at is None or version <= self.at) and (self.below is None or version < self.below)
+        return (self.at is None or version <= self.at) and (self._below is None or version < self._below)
 
     def _from(self, checkpoints: list[CheckpointName], floor: int) -> None:
         oldest = min((name.version for name in checkpoints), default=0)
@@ -374,7 +351,7 @@ class _Attempt:
             self.exact = self.at is None
             self.seen = line.newest if self.at is None else self.at
         climbing = self._climb(line, [name for name in checkpoints if self._usable(name.version)])
-        start, base = climbing.start, 0 if self.checkpoint is None else self.checkpoint.meta.version
+        start, base = climbing.start, 0 if self.pages is None else self.pages.meta.version
         absent = [version for version in line.absent if base < version <= (self.at or version)]
         if absent and not self.faults:
             self.faults.append(f"{self.place.where}: {ABSENT.format(absent[0], absent[0] - 1)}")
@@ -389,12 +366,12 @@ class _Attempt:
         """Fill the stores with the wanted version, or with the one before the first fault; other checkpoints are
         noted.
         """
-        climbing = _ViewLine(self.place, line, checkpoints, self.at, self.expected, thorough=self.thorough)
+        climbing = _ViewLine(self.place, line, checkpoints, self.at, self._expected, thorough=self._thorough)
         fault: Fault | None = None
         try:
             climbed = climb(
                 climbing,
-                self.group,
+                self._group,
                 apply=self._apply,
                 began=self._began,
                 applied=self._applied,
@@ -409,7 +386,7 @@ class _Attempt:
         if fault is not None:
             if isinstance(fault.error, (UnsupportedVersionError, OSError)):
                 raise fault.error
-            if isinstance(fault.error, ForeignFileError) and self.expected is not None and not self.version:
+            if isinstance(fault.error, ForeignFileError) and self._expected is not None and not self.version:
                 raise fault.error  # all of it is another shard's
             self.faults.append(str(fault.raised()))
         walk = climbing.walk
@@ -422,7 +399,7 @@ class _Attempt:
     def _apply(self, version: LoggedVersion, host: Host, table: Table) -> None:
         try:
             apply_version(version, host, table)
-            self.group.apply_waiting()  # waiting rows that cannot be applied must raise here
+            self._group.apply_waiting()  # waiting rows that cannot be applied must raise here
         except _MADE_UP as error:
             raise _Halfway(
                 f"{self.place.where}: version {version.commit.version} cannot be applied: {_reason(error)}"
@@ -431,19 +408,19 @@ class _Attempt:
     def _applied(self, version: LoggedVersion) -> None:
         commit = version.commit
         self.version, self.digest, self.wall_ms = commit.version, commit.digest, commit.wall_ms
-        self.tail = self.tail.plus(Logged.of(1, version.size, commit.records, self.group.kinds))
-        self.round += version.size
-        if self.scratch is not None and self.round > ROUND_BYTES:
-            self._spill(self.scratch)
+        self.tail = self.tail.plus(Logged.of(1, version.size, commit.records, self._group.kinds))
+        self._round += version.size
+        if self._scratch is not None and self._round > ROUND_BYTES:
+            self._spill(self._scratch)
 
     def _spill(self, scratch: Path) -> None:
         """Write the present records into a temporary checkpoint, and continue over it."""
         from recovery.prune import collect_packs  # only here: reading needs no code that writes
         from recovery.write import write_checkpoint
 
-        self.round = 0
-        self.group.reached(self.version, self.digest)
-        previous = self.checkpoint
+        self._round = 0
+        self._group.reached(self.version, self.digest)
+        previous = self.pages
         storage = LocalStorage(scratch)
         report = write_checkpoint(
             storage,
@@ -451,14 +428,14 @@ class _Attempt:
             version=self.version,
             digest=self.digest,
             position=Position(0, 0, 0),
-            settings=dict(self.group.settings),
-            captures=self.group.capture(),
+            settings=dict(self._group.settings),
+            captures=self._group.capture(),
             previous=previous,
         )
-        self.checkpoint = reader = PageCheckpoint(storage, report.name)
+        self.pages = reader = PageCheckpoint(storage, report.name)
         for record in reader.meta.stores:
-            directory = self.directories[record.number] = reader.directory(record.number)
-            self.group.stores[record.name].chill(directory)
+            directory = self._directories[record.number] = reader.directory(record.number)
+            self._group.stores[record.name].chill(directory)
         storage.delete(str(name) for name in list_checkpoints(storage) if str(name) != report.name)
         collect_packs(storage, through=self.version)
 

@@ -21,7 +21,7 @@ from changelog.errors import HybridStoreError
 
 from ..inspection.commands.get import group_key
 from ..reading.follow import Followed
-from ..reading.scan import Selection
+from ..reading.selection import Selection
 from ..reading.tables import columns_of, named, table_of
 from ..reading.texts import parse_key, plain, to_json
 from ..stores.kinds import Row

@@ -18,7 +18,7 @@ from hybridstore.inspection.commands.stat import measure
 from hybridstore.inspection.commands.verify import PlaceVerifier, _steady
 from hybridstore.progress import Progress
 from hybridstore.reading.places import resolve
-from hybridstore.reading.scan import Selection
+from hybridstore.reading.selection import Selection
 from hybridstore.reading.tally import tallies
 from hybridstore.reading.view import View, open_view
 from recovery.layout import CHECKPOINTS

@@ -20,7 +20,8 @@ from hybridstore.progress import Progress
 from hybridstore.reading import view
 from hybridstore.reading.differences import compare
 from hybridstore.reading.places import resolve
-from hybridstore.reading.scan import Selection, StoreView
+from hybridstore.reading.selection import Selection
+from hybridstore.reading.store_view import StoreView
 from hybridstore.reading.tally import tallies
 from hybridstore.reading.view import open_view
 from hybridstore.state.group import StoreGroup

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.reading import scan
+from hybridstore.reading import store_view
 from hybridstore.reading.places import Place, resolve
-from hybridstore.reading.scan import Selection
+from hybridstore.reading.selection import Selection
 from hybridstore.reading.view import View, open_view
 from hybridstore.state.opening import Tuning
 from recovery.index import decode
@@ -230,7 +230,7 @@ def test_a_key_written_in_every_version_of_a_long_tail_counts_once(tmp_path: Pat
 def test_a_long_tail_shows_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long tail only what is asked for is looked at; every answer stays what it was."""
     seen = build(tmp_path / "s", seed)
-    monkeypatch.setattr(scan, "_LONG_TAIL", -1)
+    monkeypatch.setattr(store_view, "_LONG_TAIL", -1)
     (place,) = resolve(tmp_path / "s")
     for version in sorted(seen)[1::4]:
         for name, rows in seen[version].items():

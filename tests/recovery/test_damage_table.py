@@ -29,6 +29,7 @@ from hybridstore.progress import Progress
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
+from hybridstore.state.restart import plan as plan_restart
 from recovery import pack as packs
 from recovery.block import seal
 from recovery.index import META_KEY, encode
@@ -43,7 +44,7 @@ VALUE = "x" * 400
 
 
 def open_state(path: Path, **options: Any) -> hs.State:
-    options.setdefault("checkpoint", hs.CheckpointPolicy(keep=3))
+    options.setdefault("checkpoints", hs.CheckpointPolicy(keep=3))
     return hs.open(
         path, _files=QuickFiles(), _tuning=Tuning(segment_bytes=4000, block_records=8, parts=SMALL_PARTS), **options
     )
@@ -434,7 +435,7 @@ def test_damage(prepared: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(prepared / row.source, path)
     row.damage(path)
     files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    plan = hs.inspect(path).restart()
+    plan = plan_restart(path)  # an inspection of a newer format raises
     (place,) = resolve(path)
     verifier = PlaceVerifier(place, Progress("", 0, shown=False))
     verifier.run()

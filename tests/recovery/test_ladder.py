@@ -28,7 +28,7 @@ VALUE = "x" * 400
 
 
 def open_state(path: Path, **options: Any) -> hs.State:
-    options.setdefault("checkpoint", hs.CheckpointPolicy(keep=3))
+    options.setdefault("checkpoints", hs.CheckpointPolicy(keep=3))
     return hs.open(path, _tuning=TUNING, **options)
 
 
@@ -305,7 +305,7 @@ def test_a_newer_segment_format_is_refused_by_name(path: Path) -> None:
 def test_a_newer_checkpoint_format_is_refused_not_skipped(path: Path) -> None:
     meta = seal(pack({"format": 7, "min_reader": 7}))
     replaced(path, 8, encode({META_KEY: meta}))
-    with pytest.raises(hs.errors.UnsupportedVersionError, match=r"checkpoint format 7 needs a reader of version 7"):
+    with pytest.raises(hs.errors.UnsupportedVersionError, match=r"format 7 needs a reader of version 7"):
         open_state(path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...reading.differences import compare, same
-from ...reading.scan import StoreView
+from ...reading.store_view import StoreView
 from ...reading.view import View
 from .. import options as o
 from ..look import Look

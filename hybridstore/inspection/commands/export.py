@@ -15,7 +15,7 @@ from typing import Any, Final
 from ...errors import HybridStoreError
 from ...progress import Progress
 from ...reading.places import Place
-from ...reading.scan import StoreView
+from ...reading.store_view import StoreView
 from ...reading.texts import format_key, plain, say, to_json
 from ...reading.view import View
 from ...stores.kinds import Row

@@ -6,7 +6,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from ...reading.scan import Selection, StoreView, of_key_type
+from ...reading.selection import Selection
+from ...reading.store_view import StoreView, of_key_type
 from ...reading.texts import say
 from ...topology.null_keys import stored_key
 from .. import options as o

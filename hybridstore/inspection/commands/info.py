@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from typing import Any
 
-from ...reading.scan import RecordCount
+from ...reading.store_view import RecordCount
 from ...reading.texts import Labelled
 from .. import options as o
 from ..look import Look

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from ...reading.changes import ChangeHistory
 from ...reading.places import Place
-from ...reading.scan import StoreView, written
+from ...reading.scan import written
+from ...reading.store_view import StoreView
 from ...reading.texts import format_key, iso, say, size_text
 from ...reading.versions import Commit, reach
 from ...reading.view import View

@@ -6,7 +6,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from ...reading.scan import Selection, StoreView
+from ...reading.selection import Selection
+from ...reading.store_view import StoreView
 from .. import options as o
 from ..look import Look, selection
 from ..rows import RECORD_COLUMNS, row_of, with_columns

@@ -17,7 +17,8 @@ from recovery.pages import PageCheckpoint
 
 from ...progress import Progress
 from ...reading.places import Place
-from ...reading.scan import StoreView, written
+from ...reading.scan import written
+from ...reading.store_view import StoreView
 from ...reading.tally import Tally, tallies
 from ...reading.texts import Labelled
 from ...reading.view import View

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ...reading.scan import Selection
+from ...reading.selection import Selection
 from ...reading.texts import say
 from ...reading.view import View
 from ...topology.joins.former import former_times
