@@ -5,7 +5,9 @@ A block holds sorted keys, the number of records of each, columns of 64-bit inte
     keys   [k0, k1, ...]          counts [n0, n1, ...] or None when every key has one record
     ints   (array('q'), ...)      values [v, ...]       both in key order, record by record
 
-A block may have layers over it: blocks of what changed since, in which a key with a count of 0 has no records.
+A block may have layers over it: blocks of what changed since. The records of a key in a layer replace all older ones,
+and a count of 0 deletes them; or, in a layer with `froms`, only those whose time is at or after the key's `from`. So a
+row that is added to a key with many rows is one row of a layer.
 
 The format is the same for all kinds of stores: a window store's block has one integer column, a session store's two, a
 key-value store's none.
@@ -21,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from changelog.codec import UNPACK_ERRORS, packer, unpack, unpacker
 from changelog.errors import UnsupportedVersionError
@@ -38,20 +40,33 @@ BLOCK_BYTES = 1 << 20
 # kilobytes.
 SLICE_VALUES = 32
 HASH_BYTES = 16
+# The `from` of a key of a layer that replaces all records of before; and of one that only adds records, later than all.
+WHOLE: Final = -1
+ADDED: Final = (1 << 63) - 1
 
 
 class Columns:
-    """The records of a block, or of a change to one, by column. Keys are unique and sorted in Python's order."""
+    """The records of a block, or of a change to one, by column. Keys are unique and sorted in Python's order.
 
-    __slots__ = ("counts", "ints", "keys", "values")
+    `froms` of a change has a time for each key (None: `WHOLE` for all): the older records of the key whose first
+    integer is at or after it are replaced by those here. Records of a key are in the order of their first integer.
+    """
+
+    __slots__ = ("counts", "froms", "ints", "keys", "values")
 
     def __init__(
-        self, keys: list[Any], counts: list[int] | None, ints: tuple[array[int], ...], values: list[Any]
+        self,
+        keys: list[Any],
+        counts: list[int] | None,
+        ints: tuple[array[int], ...],
+        values: list[Any],
+        froms: list[int] | None = None,
     ) -> None:
         self.keys = keys
         self.counts = counts
         self.ints = ints
         self.values = values
+        self.froms = froms
 
     def __len__(self) -> int:
         return len(self.values)
@@ -104,7 +119,7 @@ class BucketChange(NamedTuple):
     older block of the bucket counts.
 
     `over` has rows of further keys, written while their block was not loaded: the writer of the checkpoint lays them
-    over the rows of the older block.
+    over the rows of the older block from the key's `from` on.
     """
 
     columns: Columns
@@ -162,12 +177,23 @@ def pack_block(columns: Columns) -> tuple[bytes, bytes]:
     payload = packer()(
         [
             columns.keys,
-            None if columns.counts is None else to_little(array("q", columns.counts)),
+            pack_counts(columns),
             [to_little(column) for column in columns.ints],
             columns.values,
         ]
     )
     return seal(payload), content_hash(payload)
+
+
+def pack_counts(columns: Columns) -> Any:
+    """Return the second part of a block: the counts, None or bytes; with `froms`, both in a list. O(keys)."""
+    counts = None if columns.counts is None else to_little(array("q", columns.counts))
+    return counts if columns.froms is None else [counts, to_little(short_froms(columns.froms))]
+
+
+def short_froms(froms: Sequence[int]) -> array[int]:
+    """Return the `froms` of a layer as they are stored: a single one where all are equal. O(keys)."""
+    return array("q", froms[:1] if froms.count(froms[0]) == len(froms) else froms)
 
 
 def seal(payload: bytes) -> bytes:
@@ -221,7 +247,7 @@ def unpack_block_in_slices(data: bytes, where: str, pause: Callable[[], None]) -
         stream = unpacker(data[4:])
         if (parts := stream.read_array_header()) not in (4, 5):
             raise ValueError("neither four parts nor five")
-        keys, packed_counts, packed_ints = stream.unpack(), stream.unpack(), stream.unpack()
+        keys, counted, packed_ints = stream.unpack(), stream.unpack(), stream.unpack()
         values: list[Any] = []
         remaining = stream.read_array_header()
         while remaining:
@@ -231,14 +257,27 @@ def unpack_block_in_slices(data: bytes, where: str, pause: Callable[[], None]) -
             remaining -= count
         if parts == 5:
             stream.skip()
-        return _columns(keys, packed_counts, packed_ints, values)
+        return _columns(keys, counted, packed_ints, values)
     except UNPACK_ERRORS as error:
         raise CorruptCheckpointError(f"{where}: block cannot be read: {error}") from error
 
 
 def _columns(
-    keys: list[Any], packed_counts: bytes | None, packed_ints: list[bytes], values: list[Any], table: bytes = b""
+    keys: list[Any],
+    counted: Any,
+    packed_ints: list[bytes],
+    values: list[Any],
+    table: bytes = b"",
 ) -> Columns:
+    froms = None
+    if type(counted) is list:
+        packed_counts, packed_froms = counted
+        froms = list(_from_little(packed_froms))
+        froms *= len(keys) if len(froms) == 1 else 1
+        if len(froms) != len(keys):
+            raise ValueError("keys and froms of different lengths")
+    else:
+        packed_counts = counted
     counts = None if packed_counts is None else list(_from_little(packed_counts))
     ints = tuple(map(_from_little, packed_ints))
     records = len(keys) if counts is None else sum(counts)
@@ -246,7 +285,7 @@ def _columns(
         raise ValueError("columns of different lengths")
     if counts is not None and len(counts) != len(keys):
         raise ValueError("keys and counts of different lengths")
-    return Columns(keys, counts, ints, values)
+    return Columns(keys, counts, ints, values, froms)
 
 
 def _offsets(columns: Columns) -> list[int]:
@@ -256,10 +295,14 @@ def _offsets(columns: Columns) -> list[int]:
 
 
 def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
-    """Return `old` with the entries of `changed` in place and without the keys in `removed`.
+    """Return `old`, a block, with the records of `changed` in place and without the keys in `removed`.
 
     O(n log n) in keys, O(n) for few changes.
     """
+    if changed.froms is not None:
+        changed = _resolved(old, changed)
+        if changed.counts is not None and 0 in changed.counts:
+            removed = removed.union(key for key, count in zip(changed.keys, changed.counts, strict=True) if not count)
     if len(changed.keys) + len(removed) < len(old.keys) // 4:
         return _spliced(old, changed, removed)
     if changed.keys and removed.isdisjoint(changed.keys) and removed.union(changed.keys).issuperset(old.keys):
@@ -305,21 +348,83 @@ def _counts(counts: list[int] | None) -> list[int] | None:
     return None if counts is None or counts.count(1) == len(counts) else counts
 
 
-def layer_of(changed: Columns, removed: set[Any], width: int) -> Columns:
-    """Return a layer: the records of `changed`, with `width` columns of integers, and the keys in `removed`, which have
-    no records. O(n log n).
-    """
+def layer_of(changed: Columns, removed: set[Any]) -> Columns:
+    """Return a layer: the records of `changed`, and the keys in `removed`, which have no records. O(n log n)."""
     if not removed:
         return changed
-    deleted = Columns(sorted(removed), [0] * len(removed), tuple(array("q") for _ in range(width)), [])
-    return merge(changed, deleted, set()) if changed.keys else deleted
+    deleted = Columns(sorted(removed), [0] * len(removed), tuple(array("q") for _ in changed.ints), [])
+    return composed(changed, deleted) if changed.keys else deleted
 
 
 def with_layer(columns: Columns, layer: Columns) -> Columns:
     """Return the records of a block with a layer over them. O(n), and a step for each key of the layer."""
+    if layer.froms is not None:
+        return merge(columns, layer, set())
     counts = layer.counts
     removed = set() if counts is None else {key for key, count in zip(layer.keys, counts, strict=True) if not count}
     return merge(columns, layer, removed)
+
+
+def hiding(layer: Columns) -> int:
+    """Return how many keys of a layer, or of a base, hide older records: all but those that only add some. O(keys)."""
+    return len(layer.keys) - (0 if layer.froms is None else layer.froms.count(ADDED))
+
+
+def _resolved(old: Columns, changed: Columns) -> Columns:
+    """Return `changed` with all records of its keys, those that `old` has from before the key's `from` first. O(rows),
+    and O(log n) for each key.
+    """
+    assert changed.froms is not None
+    width = max(len(old.ints), len(changed.ints))
+    counts: list[int] = []
+    ints: tuple[array[int], ...] = tuple(array("q") for _ in range(width))
+    values: list[Any] = []
+    offsets, starts = _offsets(old), _offsets(changed)
+    at = 0
+    for key, time, start, end in zip(changed.keys, changed.froms, starts, starts[1:], strict=False):
+        at = bisect_left(old.keys, key, at)
+        if time != WHOLE and at < len(old.keys) and old.keys[at] == key:
+            first, last = offsets[at], offsets[at + 1]
+            last = bisect_left(old.ints[0], time, first, last)
+            for column, piece in zip(ints, old.ints, strict=True):
+                column.extend(piece[first:last])
+            values.extend(old.values[first:last])
+        for column, piece in zip(ints, changed.ints, strict=True):
+            column.extend(piece[start:end])
+        values.extend(changed.values[start:end])
+        counts.append(len(values))
+    return Columns(changed.keys, _counts([b - a for a, b in pairwise([0, *counts])]), ints, values)
+
+
+def composed(older: Columns, newer: Columns) -> Columns:
+    """Return the layer that says what two layers say, the newer one over the older one. O(n log n)."""
+    if older.froms is None and newer.froms is None:
+        return merge(older, newer, set())
+    keys = sorted({*older.keys, *newer.keys})
+    counts: list[int] = []
+    froms: list[int] = []
+    ints: tuple[array[int], ...] = tuple(array("q") for _ in range(max(len(older.ints), len(newer.ints))))
+    values: list[Any] = []
+    starts = {id(each): dict(zip(each.keys, range(len(each.keys)), strict=True)) for each in (older, newer)}
+    offsets = {id(each): _offsets(each) for each in (older, newer)}
+    for key in keys:
+        time, records = ADDED, 0
+        pieces: list[tuple[Columns, int, int]] = []
+        for layer in (newer, older):
+            at = starts[id(layer)].get(key)
+            if at is None or time == WHOLE:
+                continue
+            first, last = offsets[id(layer)][at : at + 2]
+            pieces.append((layer, first, bisect_left(layer.ints[0], time, first, last) if pieces else last))
+            time = min(time, WHOLE if layer.froms is None else layer.froms[at])
+        for layer, first, last in reversed(pieces):
+            for column, piece in zip(ints, layer.ints, strict=True):
+                column.extend(piece[first:last])
+            values.extend(layer.values[first:last])
+            records += last - first
+        counts.append(records)
+        froms.append(time)
+    return Columns(keys, _counts(counts), ints, values, None if froms.count(WHOLE) == len(froms) else froms)
 
 
 def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
@@ -353,33 +458,41 @@ def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
     return Columns(keys, _counts(counts), ints, values)
 
 
+def laid(over: Columns, older_of: Callable[[Any], Columns], combine: Combine, high: int) -> Columns:
+    """Return a change that says of each key of `over` what its rows are, laid over those that `older_of` says, from the
+    key's `from` on. No older row has a time above `high`. O(rows).
+    """
+    keys: list[Any] = []
+    counts: list[int] = []
+    froms: list[int] = []
+    all_ints: tuple[array[int], ...] = tuple(array("q") for _ in over.ints)
+    all_values: list[Any] = []
+    nothing: tuple[array[int], ...] = tuple(array("q") for _ in over.ints)
+    none = Columns([], None, nothing, [])
+    for at, (key, (start, end)) in enumerate(zip(over.keys, pairwise(_offsets(over)), strict=True)):
+        time = WHOLE if over.froms is None else over.froms[at]
+        older = none if time > high else older_of(key)
+        newer = tuple(column[start:end] for column in over.ints), over.values[start:end]
+        ints, values = combine((older.ints or nothing, older.values), newer)
+        first = bisect_left(ints[0], time)
+        if time > high and first == len(values):
+            continue
+        keys.append(key)
+        counts.append(len(values) - first)
+        froms.append(time)
+        for column, part in zip(all_ints, ints, strict=True):
+            column.extend(part[first:])
+        all_values.extend(values[first:])
+    return Columns(keys, counts, all_ints, all_values, froms)
+
+
 def lay_over(old: Columns, over: Columns, combine: Combine) -> Columns:
     """Return `old` with the rows of `over` laid over those of the same keys.
 
     O(n), and O(log n) for each key of `over`.
     """
-    offsets = _offsets(old)
-    keys: list[Any] = []
-    counts: list[int] = []
-    all_ints: tuple[array[int], ...] = tuple(array("q") for _ in over.ints)
-    all_values: list[Any] = []
-    removed: set[Any] = set()
-    for key, (start, end) in zip(over.keys, pairwise(_offsets(over)), strict=True):
-        at = bisect_left(old.keys, key)
-        present = at < len(old.keys) and old.keys[at] == key
-        first, last = (offsets[at], offsets[at + 1]) if present else (0, 0)
-        older = tuple(column[first:last] for column in old.ints or all_ints), old.values[first:last]
-        newer = tuple(column[start:end] for column in over.ints), over.values[start:end]
-        ints, values = combine(older, newer)
-        if not values:
-            removed.add(key)
-            continue
-        keys.append(key)
-        counts.append(len(values))
-        for column, part in zip(all_ints, ints, strict=True):
-            column.extend(part)
-        all_values.extend(values)
-    return merge(old, Columns(keys, counts, all_ints, all_values), removed)
+    change = laid(over, lambda key: only(old, key, key), combine, ADDED)
+    return merge(old, change, set())
 
 
 def only(columns: Columns, key_from: Any, key_to: Any) -> Columns:
@@ -423,7 +536,11 @@ def halve(columns: Columns) -> list[Columns]:
 def _slice(columns: Columns, first: int, last: int, start: int, end: int) -> Columns:
     counts = None if columns.counts is None else columns.counts[first:last]
     return Columns(
-        columns.keys[first:last], _counts(counts), tuple(c[start:end] for c in columns.ints), columns.values[start:end]
+        columns.keys[first:last],
+        _counts(counts),
+        tuple(c[start:end] for c in columns.ints),
+        columns.values[start:end],
+        None if columns.froms is None else columns.froms[first:last],
     )
 
 

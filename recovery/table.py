@@ -3,6 +3,7 @@
     hashes   crc32 of each packed key, ascending      order    which of the keys has the hash
     keys     where each packed key begins             values   where the first value of each key begins
     rows     the first record of each key, in a block with counts
+    froms    from which time on the records of each key replace older ones, in a layer with `froms`
 
 A block has a table when it was written under a limit of memory: then single records are read. The block's checksum is
 compared when its table is opened, once for each open block, because a damaged table makes keys absent.
@@ -22,11 +23,29 @@ from typing import Any, Final
 
 from changelog.codec import UNPACK_ERRORS, array_header, pack, packer, unpack
 
-from .block import Columns, content_hash, is_sound, only, seal, to_little, unpack_block
+from .block import (
+    ADDED,
+    Columns,
+    composed,
+    content_hash,
+    hiding,
+    is_sound,
+    only,
+    pack_counts,
+    seal,
+    short_froms,
+    to_little,
+    unpack_block,
+)
 from .errors import CorruptCheckpointError
 
-# The end of a table: how many keys, how many columns of integers, 1 where there are counts.
+# The end of a table: how many keys, how many columns of integers, and flags.
 _TAIL: Final = struct.Struct("<IHH")
+# The flags: counts; `froms`, one for each key; a single one for all.
+_COUNTED: Final = 1
+_FROMS: Final = 2
+_ONE_FROM: Final = 4
+_FLAGS: Final = frozenset(counted | froms for counted in (0, _COUNTED) for froms in (0, _FROMS, _ONE_FROM))
 # The header of a msgpack array of five items: a block with a table.
 _FIVE: Final = 0x95
 # The place of a key is a u16.
@@ -79,13 +98,16 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
     start = add(bytes([_FIVE]), array_header(len(keys)))
     key_places = array("I", accumulate(map(len, packed_keys), initial=start))
     add(*packed_keys)
-    add(pack_one(None if counts is None else to_little(array("q", counts))), array_header(len(columns.ints)))
+    add(packer()(pack_counts(columns)), array_header(len(columns.ints)))
     ints = array("I")
     for column in columns.ints:
         ints.append(add(pack_one(to_little(column))) - 8 * len(column))
     value_places = array("I", accumulate(map(len, packed_values), initial=add(array_header(len(packed_values)))))
     add(*packed_values)
     rows = array("I") if counts is None else array("I", accumulate(counts, initial=0))
+    froms = array("q") if columns.froms is None else short_froms(columns.froms)
+    flags = (_ONE_FROM if len(froms) == 1 else _FROMS) if froms else 0
+    flags |= 0 if counts is None else _COUNTED
     add(
         pack_one(
             b"".join(
@@ -96,7 +118,8 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
                     to_little(value_places if counts is None else array("I", map(value_places.__getitem__, rows))),
                     to_little(rows),
                     to_little(ints),
-                    _TAIL.pack(len(keys), len(ints), 0 if counts is None else 1),
+                    to_little(froms),
+                    _TAIL.pack(len(keys), len(ints), flags),
                 )
             )
         )
@@ -116,9 +139,9 @@ class Whole:
         self._columns = columns
 
     @property
-    def keys(self) -> list[int]:
-        """How many keys the block has, as the only item."""
-        return [len(self._columns.keys)]
+    def hiding(self) -> list[int]:
+        """How many keys hide older records (`hiding`), as the only item. O(keys)."""
+        return [hiding(self._columns)]
 
     def rows_of(self, key: Any) -> Columns:
         """Return the records of a key. O(log keys), with counts O(keys)."""
@@ -128,17 +151,21 @@ class Whole:
 class RecordTable:
     """The table of a block whose checksum was compared. `kept`: the bytes are mapped, so keeping it takes no memory."""
 
-    __slots__ = ("_hashes", "_ints", "_keys", "_order", "_payload", "_rows", "_values", "_where", "kept")
+    __slots__ = ("_froms", "_hashes", "_ints", "_keys", "_order", "_payload", "_rows", "_values", "_where", "kept")
 
     def __init__(self, data: memoryview, where: str, *, kept: bool) -> None:
         """Raises ValueError or TypeError for a table of another form. O(1)."""
         self.kept = kept
         self._where = where
         self._payload = data[4:]
-        count, columns, counted = _TAIL.unpack_from(data, len(data) - _TAIL.size)
-        sizes = (4 * count, 2 * count, 4 * (count + 1), 4 * (count + 1), 4 * (count + 1) * counted, 4 * columns)
+        count, columns, flags = _TAIL.unpack_from(data, len(data) - _TAIL.size)
+        if flags not in _FLAGS:
+            raise ValueError(f"flags {flags}")
+        counted, froms = flags & _COUNTED, count if flags & _FROMS else 1 if flags & _ONE_FROM else 0
+        places, rows = 4 * (count + 1), 4 * (count + 1) * counted
+        sizes = (4 * count, 2 * count, places, places, rows, 4 * columns, 8 * froms)
         start = len(data) - _TAIL.size - sum(sizes)
-        if start < 4 or counted > 1:
+        if start < 4:
             raise ValueError(f"a table of {count} keys in {len(data)} bytes")
         begins = accumulate(sizes, initial=start)
         views = [data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
@@ -146,15 +173,21 @@ class RecordTable:
         self._order = views[1].cast("H")
         self._rows = views[4].cast("I") if counted else None
         self._ints = views[5].cast("I") if columns else None
+        self._froms = views[6].cast("q") if froms else None
 
     def __len__(self) -> int:
         """How many keys the block has."""
         return len(self._order)
 
     @property
-    def keys(self) -> list[int]:
-        """How many keys the block has, as the only item."""
-        return [len(self)]
+    def hiding(self) -> list[int]:
+        """How many keys hide older records (`hiding`), as the only item. O(keys)."""
+        froms = self._froms
+        if froms is None:
+            return [len(self)]
+        if len(froms) == 1:
+            return [0 if froms[0] == ADDED else len(self)]
+        return [len(self) - froms.tolist().count(ADDED)]
 
     def rows_of(self, key: Any) -> Columns:
         """Return the records of a key, none if the block has none. Raises CorruptCheckpointError. O(log keys)."""
@@ -177,7 +210,9 @@ class RecordTable:
         return Columns([], None, tuple(array("q") for _ in self._ints or ()), [])
 
     def _read(self, place: int, key: Any) -> Columns:
-        payload, rows = self._payload, self._rows
+        payload, rows, froms = self._payload, self._rows, None
+        if self._froms is not None:
+            froms = [self._froms[place if len(self._froms) > 1 else 0]]
         start, end = self._values[place], self._values[place + 1]
         first, last = (place, place + 1) if rows is None else (rows[place], rows[place + 1])
         if last == first + 1:
@@ -187,8 +222,8 @@ class RecordTable:
             values = unpack(array_header(last - first) + bytes(payload[start:end]))
             counts = [last - first]
         if self._ints is None:
-            return Columns([key], counts, (), values)
-        return Columns([key], counts, tuple(self._times(first, last)), values)
+            return Columns([key], counts, (), values, froms)
+        return Columns([key], counts, tuple(self._times(first, last)), values, froms)
 
     def _times(self, first: int, last: int) -> Iterable[array[int]]:
         assert self._ints is not None
@@ -199,7 +234,9 @@ class RecordTable:
 
 
 class Layers:
-    """What finds single records of a block with layers: the newest that knows the key decides."""
+    """What finds single records of a block with layers: from the newest that knows the key down to the first that
+    replaces all older records.
+    """
 
     __slots__ = ("_parts", "kept")
 
@@ -213,17 +250,21 @@ class Layers:
         return len(self._parts)
 
     @property
-    def keys(self) -> list[int]:
-        """How many keys the base and each layer have, the oldest first."""
-        return [keys for part in reversed(self._parts) for keys in part.keys]
+    def hiding(self) -> list[int]:
+        """How many keys of the base and of each layer hide older records, the oldest first. O(keys)."""
+        return [keys for part in reversed(self._parts) for keys in part.hiding]
 
     def rows_of(self, key: Any) -> Columns:
         """Return the records of a key, none if it was deleted. Raises CorruptCheckpointError. O(layers log keys)."""
-        for part in self._parts:
-            rows = part.rows_of(key)
-            if rows.keys:
-                return rows if rows.values else Columns([], None, rows.ints, [])
-        return rows
+        rows = self._parts[0].rows_of(key)
+        for part in self._parts[1:]:
+            if rows.keys and rows.froms is None:
+                break
+            older = part.rows_of(key)
+            rows = composed(older, rows) if older.keys and rows.keys else rows if rows.keys else older
+        return (
+            Columns(rows.keys, rows.counts, rows.ints, rows.values) if rows.values else Columns([], None, rows.ints, [])
+        )
 
 
 Lookup = RecordTable | Whole | Layers
@@ -254,11 +295,12 @@ def table_fault(data: bytes | memoryview, columns: Columns) -> str | None:
         return f"its table has {len(lookup)} keys, the block {len(columns.keys)}"
     start = 0
     counts = columns.counts or [1] * len(columns.keys)
-    for key, count in zip(columns.keys, counts, strict=True):
+    for at, (key, count) in enumerate(zip(columns.keys, counts, strict=True)):
         rows = lookup.rows_of(key)
+        time = None if columns.froms is None else [columns.froms[at]]
         ints = tuple(column[start : start + count] for column in columns.ints)
         values = columns.values[start : start + count]
         start += count
-        if rows.keys != [key] or rows.ints != ints or pack(rows.values) != pack(values):
+        if rows.keys != [key] or rows.ints != ints or pack(rows.values) != pack(values) or rows.froms != time:
             return f"its table says something else of key {key!r} than its records"
     return None

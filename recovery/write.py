@@ -10,37 +10,22 @@ packs that hold them. `compaction` decides which packs are rewritten.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from itertools import accumulate
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import lmdb
 
-from changelog.codec import pack as packed
 from changelog.identity import Identity
 from changelog.segment import Position
 from changelog.storage import Storage
 
 from . import index
 from .block import (
-    BLOCK_BYTES,
     BlockEntry,
-    BucketChange,
     Columns,
     Place,
     StoreCapture,
     content_hash,
-    entry_of,
-    halve,
-    lay_over,
-    layer_of,
-    merge,
     pack_block,
-    split,
-    with_layer,
 )
 from .checkpoint import CheckpointMeta, CheckpointReader, StoreRecord, encode_meta, index_hash
 from .compaction import SIZES, Item, Sizes, live_bytes, packs_to_rewrite
@@ -48,16 +33,8 @@ from .directory import PageEntry, cut, encode_page, encode_top, page_entry
 from .errors import CheckpointError
 from .layout import CheckpointName
 from .pack import PAGE, PackRecord, PackWriter
+from .planner import Planner, StorePlan, pack_records
 from .table import MOST_KEYS, pack_with_table
-
-# So many layers of a block of about one size become one.
-LAYERS: Final = 8
-# A block is rewritten when its layers have one of so many of the bytes of its base, or of its keys.
-LAYERED_SHARE: Final = 2
-# Packs records as a block: (its bytes, the hash of its content).
-PackBlock: TypeAlias = Callable[[Columns], tuple[bytes, bytes]]
-# A block has at least so many times the bytes of its first and last key, where keys are large.
-_BOUNDS: Final = 16
 
 
 class CheckpointReport(NamedTuple):
@@ -87,242 +64,6 @@ class CheckpointReport(NamedTuple):
         return self.bytes_written / max(1, self.bytes_packed)
 
 
-@dataclass(slots=True)
-class _StorePlan:
-    """The plan for the blocks of a store: pages that stay, and lines to be written into pages, in order."""
-
-    capture: StoreCapture
-    items: list[Item]
-    next_block: int
-    packed: int = 0
-    packed_bytes: int = 0
-    kept: bool = False
-
-
-class _Planner:
-    """Decides for one store which pages and blocks stay, and packs the changed records. O(changed blocks + pages)."""
-
-    def __init__(
-        self,
-        capture: StoreCapture,
-        previous: CheckpointReader | None,
-        writer: PackWriter,
-        limit: int,
-        pack_records: PackBlock,
-    ) -> None:
-        self._capture = capture
-        self._previous = previous
-        self._writer = writer
-        self._limit = limit
-        self._pack_block = pack_records
-        self._plan = _StorePlan(capture, [], 1)
-
-    def plan(self) -> _StorePlan:
-        capture, plan = self._capture, self._plan
-        by_bucket: dict[int, list[Item]] = {}
-        if self._previous is not None:
-            for record in self._previous.meta.stores:
-                if record.number == capture.number:
-                    plan.next_block = record.next_block
-                    for page in self._previous.directory(capture.number).pages:
-                        by_bucket.setdefault(page.bucket, []).extend(self._live(page))
-        for bucket in sorted(by_bucket.keys() | capture.changed.keys()):
-            items = by_bucket.get(bucket, [])
-            change = capture.changed.get(bucket)
-            if change is None:
-                if bucket not in capture.dropped:
-                    self._keep(items)
-            elif change.fresh or not items:
-                self._rewrite(bucket, self._laid_over(change.columns, change.over))
-            else:
-                self._change(bucket, items, change)
-        return plan
-
-    def _live(self, page: PageEntry) -> list[Item]:
-        """Return a page without its expired blocks: the page itself if none has expired."""
-        through = self._capture.expired_through
-        if not 0 <= page.until <= through:
-            # -1 is no time: a page may hold blocks without any
-            return [page]
-        if 0 <= page.high <= through:
-            return []
-        lines: list[BlockEntry] = [line for line in self._open(page) if not 0 <= line.high <= through]
-        return [lines] if lines else []
-
-    def _open(self, page: PageEntry) -> list[BlockEntry]:
-        assert self._previous is not None
-        return self._previous.page(self._capture.number, page)
-
-    def _keep(self, items: Sequence[Item]) -> None:
-        self._plan.items += items
-        self._plan.kept = self._plan.kept or bool(items)
-
-    def _change(self, bucket: int, items: list[Item], change: BucketChange) -> None:
-        assert self._previous is not None
-        for item, part in _shares(items, change):
-            if part is None:
-                self._keep([item])
-                continue
-            lines = self._open(item) if isinstance(item, PageEntry) else item
-            for line, changed in _shares(lines, part):
-                if changed is None:
-                    self._keep([[line]])
-                    continue
-                counted = self._counted(line, changed)
-                if counted is not None and self._add_layer(line, changed, *counted, 0):
-                    continue
-                parts = self._previous.parts(self._capture.number, line)
-                merged = merge(reduce(with_layer, parts), changed.columns, changed.removed)
-                if changed.over is None and counted is None and merged.keys:
-                    whole = entry_of(line.block, bucket, merged, line.places[0])
-                    if self._add_layer(line, changed, whole, [len(part.keys) for part in parts], len(merged.ints)):
-                        continue
-                self._rewrite(bucket, self._laid_over(merged, changed.over))
-
-    def _counted(self, line: BlockEntry, change: BucketChange) -> tuple[BlockEntry, list[int]] | None:
-        """Return the line of a block with a change, and how many keys its base and each layer have, by looking for the
-        changed keys alone; None if the block has to be decoded for that: because it has times, whose bounds may change,
-        or no table, or loses its first or last key, or because reading it twice is more requests. O(changed log keys).
-        """
-        columns, removed = change.columns, change.removed
-        if change.over is not None or columns.ints or line.low >= 0 or not removed.isdisjoint((line.first, line.last)):
-            return None
-        assert self._previous is not None
-        if self._pack_block is pack_block or self._previous.far:
-            return None
-        look = self._previous.look(self._capture.number, line)
-        if not look.kept:
-            return None
-        before = sum(bool(look.rows_of(key).keys) for key in {*columns.keys, *removed})
-        keys = line.keys - before + len(columns.keys)
-        first, last = (columns.keys[0], columns.keys[-1]) if columns.keys else (line.first, line.last)
-        whole = line._replace(keys=keys, records=keys, first=min(line.first, first), last=max(line.last, last))
-        return whole, look.keys
-
-    def _add_layer(
-        self, line: BlockEntry, change: BucketChange, whole: BlockEntry, keys: Sequence[int], width: int
-    ) -> bool:
-        """Write what changed of a block as a layer over it, `whole` being the block's line but for its layers and its
-        id; False if the block is to be rewritten: when it is too long now, or its layers become large. As many layers
-        of about one size are written as one. `keys` is how many keys the base and each layer have, `width` how many
-        columns of times there are. O(changed).
-        """
-        kept, (base_keys, *kept_keys) = list(line.layers), keys
-        changed = len(change.columns.keys) + len(change.removed)
-        # keys of records that were written and deleted since the checkpoint before are deleted keys, too: any number
-        if whole.records > self._limit + self._limit // 2 or changed * LAYERED_SHARE > min(base_keys, MOST_KEYS):
-            return False
-        assert self._previous is not None
-        plan, number = self._plan, self._capture.number
-        layer = layer_of(change.columns, change.removed, width)
-        data, hashed = self._pack_block(layer)
-        while (start := _first_alike(kept, len(data))) <= len(kept) - (LAYERS - 1):
-            for place in reversed(kept[start:]):
-                layer = merge(self._previous.layer(number, line, place), layer, set())
-            del kept[start:], kept_keys[start:]
-            data, hashed = self._pack_block(layer)
-        if (sum(place.size for place in kept) + len(data)) * LAYERED_SHARE > line.size:
-            return False
-        # layers of few bytes (deletes, short values) may cover most of the base, whose bytes would stay for ever
-        if (sum(kept_keys) + len(layer.keys)) * LAYERED_SHARE > base_keys:
-            return False
-        pack, offset = self._writer.add(number, plan.next_block, data, hashed)
-        layers = (*kept, Place(pack, offset, len(data), hashed))
-        plan.items.append([whole._replace(block=plan.next_block, layers=layers)])
-        plan.next_block += 1
-        plan.packed += 1
-        plan.packed_bytes += len(data)
-        plan.kept = True
-        return True
-
-    def _laid_over(self, columns: Columns, over: Columns | None) -> Columns:
-        if not over:
-            return columns
-        assert self._capture.combine is not None
-        return lay_over(columns, over, self._capture.combine)
-
-    def _rewrite(self, bucket: int, columns: Columns) -> None:
-        _pack_records(self._plan, self._writer, bucket, columns, self._limit, self._pack_block)
-
-
-def _bounds_bytes(columns: Columns) -> int:
-    """Return the bytes of the first and the last key, as a line of the directory has them. O(1)."""
-    return len(packed([columns.keys[0], columns.keys[-1]]))
-
-
-def _first_alike(layers: Sequence[Place], size: int) -> int:
-    """Return the index of the first of the newest layers that are of the size class of `size` bytes, or a lower one."""
-    start = len(layers)
-    while start and _size_class(layers[start - 1].size) <= _size_class(size):
-        start -= 1
-    return start
-
-
-def _size_class(size: int) -> int:
-    """Return the size class of a layer: one more for each factor of LAYERS."""
-    return (size.bit_length() - 1) // (LAYERS.bit_length() - 1)
-
-
-def _pack_records(
-    plan: _StorePlan,
-    writer: PackWriter,
-    bucket: int,
-    columns: Columns,
-    limit: int,
-    pack_records: PackBlock = pack_block,
-) -> None:
-    """Pack records of a store's bucket as blocks of about `limit` records. O(records).
-
-    Blocks are cut below BLOCK_BYTES, but not so small that their first and last keys, which the directory has again,
-    are most of what is written: a block of keys of 1 MB has 16 to 32 of them.
-    """
-    pieces = split(columns, limit)[::-1]
-    while pieces:
-        piece = pieces.pop()
-        data, hashed = pack_records(piece)
-        if len(data) > BLOCK_BYTES and len(piece.keys) > 1 and len(data) > _BOUNDS * _bounds_bytes(piece):
-            pieces += halve(piece)[::-1]
-            continue
-        number, offset = writer.add(plan.capture.number, plan.next_block, data, hashed)
-        plan.items.append([entry_of(plan.next_block, bucket, piece, Place(number, offset, len(data), hashed))])
-        plan.next_block += 1
-        plan.packed += 1
-        plan.packed_bytes += len(data)
-
-
-def _shares(items: Sequence[Any], change: BucketChange) -> Iterator[tuple[Any, BucketChange | None]]:
-    """Assign a bucket's changes to the pages or blocks whose key ranges hold the keys (keys before the first range: the
-    first one). None for a page or block without changes. O(items log keys).
-    """
-    firsts = [(item[0] if type(item) is list else item).first for item in items[1:]]
-    removed = sorted(change.removed)
-    columns, over = change.columns, change.over
-    cuts = [_cuts(keys, firsts) for keys in (columns.keys, removed, [] if over is None else over.keys)]
-    offsets = None if columns.counts is None else list(accumulate(columns.counts, initial=0))
-    over_offsets = None if over is None or over.counts is None else list(accumulate(over.counts, initial=0))
-    for i, item in enumerate(items):
-        (start, end), (first, last), (low, high) = ((at[i], at[i + 1]) for at in cuts)
-        if start == end and first == last and low == high:
-            yield item, None
-        else:
-            above = None if over is None or low == high else _slice(over, low, high, over_offsets)
-            yield item, BucketChange(_slice(columns, start, end, offsets), set(removed[first:last]), False, above)
-
-
-def _cuts(keys: Sequence[Any], firsts: Sequence[Any]) -> list[int]:
-    return [0, *(bisect_left(keys, first) for first in firsts), len(keys)]
-
-
-def _slice(columns: Columns, start: int, end: int, offsets: list[int] | None) -> Columns:
-    first, last = (start, end) if offsets is None else (offsets[start], offsets[end])
-    return Columns(
-        columns.keys[start:end],
-        None if columns.counts is None else columns.counts[start:end],
-        tuple(column[first:last] for column in columns.ints),
-        columns.values[first:last],
-    )
-
-
 class _Rewriter:
     """Copies live blocks out of packs that are rewritten, and writes pages. O(pages + lines of those it opens)."""
 
@@ -333,7 +74,7 @@ class _Rewriter:
         self._sizes = sizes
         self.copied = 0
 
-    def pages(self, plan: _StorePlan) -> list[PageEntry]:
+    def pages(self, plan: StorePlan) -> list[PageEntry]:
         """Return the top record's lines of a store: of pages that stay, and of those that are written here."""
         number = plan.capture.number
         moved = [self._moved(number, item) for item in plan.items]
@@ -427,9 +168,9 @@ def write_checkpoint(
     writer = PackWriter(storage, version, max((record.number for record in old_packs), default=0) + 1, pack_bytes)
     try:
         # a table knows no more than MOST_KEYS keys
-        pack_records = pack_with_table if tables else pack_block
+        pack = pack_with_table if tables else pack_block
         limit = min(sizes.block_records, MOST_KEYS // 2) if tables else sizes.block_records
-        plans = [_Planner(capture, previous, writer, limit, pack_records).plan() for capture in captures]
+        plans = [Planner(capture, previous, writer, limit, pack).plan() for capture in captures]
         items = [item for plan in plans for item in plan.items]
         if previous is not None and previous.storage.url != storage.url:
             # A copy to another place copies every block.
@@ -470,7 +211,7 @@ def _conclude(
     storage: Storage,
     what: _Version,
     settings: dict[str, Any],
-    plans: list[_StorePlan],
+    plans: list[StorePlan],
     tops: list[list[PageEntry]],
     named: list[PackRecord],
     writer: PackWriter,
@@ -537,17 +278,17 @@ class FreshCheckpoint:
         self._version = version
         self._sizes = sizes
         self._writer = PackWriter(storage, version, 1)
-        self._plans: dict[int, _StorePlan] = {}
+        self._plans: dict[int, StorePlan] = {}
 
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any], state: dict[str, Any]) -> None:
         """Add a store without records, with what the checkpoint keeps of it beside its blocks. O(1)."""
-        self._plans[number] = _StorePlan(StoreCapture(number, name, kind, parameters, state, {}), [], 1)
+        self._plans[number] = StorePlan(StoreCapture(number, name, kind, parameters, state, {}), [], 1)
 
     def add(self, number: int, bucket: int, columns: Columns) -> None:
         """Add records of a store: of a later bucket than those before, or of greater keys. Raises OSError.
         O(records).
         """
-        _pack_records(self._plans[number], self._writer, bucket, columns, self._sizes.block_records)
+        pack_records(self._plans[number], self._writer, bucket, columns, self._sizes.block_records)
 
     def finish(
         self, identity: Identity, digest: bytes, settings: dict[str, Any], position: Position, launch: int = 0

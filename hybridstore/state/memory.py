@@ -7,7 +7,7 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
 
     memory    0 ... 40 % ........ 60 % ......... 70 % ...... limit
               |     |             |              └ becomes cold, if the tail is short; else a checkpoint begins
-              |     |             └ a commit waits for a checkpoint in progress, 25 ms at most; beyond 100 %, 100 ms
+              |     |             └ a commit waits for a checkpoint in progress, 25 ms at most; beyond 100 %, 1 s
               |     └ becomes cold when a checkpoint has been made
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
@@ -43,10 +43,13 @@ _FULL: Final = 0.7
 _TAIL: Final = 1 / 8
 # How long a commit waits for a checkpoint, and the longest replay of a tail at a commit (s).
 _WAIT_SECONDS: Final = 0.025
-_OVER_SECONDS: Final = 0.1
+_OVER_SECONDS: Final = 1.0
 _REPLAY_SECONDS: Final = 0.03
 # So many entries of a map are freed between two looks at the clock.
 _FREED_ENTRIES: Final = 256
+# A commit frees at least so many entries of old maps for each record that came in since the one before: where a commit
+# brings many, freeing for a time alone falls behind.
+_FREED_FOR_A_RECORD: Final = 2
 
 
 class Relief(Enum):
@@ -81,6 +84,8 @@ class Memory:
         self._cold = False
         self._unchecked = Logged()  # since the budget was checked
         self._loaded = 0  # records, by the count of `SPARING` at that time
+        # records logged by the last commit, and those loaded (by the count of `SPARING`) when old maps were freed last
+        self._logged = self._seen = 0
         self._wait = 0.0  # how long a commit waits for a checkpoint (s), by the last count
         # what the last time of becoming cold could not free
         self._floor = 0
@@ -97,7 +102,8 @@ class Memory:
     def slice(self) -> None:
         """Load decoded blocks for about 2 ms; under a budget, free what is left of old maps for as long."""
         if self._old:
-            self._free(COMMIT_BUDGET_MS)
+            self._free(COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * (self._logged + SPARING.loaded - self._seen))
+        self._logged, self._seen = 0, SPARING.loaded
         if self._cold and BUDGET.limit is None:
             reader = self._checkpoints.reader
             self.hydrate(COMMIT_BUDGET_MS, None if reader is None else reader.ahead)
@@ -128,6 +134,7 @@ class Memory:
         if limit is None:
             return None
         limit = usable(limit)
+        self._logged = logged.records
         if renewed:
             give_back()  # what the checkpoint took
         attempt = self._checkpoints.attempt
@@ -170,8 +177,10 @@ class Memory:
         self._floor = memory_bytes(self._group) * 5 // 4
         self.count()
 
-    def _free(self, budget_ms: float) -> None:
-        """Empty old maps for about `budget_ms` of processor time, at least a part of one."""
+    def _free(self, budget_ms: float, least: int) -> None:
+        """Empty old maps for about `budget_ms` of processor time, and of at least so many entries and a part of one
+        map.
+        """
         deadline = time.thread_time() + budget_ms / 1000
         old = self._old
         while old:
@@ -186,7 +195,8 @@ class Memory:
                 old.pop()
                 if not old:
                     give_back()
-            if time.thread_time() >= deadline:
+            least -= _FREED_ENTRIES
+            if least <= 0 and time.thread_time() >= deadline:
                 return
 
     def forget(self) -> None:

@@ -11,6 +11,8 @@ in a bucket. A bucket over a checkpoint, by key:
     owned             b           e                     not shared with a snapshot
 
     dirty       None while no checkpoint holds the bucket: then every key counts as changed
+    since       no row in a checkpoint has this time or a later one: a changed key has new rows from there on only
+    late        keys that changed before that, and from which time on
     owned       None while no snapshot shares the runs: then every run may be changed in place
     epoch       the snapshot epoch the bucket was made in: while a snapshot lives, an older bucket is copied before it
                 is changed (`snapshots`), and `owned` begins as the empty set
@@ -19,8 +21,13 @@ in a bucket. A bucket over a checkpoint, by key:
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
+from itertools import repeat
 from typing import Any, Final, Self
 
+from recovery.block import WHOLE, BucketChange
+
+from ..clock import INT64_MAX
 from .cold_blocks import Cold, TakenBlock, covering
 
 # Stands for a deleted record in an overlay, until its cold block is loaded.
@@ -37,12 +44,14 @@ class Bucket:
     A store that is not cut by time has a single one, and takes no snapshots of it.
     """
 
-    __slots__ = ("cold", "dirty", "epoch", "owned", "records", "runs", "tombstoned")
+    __slots__ = ("cold", "dirty", "epoch", "late", "owned", "records", "runs", "since", "tombstoned")
 
     def __init__(self, epoch: int) -> None:
         self.runs: dict[Any, Any] = {}
         self.cold: list[Cold] = []
         self.dirty: set[Any] | None = None
+        self.since = 0
+        self.late: dict[Any, int] = {}
         self.records = 0
         self.epoch = epoch
         # None: no run is shared with a snapshot. A set: the runs of all other keys are shared with a snapshot.
@@ -58,10 +67,40 @@ class Bucket:
         copy.runs = self.runs.copy()
         copy.cold = [block.copy() if type(block) is TakenBlock else block for block in self.cold]
         copy.dirty = self.dirty if self.dirty is None else self.dirty.copy()
+        copy.since = self.since
+        copy.late = self.late.copy()
         copy.records = self.records
         copy.owned = set()
         copy.tombstoned = self.tombstoned.copy() if self.tombstoned else _NO_KEYS
         return copy
+
+    def changed(self, keys: Collection[Any], times: Sequence[int]) -> None:
+        """Note that rows of these keys changed at these times, of which there is at least one. O(rows)."""
+        if self.dirty is not None:
+            self.dirty.update(keys)
+            self.note_late(keys, times)
+
+    def note_late(self, keys: Iterable[Any], times: Sequence[int]) -> None:
+        """Note the rows among those that changed, at these times, which may replace some of a checkpoint. O(rows)."""
+        since, late = self.since, self.late
+        if min(times) < since:
+            for key, ts in zip(keys, times, strict=True):
+                if ts < late.get(key, since):
+                    late[key] = ts
+
+    def captured(self, through: int) -> None:
+        """All changes are in a checkpoint now, and none of its rows is later than `through`. O(1)."""
+        self.since = max(self.since, min(through, INT64_MAX - 1) + 1)
+        self.late = {}
+
+    def recaptured(self, change: BucketChange) -> None:
+        """Take back a capture: what it had counts as changed again. O(changed)."""
+        late = self.late
+        for columns in (change.columns, change.over):
+            if columns is not None:
+                for key, time in zip(columns.keys, columns.froms or repeat(WHOLE), strict=False):
+                    late[key] = min(time, late.get(key, time))
+        late.update(dict.fromkeys(change.removed, WHOLE))
 
     def note_tombstone(self, key: Any) -> None:
         """Remember that the run of `key` has a tombstone."""

@@ -8,7 +8,7 @@ Searches are in `session_reads`, runs in `session_runs`.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, pairwise
 from operator import gt
@@ -18,7 +18,7 @@ from typing import Any
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS, TIME
 from changelog.turn import entry, in_place
-from recovery.block import BucketChange, Columns, Combine
+from recovery.block import Columns, Combine
 from recovery.directory import Directory
 
 from ..clock import INT64_MAX, expired_through
@@ -211,6 +211,8 @@ class SessionStore(SessionReads):
             bucket.longest = end - start
         if bucket.dirty is not None:
             bucket.dirty.add(key)
+            if end < bucket.since:
+                bucket.note_late((key,), (end,))
         runs = bucket.runs
         run = runs.get(key)
         if run is None:
@@ -286,8 +288,7 @@ class SessionStore(SessionReads):
         bucket.records -= 1
         if bucket.by_end is not None:
             bucket.by_end.remove((end, key, -start))
-        if bucket.dirty is not None:
-            bucket.dirty.add(key)
+        bucket.changed((key,), (end,))
         if not bucket.runs and not bucket.cold:
             self._remove_bucket(number)
 
@@ -397,27 +398,35 @@ class SessionStore(SessionReads):
     def _combine(self) -> Combine:
         return combined
 
-    def _columns(self, bucket: SessionBucket, keys: list[Any], fresh: bool) -> BucketChange:
+    def _columns(self, bucket: SessionBucket, keys: list[Any], *, changed: bool) -> tuple[Columns, set[Any]]:
         kept: list[Any] = []
+        froms: list[int] = []
         counts: list[int] = []
         ends: array[int] = array("q")
         starts: array[int] = array("q")
         values: list[Any] = []
         removed: set[Any] = set()
-        runs = bucket.runs
+        runs, since, late = bucket.runs, bucket.since, bucket.late
         for key in keys:
             run = runs.get(key)
             if run is None:
                 removed.add(key)
                 continue
-            kept.append(key)
             run_ends, run_starts, run_values = (run[::3], run[1::3], run[2::3]) if type(run) is tuple else run[:3]
+            if changed:
+                time = late.get(key, since)
+                first = bisect_left(run_ends, time)
+                if first == len(run_ends) and key not in late:
+                    continue
+                run_ends, run_starts, run_values = run_ends[first:], run_starts[first:], run_values[first:]
+                froms.append(time)
+            kept.append(key)
             counts.append(len(run_values))
             ends.extend(run_ends)
             starts.extend(run_starts)
             values.extend(run_values)
-        counted = None if len(values) == len(kept) else counts
-        return BucketChange(Columns(kept, counted, (ends, starts), values), removed, fresh)
+        counted = None if counts.count(1) == len(kept) else counts
+        return Columns(kept, counted, (ends, starts), values, froms if changed else None), removed
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""

@@ -63,8 +63,7 @@ class SessionBucket(Bucket):
         longest = max(map(sub, ends, starts))
         if longest > self.longest:
             self.longest = longest
-        if self.dirty is not None:
-            self.dirty.update(keys)
+        self.changed(keys, ends)
         self.records += len(keys)
         runs = self.runs
         get = runs.get

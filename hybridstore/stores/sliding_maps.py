@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from changelog.journal import Journal
 from changelog.mutation import PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BucketChange, Columns, Combine, StoreCapture
+from recovery.directory import Directory
 
 from ..aggregation import Strategy, WindowState
 from ..aggregation.subtract import Subtract
@@ -106,6 +107,8 @@ class SlidingMaps(KeyBlocks):
             state = self._state_of(key, ts)
         if self._dirty is not None:
             self._dirty.add(key)
+            if ts < self._bucket.since:
+                self._bucket.note_late((key,), (ts,))
         try:
             return state.update(ts, (ts, value) if self._timed else value, self._low)
         except BaseException:
@@ -170,8 +173,7 @@ class SlidingMaps(KeyBlocks):
         each: bool,
     ) -> None:
         """Add values one by one, as `apply_columns` says."""
-        if self._dirty is not None:
-            self._dirty.update(keys)
+        self._note_changed(keys, times)
         runs, state_type = self._runs, self._state_type
         now, low, size = self._stream_time, self._low, self.size_ms
         due = min(self._next_idle, self._cold_until) + size + 1
@@ -252,8 +254,7 @@ class SlidingMaps(KeyBlocks):
             elif state is not None:
                 del runs[key]  # the key has no live value any more
             start = stop
-        if self._dirty is not None:
-            self._dirty.update(names)
+        self._note_changed(keys, times)
         self.apply_time(times[-1])
         return slid.results if each else [list(map(states.__getitem__, batch.codes.tolist()))]
 
@@ -350,8 +351,12 @@ class SlidingMaps(KeyBlocks):
                     i = bisect_right(its_times, ts)
                     its_times.insert(i, ts)
                     its_values.insert(i, value)
-        if self._dirty is not None:
+        self._note_changed(keys, times)
+
+    def _note_changed(self, keys: list[Any], times: list[int]) -> None:
+        if self._dirty is not None and keys:
             self._dirty.update(keys)
+            self._bucket.note_late(keys, times)
 
     def _caught_up(self, keys: list[Any], values: list[Any], times: list[int]) -> bool:
         """Add values of the tail together.
@@ -464,6 +469,11 @@ class SlidingMaps(KeyBlocks):
         self._next_idle = INT64_MAX
         self._low = slid_out_through(NO_TIME, self.size_ms) + 1
 
+    def attach(self, directory: Directory, state: dict[str, Any]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
+        super().attach(directory, state)
+        self._bucket.captured(self._stream_time)
+
     def _cold_changed(self) -> None:
         if not self._bucket.cold:
             self._beside.clear()
@@ -491,30 +501,40 @@ class SlidingMaps(KeyBlocks):
 
     def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
         if dirty is None:
-            return BucketChange(self._columns(self._runs)[0], set(), True)
+            change = BucketChange(self._columns(self._runs)[0], set(), True)
+        else:
+            change = self._changed(dirty, whole)
+        self._bucket.captured(self._stream_time)
+        return change
+
+    def _changed(self, dirty: set[Any], whole: bool) -> BucketChange:
         over: list[Any] = []
         unknown: set[Any] = set()
         if self._bucket.cold:
             for key in list(dirty):
                 if self._bucket.covering(key) < 0:
                     continue
-                if whole or key in self._beside:
-                    # the values beside the block are in the last checkpoint already, and would be added twice
+                if whole or (key in self._beside and key in self._bucket.late):
+                    # values beside the block are in the last checkpoint already, and would be added twice
                     self._touch(key, absent=True)
                 elif key in self._runs:
                     over.append(key)
                 else:
                     unknown.add(key)  # only the block has values of this key
         # loading blocks may have added keys
-        columns, emptied = self._columns(dirty.difference(over, unknown))
+        columns, emptied = self._columns(dirty.difference(over, unknown), changed=True)
         if not over:
             return BucketChange(columns, emptied, False)
         self._beside.update(over)
-        return BucketChange(columns, emptied, False, self._columns(over)[0])
+        return BucketChange(columns, emptied, False, self._columns(over, changed=True)[0])
 
-    def _columns(self, keys: Iterable[Any]) -> tuple[Columns, set[Any]]:
-        """Return the live values of these keys by column, and the keys that have none."""
+    def _columns(self, keys: Iterable[Any], *, changed: bool = False) -> tuple[Columns, set[Any]]:
+        """Return the live values of these keys by column, and the keys that have none; with `changed`, only the values
+        that changed since the last checkpoint.
+        """
+        since, late = self._bucket.since, self._bucket.late
         kept: list[Any] = []
+        froms: list[int] = []
         emptied: set[Any] = set()
         counts: list[int] = []
         times: array[int] = array("q")
@@ -524,11 +544,19 @@ class SlidingMaps(KeyBlocks):
             if not own_values:
                 emptied.add(key)
                 continue
+            if changed:
+                time = late.get(key, since)
+                first = bisect_left(own_times, time)
+                if first == len(own_times) and key not in late:
+                    continue
+                own_times, own_values = own_times[first:], own_values[first:]
+                froms.append(time)
             kept.append(key)
             counts.append(len(own_values))
             times.extend(own_times)
             values.extend(own_values)
-        return Columns(kept, None if len(values) == len(kept) else counts, (times,), values), emptied
+        counted = None if counts.count(1) == len(kept) else counts
+        return Columns(kept, counted, (times,), values, froms if changed else None), emptied
 
     @property
     def _combine(self) -> Combine:
@@ -538,6 +566,7 @@ class SlidingMaps(KeyBlocks):
         """Undo a capture whose checkpoint failed: all keys of the capture count as changed again. O(changed)."""
         super().recapture(capture)
         for change in capture.changed.values():
+            self._bucket.recaptured(change)
             self._beside.difference_update(change.over.keys if change.over else ())
 
     def _expired_through(self) -> int:

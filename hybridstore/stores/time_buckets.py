@@ -18,7 +18,7 @@ from changelog.turn import in_place
 from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over
 from recovery.directory import Directory, DirectorySource
 
-from ..clock import INT64_MAX, expired_through
+from ..clock import INT64_MAX, NO_TIME, expired_through
 from .buckets import Bucket
 from .cold_blocks import SPARING, ColdBlock, ColdPage, is_far, open_page, prefetch, rows_apart, take
 from .cold_tail import ColdTail, Maps
@@ -73,8 +73,10 @@ class TimeBuckets(Edge):
         """Put the records of a loaded block under those written since."""
 
     @abstractmethod
-    def _columns(self, bucket: Any, keys: list[Any], fresh: bool) -> BucketChange:
-        """Return the records of these keys by column, and the keys without records."""
+    def _columns(self, bucket: Any, keys: list[Any], *, changed: bool) -> tuple[Columns, set[Any]]:
+        """Return the records of these keys by column, and the keys without records; with `changed`, only the records
+        that changed since the last checkpoint.
+        """
 
     @property
     def _combine(self) -> Combine | None:
@@ -253,6 +255,7 @@ class TimeBuckets(Edge):
             if bucket is None:
                 bucket = self._buckets[page.bucket] = self._new_bucket(page.bucket, self._snapshots.epoch)
                 bucket.dirty = set()
+            bucket.captured(page.high)
             bucket.records += page.records
             bucket.cold.append(ColdPage(page, directory))
         if self._buckets:
@@ -304,12 +307,16 @@ class TimeBuckets(Edge):
         changed: dict[int, BucketChange] = {}
         for number, bucket in list(self._buckets.items()):
             if bucket.dirty is None:
-                changed[number] = self._columns(bucket, sorted(bucket.runs), True)
+                changed[number] = BucketChange(*self._columns(bucket, sorted(bucket.runs), changed=False), True)
             elif bucket.dirty:
                 over = self._over(bucket, whole=whole or self._combine is None) if bucket.cold else []
-                change = self._columns(bucket, sorted(bucket.dirty.difference(over)), False)
-                changed[number] = change._replace(over=self._columns(bucket, over, False).columns) if over else change
+                columns, removed = self._columns(bucket, sorted(bucket.dirty.difference(over)), changed=True)
+                laid = self._columns(bucket, over, changed=True)[0] if over else None
+                changed[number] = BucketChange(columns, removed, False, laid)
             bucket.dirty = set()
+            if number in changed:
+                for each in (changed[number].columns, changed[number].over):
+                    bucket.captured(NO_TIME if each is None else max(each.ints[0], default=NO_TIME))
             if not bucket.runs and not bucket.cold:
                 # its last records were deleted over a cold block, and the block is loaded only now
                 del self._buckets[number]
@@ -355,6 +362,7 @@ class TimeBuckets(Edge):
                 self._checkpointed.discard(number)
             elif bucket.dirty is not None:
                 bucket.dirty.update(change.columns.keys, change.removed, change.over.keys if change.over else ())
+                bucket.recaptured(change)
         self._expired_buckets |= {number for number in capture.dropped if number not in self._buckets}
 
     def _state(self) -> dict[str, Any]:
@@ -381,7 +389,7 @@ class TimeBuckets(Edge):
         unloaded = []
         for number in self._numbers(0, INT64_MAX):
             bucket = self._buckets[number]
-            columns = self._columns(bucket, [key], False).columns
+            columns = self._columns(bucket, [key], changed=False)[0]
             i = bucket.covering(key)
             if i >= 0:
                 columns = lay_over(bucket.cold[i].rows_of(key), columns, combine)
@@ -415,7 +423,8 @@ class TimeBuckets(Edge):
         measured = sum(len(bucket.runs) for bucket in sampled)
         size = keys * sum(map_bytes(bucket.runs) for bucket in sampled) // max(1, measured)
         for bucket in self._buckets.values():
-            size += PLACE_BYTES * (len(bucket.dirty or ()) + len(bucket.owned or ())) + cold_bytes(bucket.cold)
+            places = len(bucket.dirty or ()) + len(bucket.late) + len(bucket.owned or ())
+            size += PLACE_BYTES * places + cold_bytes(bucket.cold)
         return size + self._tail.bytes
 
     def maps(self) -> list[Maps]:

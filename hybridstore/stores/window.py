@@ -19,7 +19,7 @@ from typing import Any
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_AT, PUT_AT, PUT_COLUMNS, TIME
 from changelog.turn import entry, in_place
-from recovery.block import BucketChange, Columns, Combine, Rows
+from recovery.block import Columns, Combine, Rows
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through, timed_by_records
 from ..collector import collector_held
@@ -233,6 +233,8 @@ class WindowStore(WindowReads):
         bucket = self._near if self._near_from <= ts < self._near_to else self._approach(ts)
         if bucket.dirty is not None:
             bucket.dirty.add(key)
+            if ts < bucket.since:
+                bucket.note_late((key,), (ts,))
         runs = bucket.runs
         run = runs.get(key)
         if run is None:
@@ -302,8 +304,7 @@ class WindowStore(WindowReads):
             if bucket.owned is not None:
                 bucket.owned.add(key)
         bucket.records -= 1
-        if bucket.dirty is not None:
-            bucket.dirty.add(key)
+        bucket.changed((key,), (ts,))
         if not bucket.runs and not bucket.cold:
             self._remove_bucket(number)
 
@@ -358,8 +359,7 @@ class WindowStore(WindowReads):
                 continue
             append_rows(bucket.runs, keys[i:j], times[i:j], values[i:j])
             bucket.records += j - i
-            if bucket.dirty is not None:
-                bucket.dirty.update(keys[i:j])
+            bucket.changed(keys[i:j], times[i:j])
 
     def _insert_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
         """Insert rows wherever they belong, in the order given."""
@@ -373,9 +373,11 @@ class WindowStore(WindowReads):
                 number = ts // width
                 start, end = number * width, (number + 1) * width
                 bucket = self._writable(number)
-                runs, dirty, exclusive = bucket.runs, bucket.dirty, bucket.owned is None
+                runs, dirty, exclusive, since = bucket.runs, bucket.dirty, bucket.owned is None, bucket.since
             if dirty is not None:
                 dirty.add(key)
+                if ts < since:
+                    bucket.note_late((key,), (ts,))
             run = runs.get(key)
             if run is None:
                 runs[key] = (ts, value)
@@ -459,8 +461,8 @@ class WindowStore(WindowReads):
         # rows with equal times have no identity: laying them over a block twice would duplicate them
         return None if self.retain_duplicates else combined
 
-    def _columns(self, bucket: Bucket, keys: list[Any], fresh: bool) -> BucketChange:
-        return BucketChange(*gathered(bucket.runs, keys), fresh)
+    def _columns(self, bucket: Bucket, keys: list[Any], *, changed: bool) -> tuple[Columns, set[Any]]:
+        return gathered(bucket, keys, changed=changed)
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from recovery.block import Columns, Rows
 
-from .buckets import TOMBSTONE
+from .buckets import TOMBSTONE, Bucket
 
 # Items of the longest run that is a flat tuple, six records: beyond, an array and a list take less memory.
 SHORT: Final = 12
@@ -70,9 +70,13 @@ def rows_between(
             yield times[at], key, values[at]
 
 
-def gathered(runs: dict[Any, Any], keys: list[Any]) -> tuple[Columns, set[Any]]:
-    """Return the rows of these keys by column, and the keys without rows. O(rows)."""
+def gathered(bucket: Bucket, keys: list[Any], *, changed: bool) -> tuple[Columns, set[Any]]:
+    """Return the rows of these keys by column, and the keys without rows; with `changed`, only the rows that changed
+    since the last checkpoint. O(keys log rows + rows returned).
+    """
+    runs, since, late = bucket.runs, bucket.since, bucket.late
     kept: list[Any] = []
+    froms: list[int] = []
     counts: list[int] = []
     all_times: array[int] = array("q")
     all_values: list[Any] = []
@@ -83,11 +87,19 @@ def gathered(runs: dict[Any, Any], keys: list[Any]) -> tuple[Columns, set[Any]]:
             removed.add(key)
             continue
         times, values = parts_of(run)
+        if changed:
+            time = late.get(key, since)
+            first = bisect_left(times, time)
+            if first == len(times) and key not in late:
+                continue
+            times, values = times[first:], values[first:]
+            froms.append(time)
         kept.append(key)
         counts.append(len(times))
         all_times.extend(times)
         all_values.extend(values)
-    return Columns(kept, None if len(all_values) == len(kept) else counts, (all_times,), all_values), removed
+    counted = None if counts.count(1) == len(kept) else counts
+    return Columns(kept, counted, (all_times,), all_values, froms if changed else None), removed
 
 
 def combined(older: Rows, newer: Rows) -> Rows:

@@ -51,6 +51,7 @@ def stores(state: Any) -> dict[str, Any]:
         "session": state.session("session", retention=200),
         "suppression": state.suppression("suppression", max_records=4, time_limit=60),
         "sliding": state.sliding("sliding", size=80, aggregator=hs.Sum()),
+        "added": state.window("added", retention=100_000),
     }
 
 
@@ -86,6 +87,9 @@ def change(state: Any, version: int) -> None:
     handles["text"].delete(f"key {version}")
     handles["window"].delete(f"key {version % 5}", now + 1)
     handles["session"].remove("a", now - 20, now - 15)
+    for i in range(10 if version <= 5 else 1):  # keys with many rows, to which some are added
+        handles["added"].put("many", f"row {i} of version {version}", now + i)
+        handles["added"].put("more", version, now + i - 15 * (version == 7))
     handles["suppression"].advance(now + 30)
     state.set("position", [version, now])
 

@@ -15,12 +15,25 @@ import hybridstore as hs
 from changelog.identity import Identity
 from changelog.segment import Position
 from hybridstore.state.opening import Tuning
-from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, layer_of, merge, with_layer
+from recovery.block import (
+    WHOLE,
+    BlockEntry,
+    BucketChange,
+    Columns,
+    StoreCapture,
+    composed,
+    layer_of,
+    merge,
+    pack_block,
+    unpack_block,
+    with_layer,
+)
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CorruptCheckpointError
-from recovery.table import MOST_KEYS, Layers, RecordTable
+from recovery.planner import LAYERED_SHARE, LAYERS
+from recovery.table import MOST_KEYS, Layers, RecordTable, look_into, pack_with_table, table_fault
 from recovery.verify import verify
-from recovery.write import LAYERED_SHARE, LAYERS, CheckpointReport, write_checkpoint
+from recovery.write import CheckpointReport, write_checkpoint
 from tests.tools.checkpoints import flip, own_packs, reader_of
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.sizes import SMALL_PARTS
@@ -53,7 +66,7 @@ def test_layers_over_a_base_are_the_block_of_a_dict(base: Content, changes: list
     model, block, together = dict(base), columns(base), None
     for changed, removed in changes:
         removed = removed - changed.keys()
-        layer = layer_of(columns(changed), removed, 1)
+        layer = layer_of(columns(changed), removed)
         assert layer.keys == sorted(changed.keys() | removed)
         together = layer if together is None else merge(together, layer, set())
         block = with_layer(block, layer)
@@ -62,6 +75,45 @@ def test_layers_over_a_base_are_the_block_of_a_dict(base: Content, changes: list
         assert block.counts is None or block.counts.count(1) < len(block.counts)
     if together is not None:
         assert content(with_layer(columns(base), together)) == model
+
+
+_ROWS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=3).map(lambda rows: sorted(rows))
+_CHANGES = st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(WHOLE, 10), _ROWS), min_size=1)
+
+
+def changes(changed: dict[str, tuple[int, list[tuple[int, Any]]]]) -> Columns:
+    rows = {key: [row for row in rows if row[0] >= since] for key, (since, rows) in changed.items()}
+    layer = columns(rows)
+    layer.froms = [changed[key][0] for key in sorted(changed)]
+    return layer
+
+
+@settings(max_examples=200, deadline=None)
+@given(_CONTENT.filter(bool), st.lists(_CHANGES, min_size=1, max_size=4), st.booleans())
+def test_layers_of_added_rows_are_the_rows_of_a_dict(base: Content, layers: list[Any], tables: bool) -> None:
+    model = {key: sorted(rows, key=lambda row: row[0]) for key, rows in base.items()}
+    block = columns(model)
+    pack = pack_with_table if tables else pack_block
+    stored = [pack(block)[0]]
+    together = None
+    for changed in layers:
+        layer = changes(changed)
+        stored.append(pack(layer)[0])
+        layer = unpack_block(stored[-1], "a layer")
+        assert table_fault(stored[-1], layer) is None
+        together = layer if together is None else composed(together, layer)
+        block = with_layer(block, layer)
+        for key, (since, rows) in changed.items():
+            model[key] = [row for row in model.get(key, []) if row[0] < since] + [
+                row for row in rows if row[0] >= since
+            ]
+        model = {key: rows for key, rows in model.items() if rows}
+        assert content(block) == model
+    assert together is not None
+    assert content(with_layer(unpack_block(stored[0], "a base"), together)) == model
+    look = Layers([look_into(data, "it", kept=False) for data in reversed(stored)])
+    for key in "abcdefghijkl":
+        assert content(look.rows_of(key)) == ({key: model[key]} if key in model else {})
 
 
 class Line:

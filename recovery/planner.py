@@ -1,0 +1,360 @@
+"""Planner: decides for one store which pages and blocks of the checkpoint before stay, and packs what changed.
+
+What changed of a block becomes a layer over it or, when its layers have become large, part of a block that is written
+anew. Rows that were written over a block which was not loaded are laid over the older rows of their keys; where blocks
+have tables, only these keys are read.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import accumulate, compress, pairwise
+from typing import Any, Final, TypeAlias
+
+from changelog.codec import pack as packed
+
+from .block import (
+    ADDED,
+    BLOCK_BYTES,
+    WHOLE,
+    BlockEntry,
+    BucketChange,
+    Columns,
+    Place,
+    StoreCapture,
+    composed,
+    entry_of,
+    halve,
+    hiding,
+    laid,
+    layer_of,
+    merge,
+    only,
+    pack_block,
+    split,
+    with_layer,
+)
+from .checkpoint import CheckpointReader
+from .compaction import Item
+from .directory import PageEntry
+from .pack import PackWriter
+from .table import MOST_KEYS, Lookup
+
+# So many layers of a block of about one size become one.
+LAYERS: Final = 8
+# A block is rewritten when its layers have one of so many of the bytes of its base, or of its keys.
+LAYERED_SHARE: Final = 2
+# Packs records as a block: (its bytes, the hash of its content).
+PackBlock: TypeAlias = Callable[[Columns], tuple[bytes, bytes]]
+# A block has at least so many times the bytes of its first and last key, where keys are large.
+_BOUNDS: Final = 16
+# No records.
+_NONE: Final = Columns([], None, (), [])
+
+
+@dataclass(slots=True)
+class StorePlan:
+    """The plan for the blocks of a store: pages that stay, and lines to be written into pages, in order."""
+
+    capture: StoreCapture
+    items: list[Item]
+    next_block: int
+    packed: int = 0
+    packed_bytes: int = 0
+    kept: bool = False
+
+
+class Planner:
+    """Decides for one store which pages and blocks stay, and packs the changed records. O(changed blocks + pages)."""
+
+    def __init__(
+        self,
+        capture: StoreCapture,
+        previous: CheckpointReader | None,
+        writer: PackWriter,
+        limit: int,
+        pack: PackBlock,
+    ) -> None:
+        self._capture = capture
+        self._previous = previous
+        self._writer = writer
+        self._limit = limit
+        self._pack_block = pack
+        self._plan = StorePlan(capture, [], 1)
+
+    def plan(self) -> StorePlan:
+        capture, plan = self._capture, self._plan
+        by_bucket: dict[int, list[Item]] = {}
+        if self._previous is not None:
+            for record in self._previous.meta.stores:
+                if record.number == capture.number:
+                    plan.next_block = record.next_block
+                    for page in self._previous.directory(capture.number).pages:
+                        by_bucket.setdefault(page.bucket, []).extend(self._live(page))
+        for bucket in sorted(by_bucket.keys() | capture.changed.keys()):
+            items = by_bucket.get(bucket, [])
+            change = capture.changed.get(bucket)
+            if change is None:
+                if bucket not in capture.dropped:
+                    self._keep(items)
+            elif change.fresh or not items:
+                whole = self._plain(change, partial(_rows_of, _NONE), -1)
+                self._rewrite(bucket, merge(_NONE, whole.columns, set()))
+            else:
+                self._change(bucket, items, change)
+        return plan
+
+    def _live(self, page: PageEntry) -> list[Item]:
+        """Return a page without its expired blocks: the page itself if none has expired."""
+        through = self._capture.expired_through
+        if not 0 <= page.until <= through:
+            # -1 is no time: a page may hold blocks without any
+            return [page]
+        if 0 <= page.high <= through:
+            return []
+        lines: list[BlockEntry] = [line for line in self._open(page) if not 0 <= line.high <= through]
+        return [lines] if lines else []
+
+    def _open(self, page: PageEntry) -> list[BlockEntry]:
+        assert self._previous is not None
+        return self._previous.page(self._capture.number, page)
+
+    def _keep(self, items: Sequence[Item]) -> None:
+        self._plan.items += items
+        self._plan.kept = self._plan.kept or bool(items)
+
+    def _change(self, bucket: int, items: list[Item], change: BucketChange) -> None:
+        assert self._previous is not None
+        for item, part in _shares(items, change):
+            if part is None:
+                self._keep([item])
+                continue
+            lines = self._open(item) if isinstance(item, PageEntry) else item
+            for line, changed in _shares(lines, part):
+                if changed is None:
+                    self._keep([[line]])
+                    continue
+                self._change_block(line, changed)
+
+    def _change_block(self, line: BlockEntry, change: BucketChange) -> None:
+        """Write what changed of a block as a layer over it, or the block anew. O(changed log keys) where single records
+        can be read and a layer is written, else O(block).
+        """
+        assert self._previous is not None
+        number, look, merged = self._capture.number, self._looked(line), _NONE
+        if look is None:
+            parts = self._previous.parts(number, line)
+            merged, keys = reduce(with_layer, parts), [hiding(part) for part in parts]
+            change = self._plain(change, partial(_rows_of, merged), line.high)
+        else:
+            keys = look.hiding
+            change = self._plain(change, look.rows_of, line.high)
+            if not (change.columns.keys or change.removed):
+                self._keep([[line]])
+                return
+            whole = _counted(line, change, look.rows_of)
+            if whole is not None and self._add_layer(line, change, whole, keys):
+                return
+            merged = self._previous.block(number, line)
+        merged = self._live_rows(merge(merged, change.columns, change.removed))
+        if look is None and merged.keys:
+            whole = entry_of(line.block, line.bucket, merged, line.places[0])
+            if self._add_layer(line, change, whole, keys):
+                return
+        self._rewrite(line.bucket, merged)
+
+    def _looked(self, line: BlockEntry) -> Lookup | None:
+        """Return what finds single records of a block; None if the block is to be decoded instead: because it has no
+        table, or because reading it twice is more requests.
+        """
+        assert self._previous is not None
+        if self._pack_block is pack_block or self._previous.far:
+            return None
+        look = self._previous.look(self._capture.number, line)
+        return look if look.kept else None
+
+    def _plain(self, change: BucketChange, older_of: Callable[[Any], Columns], high: int) -> BucketChange:
+        """Return a change of a block, whose times are at most `high`, without rows to be laid over others, and which
+        says of which keys records are only added. O(changed), and `older_of` for each key with rows to be laid over.
+        """
+        columns = change.columns
+        if change.over is not None:
+            assert self._capture.combine is not None
+            over = laid(change.over, older_of, self._capture.combine, high)
+            columns = composed(columns, over) if columns.keys else over
+        if columns.froms is not None:
+            froms = [ADDED if time > high else time for time in columns.froms]
+            columns = Columns(columns.keys, columns.counts, columns.ints, columns.values, froms)
+        return BucketChange(columns, change.removed, change.fresh)
+
+    def _live_rows(self, columns: Columns) -> Columns:
+        """Return the records of a block that is written anew without those that expired. O(records)."""
+        through = self._capture.expired_through
+        if not columns.ints or not columns.keys or min(columns.ints[0]) > through:
+            return columns
+        rows = [time > through for time in columns.ints[0]]
+        offsets = list(accumulate(columns.counts or [1] * len(columns.keys), initial=0))
+        counts = [sum(rows[start:end]) for start, end in pairwise(offsets)]
+        return Columns(
+            list(compress(columns.keys, counts)),
+            list(filter(None, counts)),
+            tuple(array("q", compress(column, rows)) for column in columns.ints),
+            list(compress(columns.values, rows)),
+        )
+
+    def _add_layer(self, line: BlockEntry, change: BucketChange, whole: BlockEntry, keys: Sequence[int]) -> bool:
+        """Write what changed of a block as a layer over it, `whole` being the block's line but for its layers and its
+        id; False if the block is to be rewritten: when it is too long now, or its layers become large. As many layers
+        of about one size are written as one. `keys` is how many keys of the base and of each layer hide older records.
+        O(changed).
+        """
+        kept, (base_keys, *kept_keys) = list(line.layers), keys
+        # keys of records that were written and deleted since the checkpoint before are deleted keys, too: any number
+        changed = hiding(change.columns) + len(change.removed)
+        if whole.records > self._limit + self._limit // 2 and whole.keys > 1:  # records of one key stay together
+            return False
+        if changed * LAYERED_SHARE > min(base_keys, MOST_KEYS):
+            return False
+        assert self._previous is not None
+        plan, number = self._plan, self._capture.number
+        layer = layer_of(change.columns, change.removed)
+        data, hashed = self._pack_block(layer)
+        while (start := _first_alike(kept, len(data))) <= len(kept) - (LAYERS - 1):
+            for place in reversed(kept[start:]):
+                layer = composed(self._previous.layer(number, line, place), layer)
+            del kept[start:], kept_keys[start:]
+            data, hashed = self._pack_block(layer)
+        if (sum(place.size for place in kept) + len(data)) * LAYERED_SHARE > line.size:
+            return False
+        # layers of few bytes (deletes, short values) may cover most of the base, whose bytes would stay for ever
+        if (sum(kept_keys) + hiding(layer)) * LAYERED_SHARE > base_keys:
+            return False
+        pack, offset = self._writer.add(number, plan.next_block, data, hashed)
+        layers = (*kept, Place(pack, offset, len(data), hashed))
+        plan.items.append([whole._replace(block=plan.next_block, layers=layers)])
+        plan.next_block += 1
+        plan.packed += 1
+        plan.packed_bytes += len(data)
+        plan.kept = True
+        return True
+
+    def _rewrite(self, bucket: int, columns: Columns) -> None:
+        pack_records(self._plan, self._writer, bucket, columns, self._limit, self._pack_block)
+
+
+def _rows_of(columns: Columns, key: Any) -> Columns:
+    """Return the records of a key, none if there are none. O(log keys), with counts O(keys)."""
+    return only(columns, key, key)
+
+
+def _counted(line: BlockEntry, change: BucketChange, older_of: Callable[[Any], Columns]) -> BlockEntry | None:
+    """Return the line of a block with a change, by looking at the older records of the changed keys alone; None if the
+    block loses its first or last key, so that it has to be decoded. Bounds of times stay bounds. O(changed log keys).
+    """
+    columns, removed = change.columns, change.removed
+    keys, records, ends = line.keys, line.records, (line.first, line.last)
+    if not removed.isdisjoint(ends):
+        return None
+    for key in removed:
+        older = older_of(key)
+        keys -= bool(older.keys)
+        records -= len(older)
+    counts = columns.counts or [1] * len(columns.keys)
+    froms = columns.froms or [WHOLE] * len(columns.keys)
+    for key, count, since in zip(columns.keys, counts, froms, strict=True):
+        older = older_of(key)
+        kept = bisect_left(older.ints[0], since) if since != WHOLE and older.ints else 0
+        if not kept + count and key in ends:
+            return None
+        keys += bool(kept + count) - bool(older.keys)
+        records += kept + count - len(older)
+    first, last, low, high = line.first, line.last, line.low, line.high
+    present = list(compress(columns.keys, counts))
+    if present:
+        first, last = min(first, present[0]), max(last, present[-1])
+    if columns.ints and columns.values:
+        low, high = min(low, min(columns.ints[0])), max(high, max(columns.ints[0]))
+    return line._replace(keys=keys, records=records, first=first, last=last, low=low, high=high)
+
+
+def _bounds_bytes(columns: Columns) -> int:
+    """Return the bytes of the first and the last key, as a line of the directory has them. O(1)."""
+    return len(packed([columns.keys[0], columns.keys[-1]]))
+
+
+def _first_alike(layers: Sequence[Place], size: int) -> int:
+    """Return the index of the first of the newest layers that are of the size class of `size` bytes, or a lower one."""
+    start = len(layers)
+    while start and _size_class(layers[start - 1].size) <= _size_class(size):
+        start -= 1
+    return start
+
+
+def _size_class(size: int) -> int:
+    """Return the size class of a layer: one more for each factor of LAYERS."""
+    return (size.bit_length() - 1) // (LAYERS.bit_length() - 1)
+
+
+def pack_records(
+    plan: StorePlan,
+    writer: PackWriter,
+    bucket: int,
+    columns: Columns,
+    limit: int,
+    pack: PackBlock = pack_block,
+) -> None:
+    """Pack records of a store's bucket as blocks of about `limit` records. O(records).
+
+    Blocks are cut below BLOCK_BYTES, but not so small that their first and last keys, which the directory has again,
+    are most of what is written: a block of keys of 1 MB has 16 to 32 of them.
+    """
+    pieces = split(columns, limit)[::-1]
+    while pieces:
+        piece = pieces.pop()
+        data, hashed = pack(piece)
+        if len(data) > BLOCK_BYTES and len(piece.keys) > 1 and len(data) > _BOUNDS * _bounds_bytes(piece):
+            pieces += halve(piece)[::-1]
+            continue
+        number, offset = writer.add(plan.capture.number, plan.next_block, data, hashed)
+        plan.items.append([entry_of(plan.next_block, bucket, piece, Place(number, offset, len(data), hashed))])
+        plan.next_block += 1
+        plan.packed += 1
+        plan.packed_bytes += len(data)
+
+
+def _shares(items: Sequence[Any], change: BucketChange) -> Iterator[tuple[Any, BucketChange | None]]:
+    """Assign a bucket's changes to the pages or blocks whose key ranges hold the keys (keys before the first range: the
+    first one). None for a page or block without changes. O(items log keys).
+    """
+    firsts = [(item[0] if type(item) is list else item).first for item in items[1:]]
+    removed = sorted(change.removed)
+    columns, over = change.columns, change.over
+    cuts = [_cuts(keys, firsts) for keys in (columns.keys, removed, [] if over is None else over.keys)]
+    offsets = None if columns.counts is None else list(accumulate(columns.counts, initial=0))
+    over_offsets = None if over is None or over.counts is None else list(accumulate(over.counts, initial=0))
+    for i, item in enumerate(items):
+        (start, end), (first, last), (low, high) = ((at[i], at[i + 1]) for at in cuts)
+        if start == end and first == last and low == high:
+            yield item, None
+        else:
+            above = None if over is None or low == high else _slice(over, low, high, over_offsets)
+            yield item, BucketChange(_slice(columns, start, end, offsets), set(removed[first:last]), False, above)
+
+
+def _cuts(keys: Sequence[Any], firsts: Sequence[Any]) -> list[int]:
+    return [0, *(bisect_left(keys, first) for first in firsts), len(keys)]
+
+
+def _slice(columns: Columns, start: int, end: int, offsets: list[int] | None) -> Columns:
+    first, last = (start, end) if offsets is None else (offsets[start], offsets[end])
+    return Columns(
+        columns.keys[start:end],
+        None if columns.counts is None else columns.counts[start:end],
+        tuple(column[first:last] for column in columns.ints),
+        columns.values[first:last],
+        None if columns.froms is None else columns.froms[start:end],
+    )

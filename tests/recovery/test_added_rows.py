@@ -1,0 +1,143 @@
+"""A checkpoint writes the rows that were added to a key, not all its rows; under a limit it reads no block for that."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.state.opening import Tuning
+from recovery.checkpoint import CheckpointReader
+from recovery.errors import CheckpointError
+from recovery.verify import verify
+
+HOUR = 3_600_000
+NO_CHECKPOINTS = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
+LIMITS = pytest.mark.parametrize("limit", [None, 1 << 40], ids=["decoded", "tables"])
+KINDS = pytest.mark.parametrize("kind", ["window", "duplicates", "session", "sliding"])
+
+
+def opened(path: Path, limit: int | None) -> hs.State:
+    tuning = Tuning(block_records=256)
+    return hs.open(path, durability="os", memory_limit=limit, checkpoints=NO_CHECKPOINTS, _tuning=tuning)
+
+
+def store_of(state: hs.State, kind: str) -> Any:
+    if kind == "session":
+        return state.session("it", retention="64 hours")
+    if kind == "sliding":
+        return state.sliding("it", size="1 hour", aggregator=hs.Sum())
+    return state.window("it", retention="64 hours", retain_duplicates=kind == "duplicates")
+
+
+def put(store: Any, kind: str, key: str, value: int, ts: int) -> None:
+    if kind == "session":
+        store.put(key, max(0, ts - 7), ts, value)
+    elif kind == "sliding":
+        store.add(key, value, ts)
+    else:
+        store.put(key, value, ts)
+
+
+@LIMITS
+@KINDS
+def test_a_row_added_to_a_key_with_many_rows_is_what_a_checkpoint_writes(
+    tmp_path: Path, kind: str, limit: int | None
+) -> None:
+    with opened(tmp_path, limit) as state:
+        store = store_of(state, kind)
+        for i in range(8000):
+            put(store, kind, f"key {i % 20:02}", i, 10 * i)
+        state.commit()
+        state.checkpoint(wait=True)
+        whole = state._checkpoints.last
+        assert whole is not None
+        for turn in range(3):
+            for i in range(20):
+                put(store, kind, f"key {i:02}", i, 80_000 + 100 * turn + i)
+            state.commit()
+            state.checkpoint(wait=True)
+            last = state._checkpoints.last
+            assert last is not None
+            assert last.bytes_packed < whole.bytes_packed / 20, (turn, last.bytes_packed, whole.bytes_packed)
+        right = list(store.all())
+    assert list(verify(tmp_path, decode=True)) == []
+    with opened(tmp_path, limit) as state:
+        assert list(store_of(state, kind).all()) == right
+
+
+@LIMITS
+@KINDS
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_added_late_deleted_and_over_unloaded_blocks_are_those_of_a_twin(
+    tmp_path: Path, kind: str, limit: int | None, seed: int
+) -> None:
+    r = random.Random(seed)
+    now = 0
+    with opened(tmp_path / "twin", None) as twin:
+        state = opened(tmp_path / "state", limit)
+        for step in range(24):
+            stores = [store_of(each, kind) for each in (state, twin)]
+            for _ in range(r.choice((1, 5, 120))):
+                key, value = f"key {r.randrange(30):02}", r.randrange(1000)
+                now += r.choice((0, 1, 1, 1000))
+                ts = max(0, now - r.choice((0, 0, 0, 0, 3, 50_000)))
+                if kind in ("window", "session") and r.random() < 0.1:
+                    ((_, *at), _) = r.choice(list(stores[1].all()) or [((key, ts, ts), None)])
+                    for store in stores:
+                        store.delete(key, *at) if len(at) == 1 else store.remove(key, *at)
+                    continue
+                for store in stores:
+                    put(store, kind, key, value, ts)
+            state.commit()
+            twin.commit()
+            if step % 4 == 3:  # a checkpoint fails: what it had is in the next one
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr("hybridstore.state.checkpointer.write_checkpoint", fail)
+                    with suppress(CheckpointError):  # none is made where nothing has changed
+                        state.checkpoint(wait=True)
+            else:
+                state.checkpoint(wait=True)
+            if step % 5 == 4:
+                state.close()
+                assert list(verify(tmp_path / "state", decode=True)) == []
+                state = opened(tmp_path / "state", limit)
+            if step % 6 == 5:
+                store_of(state, kind)._check()
+                assert list(store_of(state, kind).all()) == list(stores[1].all())
+        state.close()
+        with opened(tmp_path / "state", limit) as state:
+            assert list(store_of(state, kind).all()) == list(stores[1].all())
+
+
+def fail(*_: Any, **__: Any) -> None:
+    raise OSError("no space left")
+
+
+def test_under_a_limit_no_block_is_decoded_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path, 1 << 40) as state:
+        for kind in ("window", "session"):
+            store = state.window(kind, retention="64 hours") if kind == "window" else store_of(state, kind)
+            for i in range(4000):
+                put(store, kind, f"key {i % 40:02}", i, 10 * i)
+        state.commit()
+        state.checkpoint(wait=True)
+    with opened(tmp_path, 1 << 40) as state:
+        window, session = state.window("window", retention="64 hours"), store_of(state, "session")
+        window.put("key 07", -7, 39_670)  # over a row of a block that is not loaded
+        window.put("key 08", 8, 40_000)
+        session.put("key 09", 39_000, 40_000, 9)
+        state.commit()
+        with monkeypatch.context() as patch:
+            for name in ("parts", "block"):
+                patch.setattr(CheckpointReader, name, lambda *_: pytest.fail("a block is decoded"))
+            state.checkpoint(wait=True)
+        assert window.get("key 07", 39_670) == -7
+        assert window.get("key 07", 470) == 47
+        assert window.get("key 08", 40_000) == 8
+        assert session.get("key 09", 39_000, 40_000) == 9
+    assert list(verify(tmp_path, decode=True)) == []
