@@ -18,7 +18,7 @@ from pyspark.sql import types as t
 
 from hybridstore.spark.contract import Batch
 from hybridstore.spark.frame_processor import FrameProgram
-from hybridstore.spark.frames import FrameReader, FrameSettings
+from hybridstore.spark.frames import FrameReader, FrameSettings, to_table
 from hybridstore.spark.group_state import GroupProgram
 from hybridstore.spark.processor_state import Handle
 from hybridstore.spark.sharding import check_key
@@ -140,6 +140,16 @@ def test_the_type_of_a_column_follows_from_the_nulls_of_its_frame() -> None:
     reader = FrameReader(table, ROWS, FrameSettings(), widened=True)
     first, second = reader.slice(0, 1), reader.slice(1, 2)
     assert (str(first["v"].dtype), str(second["v"].dtype)) == ("int64", "float64")
+
+
+def test_a_frame_without_rows_and_types_is_no_row() -> None:
+    import pandas as pd
+    from pyspark.sql.conversion import PandasToArrowConversion
+
+    schema, empty = t.StructType().add("k", t.StringType()), pd.DataFrame({"k": []})
+    assert to_table([empty], schema, OUTPUT, FrameSettings()).num_rows == 0
+    with pytest.raises(TypeError, match="Cannot convert pyarrow.lib.ChunkedArray"):
+        PandasToArrowConversion.convert([empty], t.StructType().add("_0", schema), arrow_cast=True)
 
 
 def test_the_state_of_groups_can_have_arrays_maps_and_capital_letters() -> None:

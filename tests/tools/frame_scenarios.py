@@ -103,7 +103,9 @@ class Frames(StatefulProcessor):
     def empty(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
         import pandas as pd
 
-        yield pd.DataFrame({"s": [], "k": [], "n": [], "a": []})
+        # without the type Spark 4.3 fails: these columns would be float64, whose texts Arrow gives in chunks
+        yield pd.DataFrame({"s": [], "k": [], "n": [], "a": []}, dtype=object)
+        yield pd.DataFrame()
         yield "behind"
 
     def no_timers(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
