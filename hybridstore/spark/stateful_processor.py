@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from ..clock import Duration, Watermark, duration_ms
@@ -358,17 +359,38 @@ def in_groups(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, list[tuple
     if not table.num_rows:
         return table, [], [0]
     table = table.take(_order(table, key))
-    values = list(zip(*(python_values(table.column(name)) for name in key), strict=True))
-    places = [0]
-    for place in range(1, len(values)):
-        if not _same(values[place], values[places[-1]]):
-            places.append(place)
-    return table, [values[place] for place in places], [*places, len(values)]
+    places = _beginnings([table.column(name) for name in key])
+    keys = list(zip(*(python_values(table.column(name).take(places)) for name in key), strict=True))
+    return table, keys, [*places, table.num_rows]
 
 
-def _same(key: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Whether two keys are one group: not a number is a group of its own."""
-    return key == other or all(a == b or (a != a and b != b) for a, b in zip(key, other, strict=True))
+def _beginnings(columns: Sequence[pa.ChunkedArray]) -> list[int]:
+    """Return the places at which a key differs from the one before it, and 0. O(n), by column unless a column is nested
+    or of floats.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    differs = np.ones(len(columns[0]), bool)
+    differs[1:] = False
+    for column in columns:
+        if pa.types.is_nested(column.type) or pa.types.is_floating(column.type):
+            pairs = pairwise(python_values(column))
+            differs[1:] |= np.array([not _same(*pair) for pair in pairs], bool)
+            continue
+        here, before = column.slice(1), column.slice(0, len(column) - 1)
+        changes = pc.fill_null(pc.not_equal(here, before), False)
+        if column.null_count:
+            changes = pc.or_(changes, pc.not_equal(pc.is_null(here), pc.is_null(before)))
+        differs[1:] |= changes.to_numpy()
+    places: list[int] = np.flatnonzero(differs).tolist()
+    return places
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Whether two values are one group: not a number is a group of its own."""
+    return bool(value == other) or (value != value and other != other)
 
 
 def _order(table: pa.Table, key: Sequence[str]) -> Any:
@@ -409,22 +431,47 @@ def python_values(column: pa.ChunkedArray) -> list[Any]:
         moments = column.to_numpy().tolist()
         if {*map(type, moments)} == {datetime}:  # numpy returns times outside of datetime's range as integers
             zone = column[0].as_py().tzinfo
+            if str(zone) == "UTC":
+                import pandas as pd
+
+                return list(pd.DatetimeIndex(column.to_numpy()).tz_localize(zone).to_pydatetime())
             return moments if zone is None else [zone.fromutc(moment.replace(tzinfo=zone)) for moment in moments]
     return list(column.to_pylist())
 
 
 def _rows(table: pa.Table) -> list[Any]:
     """Return the rows of a table as Spark's Rows."""
+    names = table.column_names
+    values = zip(*map(python_values, table.columns), strict=True)
+    return list(map(partial(tuple.__new__, _row_class(tuple(names))), values))
+
+
+@lru_cache(maxsize=64)
+def _row_class(names: tuple[str, ...]) -> Any:
+    """Return Spark's Row with these fields: equal to a Row, and pickled and shown as one; reading a field searches no
+    names.
+    """
     from pyspark.sql import Row
 
-    names, new = table.column_names, tuple.__new__
+    read = tuple.__getitem__
+    # of two fields of a name the first is read
+    places = {name: place for place, name in reversed([*enumerate(names)])}
 
-    def whole(values: tuple[Any, ...]) -> Any:
-        row = new(Row, values)
-        row.__fields__ = names
-        return row
+    def of_name(row: Any, item: Any) -> Any:
+        if type(item) is str and item in places:
+            return read(row, places[item])
+        return Row.__getitem__(row, item)
 
-    return list(map(whole, zip(*(python_values(table.column(name)) for name in names), strict=True)))
+    fields = {
+        name: property(partial(_read, place))
+        for name, place in places.items()
+        if not name.startswith("__") and not hasattr(Row, name)
+    }
+    return type("Row", (Row,), {**fields, "__module__": Row.__module__, "__fields__": [*names], "__getitem__": of_name})
+
+
+def _read(place: int, row: Any) -> Any:
+    return tuple.__getitem__(row, place)
 
 
 def _to_arrow(rows: list[Any], output: pa.Schema) -> pa.Table:

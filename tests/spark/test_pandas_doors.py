@@ -100,6 +100,10 @@ def beside(
     finally:
         spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
     given = answers(ours, tmp_path / "ours", batches)
+    # Behind the input Spark makes a batch for the watermark even for a class without timers; it has no rows.
+    expected, given = (
+        {number: rows for number, rows in each.items() if rows or number < batches} for each in (expected, given)
+    )
     compared = range(batches) if for_ever else sorted(expected)
     differing = {
         number: (
