@@ -72,6 +72,9 @@ def run(folder: Path, keys: int, shards: int) -> bool:
         print(f"    {sentence}")
     few = min(keys, ROWS)
     write(1, spark.range(0, keys, max(1, keys // few)).limit(few))
+    # Spark reads the folder of its file sink by the log of the batches, and batch 0 is the move
+    (folder / "out" / "_spark_metadata").mkdir(parents=True)
+    (folder / "out" / "_spark_metadata" / "0").write_text("v1")
     timed("our query's next batch", lambda: run_to_end(results, folder / "new", "parquet", "append"))
     answers = spark.read.parquet(str(folder / "out")).select("n", "mean", f.substring("k", 6, 20).alias("id"))
     right = answers.where((f.col("n") == 2) & (f.col("mean") == f.col("id") / 4)).count()

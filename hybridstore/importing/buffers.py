@@ -30,6 +30,9 @@ _NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "float", "double")
 # What Spark has kept came before all that comes, so that it stays the first value, and the next one is the last.
 _BEFORE_ALL: Final = 0
 _EMPTY: Final = "boolean"
+# Distinct values, and a sketch of them.
+DISTINCT: Final = "distinct"
+SKETCH: Final = "sketch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,10 @@ def _sets(part: Part, columns: list[list[Any]]) -> list[Any]:
     return [dict.fromkeys(elements(raw, part.element), 1) for raw in columns[0]]
 
 
+def _sketches(part: Part, columns: list[list[Any]]) -> list[Any]:
+    return [value or b"" for value in columns[0]]
+
+
 _READERS: Final[dict[str, Callable[[Part, list[list[Any]]], list[Any]]]] = {
     "count": _counts,
     "sum": _sums,
@@ -132,6 +139,9 @@ _READERS: Final[dict[str, Callable[[Part, list[list[Any]]], list[Any]]]] = {
     "last": _firsts,
     "collect": _lists,
     "collect_set": _sets,
+    # of a DataFrame only: Spark's sketches are others
+    DISTINCT: _sets,
+    SKETCH: _sketches,
 }
 # How an element of Spark's binary array is packed.
 _PACKED: Final = {
@@ -147,12 +157,14 @@ _WORD: Final = struct.Struct("<q")
 _TEXTS: Final = ("string", "binary")
 
 
-def elements(raw: bytes | None, kind: str) -> list[Any]:
+def elements(raw: bytes | list[Any] | None, kind: str) -> list[Any]:
     """Return the elements of Spark's binary form of an array (`UnsafeArrayData`): the count, a bit for each null, and
-    the elements; text has its place and length there, and lies behind them.
+    the elements; text has its place and length there, and lies behind them. A list is returned without its nulls.
     """
     if not raw:
         return []
+    if isinstance(raw, list):
+        return [value for value in raw if value is not None]
     (count,) = _WORD.unpack_from(raw)
     at = 8 + (count + 63) // 64 * 8
     if kind in _TEXTS:

@@ -3,37 +3,56 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from recovery.layout import LOG, shard_folder
 
-from ..aggregation import Forever, HoppingWindows, TumblingWindows
+from ..aggregation import Aggregator, Forever, SessionWindows, SlidingWindows
 from ..spark.arrow_schema import arrow_schema
-from ..spark.connect import is_client, run_near_location
+from ..spark.connect import run_near_location
 from ..spark.location import Location
 from ..spark.operator import Applied, to_shards, with_shards
 from ..spark.program import TopologyProgram
 from ..spark.query_log import BatchTime
 from ..spark.session import prepare
+from ..spark.shard_rows import metrics
 from ..spark.steps import stepped
 from ..spark.ticks import with_every_shard
+from ..topology.plan import END as WINDOW_END
 from ..topology.plan import START as WINDOW_START
-from .buffers import Part
-from .door import applied_to, check_location, load_state, new_query_id, quiet
+from ..topology.plan import Plan
+from .buffers import DISTINCT, SKETCH, Part
+from .door import applied_to, check_location, finish, first_offsets, load_state, new_query_id, quiet
 from .first_batch import OnStep, first_batch, in_tasks, now_ms, watched
-from .loading import START, Aggregates
+from .loading import END, START, STORE, Aggregates, Stored
 from .moves import Move
-from .query_files import Standing, begin_behind, unread
+from .query_files import Standing, unread, with_ticks
 from .report import ImportRefusedError, ImportReport
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-# Aggregates whose results are all that they keep.
-_WHOLE: Final = ("count", "sum", "min", "max")
+# Kinds of stores of `process` that can begin with rows; a window store has times.
+_TIMED: Final = "window"
+_STORES: Final = ("key_value", _TIMED)
+# What the column of an aggregate has, by the aggregator's name: all that it keeps.
+_FORMS: Final = {
+    "count": "a number",
+    "sum": "a number",
+    "min": "a value",
+    "max": "a value",
+    "mean": "struct<sum, count>",
+    "variance": "struct<count, mean, m2>",
+    "first": "a value",
+    "last": "a value",
+    "collect": "array",
+    "collect_set": "array",
+    DISTINCT: "array",
+    SKETCH: "binary",
+}
 
 
 def backfill(
@@ -70,6 +89,8 @@ def backfill(
     >>> query.awaitTermination()
     1 [Row(user='ann', n=3)]
     """
+    from pyspark.sql import Observation
+
     started = time.perf_counter()
     known = applied_to(results)
     operator, program = known.operator, known.operator.program
@@ -81,7 +102,8 @@ def backfill(
     times = BatchTime(0, now_ms())
     name = run_near_location(session, partial(new_query_id, operator.location))
     function = first_batch(operator, program, where, operator.output, name, times)
-    sharded = with_shards(rows, known.columns, program, operator.shards)
+    seen = Observation()
+    sharded = with_shards(rows.observe(seen, *_numbers(known, where)), known.columns, program, operator.shards)
     filled = in_tasks(to_shards(with_every_shard(sharded, operator.shards), operator), function, known.output)
     with watched(operator, filled, progress or quiet):
         if write is None:
@@ -93,7 +115,15 @@ def backfill(
             f"{where}: found shards that were not written, expected all {operator.shards} (`write` must write the "
             "whole DataFrame; call it again)"
         )
-    return _begun(results, known, where, rows.count(), _watermark(rows, known, where), sources, started, times)
+    numbers = seen.get
+    if numbers["records"] != run_near_location(session, partial(_rows_of, operator.location, operator.name)):
+        # of several actions of `write` the first one has read only a part
+        numbers = rows.agg(*_numbers(known, where)).collect()[0].asDict()
+    watermark_ms = 0
+    if known.watermark is not None and numbers["greatest"] is not None:
+        # as Spark's
+        watermark_ms = max(0, numbers["greatest"] - known.watermark[1])
+    return _begun(results, known, where, numbers["records"], watermark_ms, sources, started, times)
 
 
 def initial_state(
@@ -101,8 +131,13 @@ def initial_state(
 ) -> ImportReport:
     """Let rows of results be the state with which a topology begins: in every shard, before the first batch.
 
-    frame    a batch DataFrame with the key columns, `window_start` if the topology has windows, and a column for each
-             aggregate: `Count`, `Sum`, `Min` and `Max`, whose results are all that they keep
+    frame    a batch DataFrame with the key columns, `window_start` if the topology has windows (and `window_end`, the
+             last record's time, of sessions), and a column for each aggregate that has all that it keeps: the result of
+             `Count`, `Sum`, `Min`, `Max`, `First`, `Last`; a struct of sum and count of `Mean`; of count, mean and sum
+             of squared differences from the mean of `Variance`; an array of the values of `Collect`, `CollectSet` and
+             `CountDistinct`; the sketch of `CountDistinct(approximate=True)`. Of `process` a mapping of its key-value
+             and window stores: {store: DataFrame} with the key columns of the stream, `value`, `time` if the store has
+             one, and `key` if the store's key is not the stream's
     results, sources, progress  as in `backfill`
 
     A processor takes its initial state as in Spark: `hsp.transform_with_state(..., initialState=)`. With
@@ -164,50 +199,127 @@ def _states(frame: Any, known: Applied, where: str) -> Move:
 
     program = known.operator.program
     plan = program.plan if isinstance(program, TopologyProgram) else None
+    if plan is not None and plan.custom is not None:
+        return _stored(frame, known, plan, where)
     if plan is None or plan.aggregates is None or plan.suppression is not None:
         raise ImportRefusedError(
-            f"{where}: found no aggregates, expected a topology of aggregates without suppress(...)"
+            f"{where}: found no aggregates, expected a topology of aggregates without suppress(...), or of process"
         )
-    if not isinstance(plan.windows, Forever | TumblingWindows | HoppingWindows):
-        raise ImportRefusedError(f"{where}: found {plan.windows!r}, expected tumbling or hopping windows, or none")
+    if isinstance(plan.windows, SlidingWindows):
+        raise ImportRefusedError(
+            f"{where}: found {plan.windows!r}, expected tumbling, hopping or session windows, or none"
+        )
     names = plan.aggregates.names
-    for name, part in zip(names, plan.aggregates.parts, strict=True):
-        if part.name not in _WHOLE:
-            raise ImportRefusedError(
-                f"{where}: aggregate {name!r}: found {part!r}, whose result is not all that it keeps, expected one of "
-                f"{', '.join(_WHOLE)} (a backfill takes any)"
-            )
-    starts = [] if isinstance(plan.windows, Forever) else [WINDOW_START]
-    missing = [name for name in (*plan.key, *starts, *names) if name not in frame.columns]
+    bounds = {} if isinstance(plan.windows, Forever) else {WINDOW_START: START}
+    if isinstance(plan.windows, SessionWindows):
+        bounds[WINDOW_END] = END
+    _check_columns(frame, [*plan.key, *bounds, *names], where)
+    times = [_millis(frame, name).alias(column) for name, column in bounds.items()]
+    keys = [f.col(f"`{name}`") for name in plan.key]
+    columns: list[Column] = []
+    parts: list[Part] = []
+    for name, aggregator in zip(names, plan.aggregates.parts, strict=True):
+        part, values = _part(frame, name, aggregator, len(columns), where)
+        parts.append(part)
+        columns += values
+    buffers = [f"v{place}" for place in range(len(columns))]
+    assert isinstance(program, TopologyProgram)
+    loader = Aggregates(plan, program.clocked, parts, buffers)
+    return Move(
+        frame.select(*keys, *times, *(column.alias(name) for column, name in zip(columns, buffers, strict=True))),
+        loader,
+    )
+
+
+def _check_columns(frame: Any, names: Sequence[str], where: str) -> None:
+    missing = [name for name in names if name not in frame.columns]
     if missing:
         raise ImportRefusedError(f"{where}: column {missing[0]!r} is missing: found {', '.join(frame.columns)}")
-    times = [
-        f.unix_millis(f.col(name)).alias(START)
-        if frame.schema[name].dataType.typeName() == "timestamp"
-        else f.col(name).cast("bigint").alias(START)
-        for name in starts
-    ]
-    keys = [f.col(f"`{name}`") for name in plan.key]
-    columns = [f.col(f"`{name}`").alias(f"v{place}") for place, name in enumerate(names)]
-    parts = [Part(part.name, place, 1) for place, part in enumerate(plan.aggregates.parts)]
-    assert isinstance(program, TopologyProgram)
-    loader = Aggregates(plan, program.clocked, parts, [f"v{place}" for place in range(len(names))])
-    return Move(frame.select(*keys, *times, *columns), loader)
 
 
-def _watermark(rows: DataFrame, known: Applied, where: str) -> int:
-    """Return the watermark (ms) behind rows: as Spark's, their greatest time less the delay. One pass over the rows."""
+def _millis(frame: DataFrame, name: str) -> Column:
+    """Return a column of times as ms."""
     from pyspark.sql import functions as f
 
-    if known.watermark is None:
-        if known.operator.time == "watermark":
+    column = f.col(f"`{name}`")
+    return f.unix_millis(column) if frame.schema[name].dataType.typeName() == "timestamp" else column.cast("bigint")
+
+
+def _part(frame: DataFrame, name: str, aggregator: Aggregator, at: int, where: str) -> tuple[Part, list[Column]]:
+    """Return how an aggregate begins with a column, and the columns in which the loader gets its fields, the first at
+    `at`. Raises ImportRefusedError.
+    """
+    from pyspark.sql import functions as f
+
+    described = aggregator.describe()
+    kind = aggregator.name
+    if kind == "count_distinct":
+        kind = SKETCH if "hll" in described else DISTINCT
+    if kind not in _FORMS:
+        raise ImportRefusedError(
+            f"{where}: aggregate {name!r}: found {aggregator!r}, expected one of {', '.join(_FORMS)} (a backfill takes "
+            "any)"
+        )
+    column, given = f.col(f"`{name}`"), frame.schema[name].dataType
+    form, text = _FORMS[kind], given.simpleString()
+    if (form.startswith("struct") and len(getattr(given, "names", ())) != form.count(",") + 1) or (
+        form in ("array", "binary") and given.typeName() != form
+    ):
+        raise ImportRefusedError(f"{where}: aggregate {name!r}: found {text}, expected {form} (all that it keeps)")
+    columns = [column]
+    if form.startswith("struct"):
+        columns = [column.getField(field) for field in given.names]  # type: ignore[attr-defined]
+    elif kind in ("first", "last"):
+        columns.append(column.isNotNull())
+    return Part(kind, at, len(columns)), columns
+
+
+def _stored(frames: Any, known: Applied, plan: Plan, where: str) -> Move:
+    """Return the rows of the stores of `process`. Raises ImportRefusedError."""
+    from pyspark.sql import functions as f
+
+    custom, program = plan.custom, known.operator.program
+    assert custom is not None
+    assert isinstance(program, TopologyProgram)
+    if not isinstance(frames, Mapping) or not frames:
+        raise ImportRefusedError(
+            f"{where}: found {type(frames).__name__}, expected a mapping of the stores of process: {{store: DataFrame}}"
+        )
+    parts = []
+    for number, (name, frame) in enumerate(frames.items()):
+        declared = custom.stores.get(name)
+        if declared is None or declared.kind not in _STORES:
             raise ImportRefusedError(
-                f"{where}: found a watermark that a map hides, expected withWatermark on the input of apply"
+                f"{where}: store {name!r}: found {declared or 'no such store'}, expected one of "
+                f"{', '.join(map(repr, custom.stores.values()))}, a key-value or a window store"
             )
-        return 0
-    column, delay_ms = known.watermark
-    greatest = rows.agg(f.max(f.unix_millis(f.col(f"`{column}`")))).collect()[0][0]
-    return 0 if greatest is None else max(0, greatest - delay_ms)
+        timed = declared.kind == _TIMED or declared.parameters.get("ttl_ms") is not None
+        _check_columns(frame, [*plan.key, "value", *(["time"] if timed else [])], f"{where}: store {name!r}")
+        columns = [f.col(f"`{key}`") for key in plan.key]
+        columns += [f.lit(name).alias(STORE), f.col("value").alias(f"s{number}")]
+        if "key" in frame.columns and "key" not in plan.key:
+            columns.append(f.col("key").alias(f"m{number}"))
+        columns.append((_millis(frame, "time") if timed else f.lit(None).cast("bigint")).alias(START))
+        parts.append(frame.select(*columns))
+    rows = reduce(lambda all_, each: all_.unionByName(each, allowMissingColumns=True), parts)
+    return Move(rows, Stored(plan, program.clocked, list(frames)))
+
+
+def _numbers(known: Applied, where: str) -> list[Column]:
+    """Return what Spark counts of a history: its rows, and their greatest time (ms; null without a watermark)."""
+    from pyspark.sql import functions as f
+
+    if known.watermark is None and known.operator.time == "watermark":
+        raise ImportRefusedError(
+            f"{where}: found a watermark that a map hides, expected withWatermark on the input of apply"
+        )
+    greatest = f.lit(None) if known.watermark is None else f.unix_millis(f.col(f"`{known.watermark[0]}`"))
+    return [f.count(f.lit(1)).alias("records"), f.max(greatest).alias("greatest")]
+
+
+def _rows_of(location: Location, operator: str) -> int:
+    """Return how many rows the shards have taken in the last batch."""
+    return sum(row["rows"] or 0 for row in metrics(location, operator))
 
 
 def _is_whole(location: Location, operator: str, shards: int) -> bool:
@@ -227,19 +339,10 @@ def _begun(
 ) -> ImportReport:
     """Write the files by which the query begins with batch 1, and return the report."""
     operator = known.operator
-    of_user = (1 if sources is None else sources) if is_client(results.sparkSession) else _sources(results, known)
-    standing = Standing(-1, times, watermark_ms, unread(of_user))
-    run_near_location(results.sparkSession, partial(_finish, operator.location, standing, known.ticks))
+    offsets = first_offsets(results, [known], 1 if sources is None else sources, where)
+    lines = with_ticks(unread(offsets.count(None)), offsets)
+    run_near_location(
+        results.sparkSession, partial(finish, operator.location, Standing(-1, times, watermark_ms, lines), None)
+    )
     spent_ms = (time.perf_counter() - started) * 1000
     return ImportReport(where, operator.name, operator.location.checkpoint, operator.shards, records, -1, spent_ms)
-
-
-def _sources(results: DataFrame, known: Applied) -> int:
-    """Return how many sources a streaming DataFrame has, without ticks, which are the last."""
-    leaves = results._jdf.queryExecution().analyzed().collectLeaves()
-    streams = sum(bool(leaves.apply(place).isStreaming()) for place in range(leaves.size()))
-    return streams - (known.ticks is not None)
-
-
-def _finish(new: Location, standing: Standing, ticks: dict[str, int] | None) -> None:
-    begin_behind(new.query(), standing, ticks, None)

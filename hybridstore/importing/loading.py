@@ -26,6 +26,7 @@ from ..topology.duplicates import SEEN
 from ..topology.plan import Plan
 from ..topology.shard_run import ShardRun
 from ..topology.times import arrow_list, same
+from .arrow_values import listed
 from .buffers import Part
 from .report import ImportRefusedError
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # Columns of the rows besides those of the key: times in ms.
 START: Final = "__start"
 END: Final = "__end"
+# The store of a row, of the stores of `process`.
+STORE: Final = "__store"
 # What a task gives back, a row for each shard.
 DONE: Final = "shard int, records bigint"
 
@@ -191,3 +194,31 @@ class Seen:
         now = batch.watermark_ms
         run.logic.process_batch(Records([], [], [], same), Watermark(now, now) if self.clocked else None)
         return len(keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Rows of the stores of `process`: s<n> is the value of the n-th store, m<n> its key if it is not the stream's."""
+
+    plan: Plan
+    clocked: bool
+    names: Sequence[str]
+
+    def load(self, group: StoreGroup, table: pa.Table, batch: Batch) -> int:
+        """See `Loader`."""
+        import pyarrow.compute as pc
+
+        run = ShardRun(self.plan, group, clocked=self.clocked, where="the state of a shard")
+        assert isinstance(run.logic, CustomLogic)
+        for number, name in enumerate(self.names):
+            rows = table.filter(pc.equal(table.column(STORE), name))
+            if not rows.num_rows:
+                continue
+            keys = _keys(self.plan, rows)
+            if f"m{number}" in table.column_names:
+                keys = listed(rows.column(f"m{number}"))
+            times = [] if rows.column(START).null_count else [arrow_list(rows.column(START))]
+            run.logic.stores[name].put_columns(keys, listed(rows.column(f"s{number}")), *times)
+        now = batch.watermark_ms
+        run.logic.process_batch(Records([], [], [], same), Watermark(now, now) if self.clocked else None)
+        return int(table.num_rows)

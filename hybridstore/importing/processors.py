@@ -18,6 +18,7 @@ from ..spark.grouping_keys import GroupingKeys
 from ..spark.processor_state import Handle, ListVariable, MapVariable, ValueVariable, Variable
 from ..spark.stateful_processor import INITIAL, ProcessorProgram, python_values
 from ..state.group import StoreGroup
+from .arrow_values import listed, tuple_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,38 +48,6 @@ def _texts(handle: Handle, key: Sequence[str], table: pa.Table) -> list[str]:
     """Return the grouping keys of the rows in the stored form. O(rows)."""
     columns = [python_values(table.column(name)) for name in key]
     return list(map(handle.keys.stored, zip(*columns, strict=True))) if columns else ["[]"] * table.num_rows
-
-
-def _listed(column: pa.ChunkedArray) -> list[Any]:
-    """Return a column as Python values, with maps as dicts, as processors give them. O(values)."""
-    values: list[Any] = column.to_pylist()
-    # Arrow lists a map as pairs
-    return [_with_maps(value, column.type) for value in values] if _has_map(column.type) else values
-
-
-def _has_map(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return pa.types.is_map(kind) or any(_has_map(kind.field(place).type) for place in range(kind.num_fields))
-
-
-def _with_maps(value: Any, kind: pa.DataType) -> Any:
-    import pyarrow as pa
-
-    if value is None:
-        return None
-    if pa.types.is_map(kind):
-        pairs = ((_with_maps(key, kind.key_type), _with_maps(part, kind.item_type)) for key, part in value)
-        return {_tuple(key) if isinstance(key, dict) else key: part for key, part in pairs}
-    if pa.types.is_struct(kind):
-        return {field.name: _with_maps(value[field.name], field.type) for field in kind}
-    if pa.types.is_list(kind):
-        return [_with_maps(part, kind.value_type) for part in value]
-    return value
-
-
-def _tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +84,22 @@ def _fill(variable: Variable, texts: list[str], rows: pa.Table, number: int) -> 
     variable computes this time.
     """
     ttl_ms, before = variable._ttl_ms or 0, variable.now
-    values = _listed(rows.column(f"s{number}"))
+    values = listed(rows.column(f"s{number}"))
     expiries = rows.column(EXPIRY).to_pylist()
-    keys = _listed(rows.column(f"m{number}")) if isinstance(variable, MapVariable) else [None] * len(values)
+    keys = listed(rows.column(f"m{number}")) if isinstance(variable, MapVariable) else [None] * len(values)
     for text, value, expiry, key in zip(texts, values, expiries, keys, strict=True):
         variable.key = text
         if isinstance(variable, ListVariable):
             for element in value:
                 timed = element.get("ttlExpirationMs") if element.keys() == {"value", "ttlExpirationMs"} else None
                 variable.now = before if timed is None else timed - ttl_ms
-                variable.appendValue(_tuple(element if timed is None else element["value"]))
+                variable.appendValue(tuple_of(element if timed is None else element["value"]))
             continue
         variable.now = before if expiry is None else expiry - ttl_ms
         if isinstance(variable, MapVariable):
-            variable.updateValue(_tuple(key), _tuple(value))
+            variable.updateValue(tuple_of(key), tuple_of(value))
         elif isinstance(variable, ValueVariable):
-            variable.update(_tuple(value))
+            variable.update(tuple_of(value))
     variable.now = before
 
 
@@ -146,11 +115,11 @@ class Groups:
         handle = Handle(group, keys=GroupingKeys(program.key_columns))
         variable = handle.getValueState(STATE, program.state)
         handle.begin(batch.timestamp_ms)
-        values, expiries = _listed(table.column("s0")), table.column(EXPIRY).to_pylist()
+        values, expiries = listed(table.column("s0")), table.column(EXPIRY).to_pylist()
         for text, value, expiry in zip(_texts(handle, program.key, table), values, expiries, strict=True):
             handle.select_stored(text)
             if value is not None:
-                variable.update(_tuple(value))
+                variable.update(tuple_of(value))
             if expiry is not None and expiry != _NO_TIMEOUT:
                 handle.registerTimer(expiry)
         handle.flush()

@@ -22,7 +22,9 @@ from ..spark.location import METADATA
 from ..spark.query_log import BatchTime, batch_time, committed, next_watermark, planned
 from .report import ImportRefusedError
 
+# Of files of offsets: a line for each source in the order of the plan, or a line NAME:OFFSET for each.
 _VERSION: Final = "v1"
+_NAMED: Final = "v2"
 _OFFSETS: Final = "offsets/0"
 # What Spark writes for a source without an offset yet.
 _NO_OFFSET: Final = "-"
@@ -34,7 +36,8 @@ _POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 class Standing:
     """Where a query stands behind a batch: its times, the watermark of the next batch (ms), and a line for each source.
 
-    `settings` are those that the query has pinned.
+    `settings` are those that the query has pinned. `named`: the lines begin with the names of the sources
+    (`DataStreamReader.name`).
     """
 
     batch: int
@@ -42,16 +45,17 @@ class Standing:
     next_watermark_ms: int
     sources: list[str]
     settings: dict[str, str] = field(default_factory=dict)
+    named: bool = False
 
     def plain(self) -> list[Any]:
         """Return the fields as JSON has them."""
-        return [self.batch, list(self.times), self.next_watermark_ms, self.sources, self.settings]
+        return [self.batch, list(self.times), self.next_watermark_ms, self.sources, self.settings, self.named]
 
     @classmethod
     def of(cls, plain: Sequence[Any]) -> Standing:
         """Return the standing of what `plain` has returned."""
-        batch, times, next_watermark_ms, sources, settings = plain
-        return cls(batch, BatchTime(*times), next_watermark_ms, sources, settings)
+        batch, times, *others = plain
+        return cls(batch, BatchTime(*times), *others)
 
 
 def standing_of(checkpoint: Storage) -> Standing:
@@ -63,15 +67,15 @@ def standing_of(checkpoint: Storage) -> Standing:
         )
     name = f"offsets/{batch}"
     version, *lines = checkpoint.get(name).decode().splitlines()
-    if version != _VERSION:
+    if version not in (_VERSION, _NAMED):
         raise ImportRefusedError(
-            f"{checkpoint.url}/{name}: found version {version!r} (sources with names), expected {_VERSION!r}: state of "
-            "such a query cannot be moved"
+            f"{checkpoint.url}/{name}: found version {version!r}, expected {_VERSION!r} or {_NAMED!r}, as pyspark "
+            "writes them up to 4.3: state of such a query cannot be moved"
         )
     times = batch_time(checkpoint, batch)
     conf = json.loads(lines[0]).get("conf", {})
     settings = {name: conf[name] for name in (_POLICY,) if name in conf}
-    return Standing(batch, times, next_watermark(checkpoint), lines[1:], settings)
+    return Standing(batch, times, next_watermark(checkpoint), lines[1:], settings, version == _NAMED)
 
 
 def check_new(checkpoint: Storage, *, begun: bool = False) -> None:
@@ -91,11 +95,11 @@ def query_id(checkpoint: Storage) -> str:
     return str(json.loads(checkpoint.get(METADATA))["id"])
 
 
-def begin_behind(checkpoint: Storage, standing: Standing, ticks: dict[str, int] | None, old: Storage | None) -> None:
+def begin_behind(checkpoint: Storage, standing: Standing, old: Storage | None) -> None:
     """Write the files by which a query at `checkpoint` begins with batch 1, `commits/0` last.
 
-    ticks  the first offset of ticks, which are the last source; None without ticks
-    old    the location whose notes of sources are copied
+    standing  where the query begins, with a line for each of its sources, ticks included
+    old       the location whose notes of sources are copied
     """
     if old is not None:
         for name in old.list("sources/"):
@@ -103,13 +107,13 @@ def begin_behind(checkpoint: Storage, standing: Standing, ticks: dict[str, int] 
                 checkpoint.create(name, old.get(name))
     # of a query that has failed in batch 0, with Spark's checksum
     checkpoint.delete([_OFFSETS, "offsets/.0.crc"])
-    lines = [*standing.sources, *([] if ticks is None else [json.dumps(ticks)])]
+    version = _NAMED if standing.named else _VERSION
     entry: dict[str, Any] = {
         "batchWatermarkMs": standing.times.watermark_ms,
         "batchTimestampMs": standing.times.timestamp_ms,
         "conf": standing.settings,
     }
-    checkpoint.create(_OFFSETS, "\n".join([_VERSION, json.dumps(entry), *lines]).encode())
+    checkpoint.create(_OFFSETS, "\n".join([version, json.dumps(entry), *standing.sources]).encode())
     done = {"nextBatchWatermarkMs": standing.next_watermark_ms}
     checkpoint.create("commits/0", "\n".join([_VERSION, json.dumps(done)]).encode())
 
@@ -117,3 +121,9 @@ def begin_behind(checkpoint: Storage, standing: Standing, ticks: dict[str, int] 
 def unread(sources: int) -> list[str]:
     """Return the lines of so many sources of which nothing was read."""
     return [_NO_OFFSET] * sources
+
+
+def with_ticks(lines: Sequence[str], ticks: Sequence[dict[str, int] | None]) -> list[str]:
+    """Return a line for each source of a query: the next of `lines` for None, and the first offset of ticks."""
+    following = iter(lines)
+    return [next(following) if offset is None else json.dumps(offset) for offset in ticks]

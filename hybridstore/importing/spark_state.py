@@ -7,6 +7,7 @@ format("statestore")       the records of an operator as of the newest committed
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -78,26 +79,27 @@ def operators_of(session: SparkSession, checkpoint: str) -> list[SparkOperator]:
     return list(known.values())
 
 
-def chosen(operators: list[SparkOperator], number: int | None, checkpoint: str) -> SparkOperator:
-    """Return the operator to be moved. Raises ImportRefusedError for a query of several operators, whose others would
-    lose their state, for an absent number, and for an operator that cannot be moved.
+def chosen(operators: list[SparkOperator], asked: Sequence[int] | int | None, checkpoint: str) -> list[SparkOperator]:
+    """Return the operators to be moved, by their numbers; None: the only one. Raises ImportRefusedError for an operator
+    that is not asked for, which would lose its state, for an absent number, and for an operator that cannot be moved.
     """
     names = "; ".join(map(str, operators)) or "none"
-    if len(operators) > 1:
-        raise ImportRefusedError(
-            f"{checkpoint}: found {len(operators)} stateful operators ({names}), expected one (a query can be moved "
-            "with the state of one only)"
-        )
     known = {operator.number: operator for operator in operators}
-    if not known or (number is not None and number not in known):
-        raise ImportRefusedError(f"{checkpoint}: operator {number}: found {names}, expected a stateful operator")
-    operator = operators[0] if number is None else known[number]
-    if not operator.kind:
+    numbers = [asked] if isinstance(asked, int) else list(known) if asked is None else list(asked)
+    if len(known) > 1 and (asked is None or set(numbers) < set(known)):
         raise ImportRefusedError(
-            f"{checkpoint}: found {operator}, expected one of {', '.join(dict.fromkeys(_KINDS.values()))} (begin "
-            "without its state)"
+            f"{checkpoint}: found {len(operators)} stateful operators ({names}), expected results for each of them "
+            "(import_spark(location, {number: results, ...}, query=...))"
         )
-    return operator
+    for number in numbers or [0]:
+        if number not in known:
+            raise ImportRefusedError(f"{checkpoint}: operator {number}: found {names}, expected a stateful operator")
+        if not known[number].kind:
+            raise ImportRefusedError(
+                f"{checkpoint}: found {known[number]}, expected one of {', '.join(dict.fromkeys(_KINDS.values()))} "
+                "(begin without its state)"
+            )
+    return [known[number] for number in numbers]
 
 
 class StateFrame(NamedTuple):

@@ -28,6 +28,7 @@ if _typing.TYPE_CHECKING:
     from .heartbeat import with_heartbeats as with_heartbeats
     from .heartbeat import without_heartbeats as without_heartbeats
     from .listener import metrics_listener as metrics_listener
+    from .observing import observed as observed
     from .operator import apply_program as apply_program
     from .session import configure as configure
     from .shard.provider import ShardMetrics as ShardMetrics
@@ -46,6 +47,7 @@ __getattr__, __dir__, __all__ = _lazy(
         ".group_state": "apply_in_pandas_with_state",
         ".heartbeat": "heartbeat_keys with_heartbeats without_heartbeats",
         ".listener": "metrics_listener",
+        ".observing": "observed",
         ".operator": "apply_program",
         ".session": "configure",
         ".shard.provider": "ShardMetrics StateStore StateStoreProvider",

@@ -165,11 +165,12 @@ def apply_program(
         slots=min(tasks or number, possible or tasks or number),
         memory_limit=memory_limit or share_of_overhead(session.conf.get),
     )
-    results = to_shards(sharded, launched).mapInArrow(carried(ShardFunction(launched)), wanted)
+    lying = to_shards(sharded, launched)
+    results = lying.mapInArrow(carried(ShardFunction(launched)), wanted)
     ticks = ({"watermark_ms": 0} | ({"clock_ms": 0} if program.tick_ms else {})) if moves or program.tick_ms else None
     late = watermark_column(df)
     delay_ms = 0 if late is None else int(df.schema[late].metadata[DELAY])
-    _applied[results] = Applied(launched, columns, wanted, ticks, None if late is None else (late, delay_ms))
+    remember(results, Applied(launched, columns, wanted, ticks, None if late is None else (late, delay_ms), lying))
     return results
 
 
@@ -177,7 +178,7 @@ def apply_program(
 class Applied:
     """What `apply_program` has made of a DataFrame: the operator as it is sent, the columns that it takes, the columns
     of its results, the first offset of its ticks (None: no ticks), and the column of the input with a watermark and
-    its delay (ms; None: no such column).
+    its delay (ms; None: no such column), and the rows as they lie in the tasks of their shards.
     """
 
     operator: Operator
@@ -185,9 +186,15 @@ class Applied:
     output: Any
     ticks: dict[str, int] | None
     watermark: tuple[str, int] | None
+    lying: DataFrame
 
 
 _applied: WeakKeyDictionary[DataFrame, Applied] = WeakKeyDictionary()
+
+
+def remember(results: DataFrame, known: Applied) -> None:
+    """Let `applied` return what was made of a DataFrame."""
+    _applied[results] = known
 
 
 def applied(results: DataFrame) -> Applied:

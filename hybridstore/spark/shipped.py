@@ -54,6 +54,8 @@ class Operator:
     allow: tuple[str, ...] = ()
     # the schema of the rows, for a shard that is called without rows
     input: pa.Schema | None = None
+    # whether each task gives a row of its numbers behind its results
+    observed: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "program", whole_program(self.program))

@@ -47,6 +47,24 @@ _NAMED: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _registered: WeakSet[SparkSession] = WeakSet()
 
 
+def _first_offset(every_ms: int) -> dict[str, int]:
+    return {_WATERMARK: 0, **({_CLOCK: 0} if every_ms else {})}
+
+
+def tick_offset(leaf: Any) -> dict[str, int] | None:
+    """Return the first offset of a source of a plan of Spark's (a streaming leaf, in the JVM) if it is ticks, else
+    None.
+    """
+    if leaf.getClass().getSimpleName() != "StreamingRelationV2" or leaf.sourceName() != NAME:
+        return None
+    return _first_offset(int(leaf.extraOptions().get("every_ms")))
+
+
+def tick_name(operator: str) -> str:
+    """Return the name of an operator's ticks where sources have names: Spark takes letters, digits and underscores."""
+    return "hybridstore_ticks_" + re.sub(r"\W", lambda match: f"_{ord(match[0]):x}_", operator, flags=re.A)
+
+
 class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Runs on the driver: tells Spark about new ticks, and makes them."""
 
@@ -60,7 +78,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return 0, because a new query has no watermark."""
-        return {_WATERMARK: 0, **({_CLOCK: 0} if self._every_ms else {})}
+        return _first_offset(self._every_ms)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """Return the watermark that the next batch will have, and the clock, rounded down to a multiple of the
@@ -130,10 +148,7 @@ def with_ticks(
     secret = json.dumps(dict(location.options) if is_url(location.checkpoint) else {})
     reader: Any = session.readStream.format(NAME)
     if (session.conf.get(_NAMED, "false") or "").lower() == "true":
-        # Spark takes letters, digits and underscores.
-        reader = reader.name(
-            "hybridstore_ticks_" + re.sub(r"\W", lambda match: f"_{ord(match[0]):x}_", operator, flags=re.A)
-        )
+        reader = reader.name(tick_name(operator))
     reader = reader.option("checkpoint", location.checkpoint).option("shards", shards).option("secret", secret)
     ticks = reader.option("watermark", "true" if watermark else "false").option("every_ms", every_ms).load()
     return _with_nulls(sharded, ticks)

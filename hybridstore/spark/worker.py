@@ -35,6 +35,7 @@ from .shard.provider import StateStoreProvider
 from .shard.shard_id import StateStoreId
 from .sharding import SHARD_COLUMN
 from .shipped import Operator, Shipped
+from .task_numbers import noted, with_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,8 +154,11 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
             tables.append(results)
         # Checkpoints and pruning come last, while Spark reads the rows.
         try:
-            for table in tables:
-                yield from table.to_batches()
+            if operator.observed:
+                yield from with_numbers(tables)
+            else:
+                for table in tables:
+                    yield from table.to_batches()
         finally:
             work.maintain()
 
@@ -280,6 +284,8 @@ class ShardWork:
             info("operator %r, shard %d, batch %d: %s", *where, counted, logger=SPARK)
         if store.loaded.skipped:
             warn("operator %r, shard %d: %s", operator.name, shard, "; ".join(store.loaded.skipped), logger=SPARK)
+        if operator.observed:
+            return noted(results, {"rows": table.num_rows, "rows_out": results.num_rows, **counted})
         return results
 
     def everywhere(self, arrived: list[tuple[int, pa.Table]]) -> list[tuple[int, pa.Table]]:

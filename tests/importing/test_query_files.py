@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,15 @@ import hybridstore as hs
 pytest.importorskip("pyspark")
 
 from changelog.storage import LocalStorage
-from hybridstore.importing.query_files import begin_behind, check_new, query_id, standing_of
+from hybridstore.importing.query_files import begin_behind, check_new, query_id, standing_of, with_ticks
 
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
-def old_query(folder: Path, version: str = "v1") -> LocalStorage:
+def old_query(folder: Path, version: str = "v1", source: str = "") -> LocalStorage:
     """A query that has done batch 3, and begun batch 4."""
     meta = {"batchWatermarkMs": 20_000, "batchTimestampMs": 77, "conf": {POLICY: "max", "other": "1"}}
-    lines = [version, json.dumps(meta), '{"logOffset":3}', "-"]
+    lines = [version, json.dumps(meta), source + '{"logOffset":3}', "-"]
     for name, text in {
         "offsets/3": "\n".join(lines),
         "offsets/4": "\n".join(lines).replace("3", "4"),
@@ -41,11 +42,12 @@ def test_the_new_query_begins_behind_the_newest_committed_batch(tmp_path: Path) 
     assert standing.of(json.loads(json.dumps(standing.plain()))) == standing
     name = query_id(new)
     assert query_id(new) == name
-    begin_behind(new, standing, {"watermark_ms": 20_000}, old)
+    lines = with_ticks(standing.sources, [None, {"watermark_ms": 20_000}, None])
+    begin_behind(new, replace(standing, sources=lines), old)
     version, meta, *sources = new.get("offsets/0").decode().splitlines()
     expected = {"batchWatermarkMs": 20_000, "batchTimestampMs": 77, "conf": {POLICY: "max"}}
     assert (version, json.loads(meta)) == ("v1", expected)
-    assert sources == ['{"logOffset":3}', "-", '{"watermark_ms": 20000}']
+    assert sources == ['{"logOffset":3}', '{"watermark_ms": 20000}', "-"]
     assert new.get("commits/0") == b'v1\n{"nextBatchWatermarkMs": 30000}'
     assert new.list("sources/") == ["sources/0/3"]
 
@@ -56,10 +58,20 @@ def test_a_location_in_which_a_query_has_begun_is_refused(tmp_path: Path) -> Non
 
 
 def test_other_offsets_and_no_batch_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(hs.ImportRefusedError, match=r"offsets/3: found version 'v2' \(sources with names\)"):
-        standing_of(old_query(tmp_path / "named", "v2"))
+    with pytest.raises(hs.ImportRefusedError, match=r"offsets/3: found version 'v3', expected 'v1' or 'v2'"):
+        standing_of(old_query(tmp_path / "named", "v3"))
     with pytest.raises(hs.ImportRefusedError, match=r"found no commits/"):
         standing_of(LocalStorage(tmp_path / "empty"))
+
+
+def test_sources_with_names_keep_them(tmp_path: Path) -> None:
+    old, new = old_query(tmp_path / "old", "v2", "clicks:"), LocalStorage(tmp_path / "new")
+    standing = standing_of(old)
+    assert (standing.named, standing.sources) == (True, ['clicks:{"logOffset":3}', "-"])
+    assert standing.of(json.loads(json.dumps(standing.plain()))) == standing
+    begin_behind(new, standing, old)
+    version, _, *sources = new.get("offsets/0").decode().splitlines()
+    assert (version, sources) == ("v2", ['clicks:{"logOffset":3}', "-"])
 
 
 def test_commits_come_last(tmp_path: Path) -> None:
@@ -70,5 +82,5 @@ def test_commits_come_last(tmp_path: Path) -> None:
             written.append(name)
             return super().create(name, data)
 
-    begin_behind(Watched(tmp_path / "new"), standing_of(old), None, old)
+    begin_behind(Watched(tmp_path / "new"), standing_of(old), old)
     assert written == ["sources/0/3", "offsets/0", "commits/0"]

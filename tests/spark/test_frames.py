@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -24,6 +25,12 @@ HISTORY = [row("a", 1, 5), row("b", 2, 7), row("a", 3, 31), row("c", 4, 33), row
 BEHIND = [[row("a", 5, 35), row("b", 6, 20), row("d", 1, 52)], [row("c", 2, 75), row("a", 1, 74)]]
 MINUTES = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("20 seconds"))
 CLOSED = MINUTES.aggregate(n=hs.Count(), s=hs.Sum("v"), mean=hs.Mean("v"), emit="close")
+
+
+def f() -> Any:
+    from pyspark.sql import functions
+
+    return functions
 
 
 def job(tmp_path: Path, name: str) -> Job:
@@ -95,6 +102,38 @@ def test_a_backfill_may_be_written_by_fewer_tasks_than_there_are_shards(spark: S
         assert rows_of(ours) == [[(key, 1 + (key in before)) for key in keys]]
 
 
+def test_a_backfill_reads_its_history_once(spark: SparkSession, tmp_path: Path) -> None:
+    readings = tmp_path / "readings"
+    readings.mkdir()
+
+    def reading(batches: Any) -> Any:
+        (readings / uuid4().hex).touch()
+        yield from batches
+
+    source = Source(tmp_path / "in", spark)
+    source.add(row("a", 1, 45), row("b", 1, 3))
+    past = Source(tmp_path / "past", spark)
+    past.add(*HISTORY)
+    history = spark.read.schema(SCHEMA).json(str(past.folder)).coalesce(1).mapInArrow(reading, SCHEMA)
+    expected = []
+    for number, partly in enumerate((False, True)):
+        ours = job(tmp_path, f"ours {number}")
+        events = source.stream().withWatermark("t", "10 seconds")
+        results = CLOSED.apply(events, "op", location=str(ours.checkpoint), shards=3, time="watermark")
+
+        def write(df: DataFrame, partly: bool = partly) -> None:
+            if partly:
+                df.limit(1).collect()
+            df.collect()
+
+        assert hs.backfill(history, results, write).records == len(HISTORY)
+        if not partly:
+            assert len(list(readings.iterdir())) == 1
+        ours.run(results)
+        expected.append(rows_of(ours))
+    assert expected[0] == expected[1] != []
+
+
 def test_results_begin_a_topology_in_every_shard(spark: SparkSession, tmp_path: Path) -> None:
     source = Source(tmp_path / "in", spark)
     source.add(row("a", 5, 35), row("b", 6, 21))
@@ -105,7 +144,85 @@ def test_results_begin_a_topology_in_every_shard(spark: SparkSession, tmp_path: 
     with pytest.raises(hs.ImportRefusedError, match="column 'most' is missing"):
         hs.initial_state(before.drop("most"), results)
     assert hs.initial_state(before, results).records == 2
-    ours.run(results)
+    # the file sink's batch 0, which Spark wants to read
+    files = ours.checkpoint.with_name("files")
+    (files / "_spark_metadata").mkdir(parents=True)
+    (files / "_spark_metadata" / "0").write_text("v1")
+    ours.run(results, sink=True)
+    assert spark.read.parquet(str(files)).count() == 2
     source.add(row("c", 2, 80), row("a", 1, 81))
     ours.run(totals.apply(source.stream(), "op", location=str(ours.checkpoint)))
     assert rows_of(ours) == [[("a", 11, 105, 9), ("b", 1, 6, 6)], [("a", 12, 106, 9), ("c", 2, 3, 2)]]
+
+
+def test_each_aggregate_begins_with_all_that_it_keeps(spark: SparkSession, tmp_path: Path) -> None:
+    source = Source(tmp_path / "in", spark)
+    source.add(row("a", 5, 35), row("b", 6, 21))
+    every = hs.stream(key="k", timestamp="t").aggregate(
+        mean=hs.Mean("v"),
+        spread=hs.Variance("v"),
+        first=hs.First("v"),
+        last=hs.Last("v"),
+        values=hs.Collect("v"),
+        distinct=hs.CountDistinct("v"),
+        emit="commit",
+    )
+    ours = job(tmp_path, "ours")
+    results = every.apply(source.stream(), "op", location=str(ours.checkpoint), shards=3)
+    schema = (
+        "k string, mean struct<sum: double, count: long>, spread struct<count: long, mean: double, m2: double>, "
+        "first long, last long, values array<long>, distinct array<long>"
+    )
+    before = spark.createDataFrame(
+        [("a", (3.5, 2), (2, 1.5, 0.5), 1, 2, [1, 2], [1, 2, 5]), ("c", (1.0, 1), (1, 1.0, 0.0), 1, 1, [1], [1])],
+        schema,
+    )
+    wrong = before.withColumn("spread", before["mean"])
+    with pytest.raises(
+        hs.ImportRefusedError, match=r"aggregate 'spread': found struct<.*expected struct<count, mean, m2>"
+    ):
+        hs.initial_state(wrong, results)
+    assert hs.initial_state(before, results).records == 2
+    ours.run(results.withColumn("mean", f().round("mean", 3)).withColumn("spread", f().round("spread", 3)))
+    assert rows_of(ours) == [[("a", 2.833, 2.889, 1, 5, [1, 2, 5], 3), ("b", 6.0, 0.0, 6, 6, [6], 1)]]
+
+
+def test_sessions_begin_with_their_start_and_last_record(spark: SparkSession, tmp_path: Path) -> None:
+    source = Source(tmp_path / "in", spark)
+    source.add(row("a", 5, 12), row("b", 6, 21), row("c", 1, 60))
+    counted = hs.stream(key="k", timestamp="t").windowed_by(hs.SessionWindows("10 seconds"))
+    ours = job(tmp_path, "ours")
+    results = counted.aggregate(n=hs.Count(), emit="commit").apply(
+        source.stream(), "op", location=str(ours.checkpoint), shards=2
+    )
+    begin = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
+    rows = [("a", begin, begin + timedelta(seconds=5), 3), ("b", begin, begin + timedelta(seconds=2), 4)]
+    before = spark.createDataFrame(rows, "k string, window_start timestamp, window_end timestamp, n long")
+    assert hs.initial_state(before, results).records == 2
+    # a session that another one replaces is a row without a result
+    ours.run(results.where("n is not null").select("k", "n"))
+    assert rows_of(ours) == [[("a", 4), ("b", 1), ("c", 1)]]
+
+
+def test_stores_of_process_begin_with_rows(spark: SparkSession, tmp_path: Path) -> None:
+    source = Source(tmp_path / "in", spark)
+    source.add(row("a", 5, 35), row("b", 6, 21))
+
+    def total(given: dict[str, Any], stores: Any) -> list[dict[str, Any]]:
+        totals, recent = stores["totals"], stores["recent"]
+        now = (totals.get(given["k"]) or 0) + given["v"]
+        totals.put(given["k"], now)
+        return [{"k": given["k"], "total": now, "recent": sum(v for _, v in recent.fetch(given["k"]))}]
+
+    stores = [hs.key_value_store("totals"), hs.window_store("recent", retention="1 day")]
+    every = hs.stream(key="k", timestamp="t").process(total, "k string, total long, recent long", stores=stores)
+    ours = job(tmp_path, "ours")
+    results = every.apply(source.stream(), "op", location=str(ours.checkpoint), shards=3)
+    totals = spark.createDataFrame([("a", 100), ("c", 1)], "k string, value long")
+    begin = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
+    recent = spark.createDataFrame([("a", begin, 7), ("b", begin, 8)], "k string, time timestamp, value long")
+    with pytest.raises(hs.ImportRefusedError, match="store 'total': found no such store, expected one of <key_value"):
+        hs.initial_state({"total": totals}, results)
+    assert hs.initial_state({"totals": totals, "recent": recent}, results).records == 4
+    ours.run(results)
+    assert rows_of(ours) == [[("a", 105, 7), ("b", 6, 8)]]

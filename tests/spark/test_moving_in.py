@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 
 from hybridstore import cli
 from hybridstore import spark as hsp
-from tests.tools.spark_jobs import Job, Source, failure, row
+from tests.tools.spark_jobs import SCHEMA, Job, Source, failure, row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,10 +33,13 @@ class Case(NamedTuple):
     """A query of Spark's, and the same of ours at a checkpoint."""
 
     theirs: Callable[[DataFrame], DataFrame]
-    ours: Callable[[DataFrame, str], DataFrame]
+    ours: Callable[[DataFrame, str], DataFrame | tuple[DataFrame, dict[int, DataFrame]]]
+    """Returns what `apply` has; of several operators also what is moved into each."""
     mode: str = "update"
     columns: tuple[str, ...] = ("*",)
     """The columns that are compared."""
+    keys: dict[str, str] | None = None
+    """How our key columns follow from Spark's."""
 
 
 class Moved:
@@ -63,11 +66,21 @@ class Moved:
         shutil.copytree(self.theirs.checkpoint, self.old)
 
     def applied(self) -> DataFrame:
-        return self.case.ours(self.events(), str(self.ours.checkpoint))
+        ours = self.case.ours(self.events(), str(self.ours.checkpoint))
+        assert not isinstance(ours, tuple)
+        return ours
 
-    def move(self) -> hs.ImportReport:
-        self.results = self.applied()
-        return hs.import_spark(self.old, self.results)
+    def move(self) -> list[hs.ImportReport]:
+        ours = self.case.ours(self.events(), str(self.ours.checkpoint))
+        if not isinstance(ours, tuple):
+            self.results = ours
+            return [hs.import_spark(self.old, ours, columns=self.case.keys)]
+        self.results, results = ours
+        with pytest.raises(hs.ImportRefusedError, match=r"expected results for each of them"):
+            hs.import_spark(self.old, {0: results[0]}, query=self.results)
+        with pytest.raises(hs.ImportRefusedError, match=r"query: found 1 sources of ticks, expected 2, of '"):
+            hs.import_spark(self.old, results, query=results[1])
+        return hs.import_spark(self.old, results, query=self.results)
 
     def run_ours(self) -> Rows:
         self.ours.run(self.results.selectExpr(*self.case.columns))
@@ -75,6 +88,7 @@ class Moved:
 
 
 STEPS = (9, 24)
+NAMED = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 def fill(source: Source, r: random.Random, now: int) -> int:
@@ -163,6 +177,79 @@ CASES = {
 }
 
 
+CASES["duplicates for ever"] = Case(
+    lambda events: events.dropDuplicates(["k", "v"]),
+    lambda events, checkpoint: (
+        hs.stream(timestamp="t")
+        .drop_duplicates(["k", "v"], within="36500 days")
+        .apply(events, "op", location=checkpoint, shards=2)
+    ),
+    "append",
+    ("k", "v"),
+)
+CASES["keys that follow from others"] = Case(
+    lambda events: (
+        events.groupBy("k", "v").agg(f().count("*").alias("n")).selectExpr("concat(k, '/', v) name", "v * 2 v", "n")
+    ),
+    lambda events, checkpoint: (
+        hs.stream(key=["name", "twice"], timestamp="t")
+        .aggregate(n=hs.Count(), emit="commit")
+        .apply(events.selectExpr("concat(k, '/', v) name", "v * 2 twice", "t"), "op", location=checkpoint, shards=3)
+    ),
+    keys={"name": "concat(k, '/', v)", "twice": "v * 2"},
+)
+
+
+def side_by_side(events: DataFrame, checkpoint: str) -> tuple[DataFrame, dict[int, DataFrame]]:
+    counted = (
+        hs.stream(key="k", timestamp="t")
+        .windowed_by(hs.TumblingWindows("20 seconds"))
+        .aggregate(n=hs.Count(), emit="close")
+        .apply(events, "counted", location=checkpoint, shards=3, time="watermark")
+    )
+    unique = hs.stream(timestamp="t").drop_duplicates(["k", "v"], within="10 seconds")
+    first = unique.apply(events, "unique", location=checkpoint, shards=2, time="watermark")
+    return counted.selectExpr("k", "n").union(first.selectExpr("k", "v")), {0: counted, 1: first}
+
+
+def behind_each_other(events: DataFrame, checkpoint: str) -> tuple[DataFrame, dict[int, DataFrame]]:
+    counted = (
+        hs.stream(key="k", timestamp="t")
+        .windowed_by(hs.TumblingWindows("5 seconds"))
+        .aggregate(n=hs.Count(), emit="close")
+        .apply(events, "counted", location=checkpoint, shards=2, time="watermark", event_time="at")
+    )
+    summed = (
+        hs.stream(key="k", timestamp="at")
+        .windowed_by(hs.TumblingWindows("20 seconds"))
+        .aggregate(n=hs.Sum("n"), emit="close")
+        .apply(counted, "summed", location=checkpoint, shards=3, time="watermark")
+    )
+    return summed, {0: summed, 1: counted}
+
+
+CASES["two operators side by side"] = Case(
+    lambda events: (
+        events.groupBy(f().window("t", "20 seconds"), "k")
+        .agg(f().count("*").alias("n"))
+        .select("k", "n")
+        .union(events.dropDuplicatesWithinWatermark(["k", "v"]).select("k", "v"))
+    ),
+    side_by_side,
+    "append",
+)
+CASES["two operators behind each other"] = Case(
+    lambda events: (
+        events.groupBy(f().window("t", "5 seconds").alias("w"), "k")
+        .agg(f().count("*").alias("n"))
+        .withColumn("at", f().window_time("w"))
+        .groupBy(f().window("at", "20 seconds").alias("w"), "k")
+        .agg(f().sum("n").alias("n"))
+        .select("k", "w.start", "w.end", "n")
+    ),
+    behind_each_other,
+    "append",
+)
 PROCESSOR_SCHEMA = "k string, what string, n long"
 
 
@@ -246,7 +333,63 @@ def processors(make: Callable[[], Any], mode: str) -> Case:
     )
 
 
+def frames_counted() -> Any:
+    """A class of frames with variables of every kind, and timers of event time."""
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    class Counted(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            self.total = handle.getValueState("total", "n long")
+            self.latest = handle.getListState("latest", "v long")
+            self.of_value = handle.getMapState("of value", "v long", "n long")
+
+        def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:
+            n = self.total.get()[0] if self.total.exists() else 0
+            for frame in rows:
+                n += int(frame["v"].sum())
+                for v in sorted(frame["v"].tolist()):
+                    self.latest.appendValue((v,))
+                    self.of_value.updateValue((v,), (n,))
+                self.handle.registerTimer(int(frame["t"].max().timestamp() * 1000) + 15_000)
+            self.total.update((n,))
+            entries = sorted(entry[0] * 1000 + value[0] for entry, value in self.of_value.iterator())
+            values = [n, *(v for (v,) in self.latest.get()), *entries]
+            yield pd.DataFrame({"k": [key[0]] * len(values), "what": ["row"] * len(values), "n": values})
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+            yield pd.DataFrame({"k": [key[0]], "what": ["timer"], "n": [expiredTimerInfo.getExpiryTimeInMs()]})
+
+        def close(self) -> None: ...
+
+    return Counted()
+
+
+def framed() -> Case:
+    def ours(events: DataFrame, checkpoint: str) -> DataFrame:
+        return hsp.transform_with_state_in_pandas(
+            events.groupBy("k"),
+            frames_counted(),
+            PROCESSOR_SCHEMA,
+            "Update",
+            "EventTime",
+            name="op",
+            location=checkpoint,
+            shards=2,
+        )
+
+    return Case(
+        lambda events: events.groupBy("k").transformWithStateInPandas(
+            frames_counted(), PROCESSOR_SCHEMA, "Update", "EventTime"
+        ),
+        ours,
+        "update",
+    )
+
+
 CASES["a processor"] = processors(counting, "EventTime")
+CASES["a processor of frames"] = framed()
 CASES["a processor with ttl"] = processors(kept_for_a_day, "ProcessingTime")
 
 
@@ -308,7 +451,16 @@ def rocks(spark: SparkSession, name: str) -> Iterator[None]:
 
 
 # What differs little from another case: a stress run has these too.
-LONG = {"windows that change", "hopping windows", "duplicates within", "a processor with ttl"}
+LONG = {
+    "windows that change",
+    "hopping windows",
+    "duplicates within",
+    "duplicates for ever",
+    "keys that follow from others",
+    "a processor of frames",
+    "a processor with ttl",
+    "two operators behind each other",
+}
 
 
 @pytest.mark.stress
@@ -324,12 +476,75 @@ def test_a_moved_query_gives_the_rows_of_the_query_that_goes_on(
     now = fill(moved.source, r, 30)
     moved.run_theirs()
     moved.stop()
-    report = moved.move()
-    assert report.records > 0
+    assert all(report.records > 0 for report in moved.move())
     fill(moved.source, r, now)
     expected = moved.run_theirs()
     assert expected, "the query gave nothing behind the move"
     assert moved.run_ours() == expected
+
+
+@pytest.mark.stress
+def test_state_moves_to_an_object_store(spark: SparkSession, tmp_path: Path, seed: int, rounds: int) -> None:
+    if rounds == 1:
+        pytest.skip("a stress run has this case")
+    pytest.importorskip("obstore")
+    from tests.tools.s3_server import S3Server
+
+    with S3Server() as server:
+
+        def ours(events: DataFrame, checkpoint: str) -> DataFrame:
+            results: DataFrame = (
+                hs.stream(key="k", timestamp="t")
+                .aggregate(n=hs.Count(), least=hs.Min("v"), s=hs.Sum("v"), emit="commit")
+                .apply(
+                    events,
+                    "op",
+                    location=checkpoint,
+                    state_location=server.url("moved"),
+                    storage_options=server.options,
+                    shards=3,
+                )
+            )
+            return results
+
+        r = random.Random(seed)
+        moved = Moved(tmp_path, spark, CASES["without windows"]._replace(ours=ours))
+        now = fill(moved.source, r, 30)
+        moved.run_theirs()
+        moved.stop()
+        moved.move()
+        fill(moved.source, r, now)
+        assert moved.run_ours() == moved.run_theirs() != []
+        assert not (moved.ours.checkpoint / "hybridstore").exists()
+
+
+@pytest.mark.stress
+def test_a_query_of_sources_with_names_goes_on(
+    spark: SparkSession, tmp_path: Path, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark", minversion="4.2")
+    if rounds == 1:
+        pytest.skip("a stress run has this case")
+
+    def events(self: Moved) -> DataFrame:
+        reader: Any = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        df: DataFrame = reader.name("clicks").json(str(self.source.folder))
+        return df.withWatermark("t", "10 seconds")
+
+    monkeypatch.setattr(Moved, "events", events)
+    r = random.Random(seed)
+    moved = Moved(tmp_path, spark, CASES["windows that close"])
+    spark.conf.set(NAMED, "true")
+    try:
+        now = fill(moved.source, r, 30)
+        moved.run_theirs()
+        moved.stop()
+        moved.move()
+        fill(moved.source, r, now)
+        assert moved.run_ours() == moved.run_theirs() != []
+    finally:
+        spark.conf.unset(NAMED)
+    assert (moved.ours.checkpoint / "offsets" / "1").read_text().startswith("v2")
 
 
 def test_a_move_that_is_refused_or_broken_off_leaves_nothing_that_counts(
@@ -370,7 +585,7 @@ def test_a_move_that_is_refused_or_broken_off_leaves_nothing_that_counts(
 
     moved.results = moved.applied()
     with monkeypatch.context() as patch:
-        patch.setattr(door, "_finish", lambda *_: exec("raise OSError('no space')"))
+        patch.setattr(door, "finish", lambda *_: exec("raise OSError('no space')"))
         with pytest.raises(OSError, match="no space"):
             hs.import_spark(moved.old, moved.results)
     text = failure(lambda: moved.ours.run(moved.results))
