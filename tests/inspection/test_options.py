@@ -32,7 +32,7 @@ EXPECTED: dict[str, set[str]] = {
     "verify": {"--quick", "--full", "--no-progress", "-o"},
     "restart": {"--at", "-o"},
     "versions": {"-o"},
-    "changes": {"--program", "--operator", "--allow", "-o"},
+    "upgrade": {"--program", "--operator", "--allow", "-o"},
     "export": {"--to", "--redact", "--guard-formulas", "--at", "--no-progress", "-o"},
     "repair": {"--to", "--write", "-o"},
     "compact": {"--to", "--write", "--at"},
@@ -147,7 +147,7 @@ def test_every_table_fits_80_columns(
         "diff": ["@3"],
         "stat": ["--top", "3", "--by-age", "--histogram"],
         "watch": ["--interval", "0.05", "--count", "1"],
-        "changes": ["--program", f"{__name__}:TOPOLOGY"],
+        "upgrade": ["--program", f"{__name__}:TOPOLOGY"],
     }
     how = [] if command == "compact" else ["-o", "table"]
     assert run(["inspect", command, str(state), *more.get(command, []), *how]) in (0, 1)

@@ -1,23 +1,18 @@
-"""The command `export`: records for other tools, as JSON lines, CSV, SQLite or Parquet; redacted for bug reports."""
+"""The command `export`: records for other tools, as JSON lines, CSV or Parquet; redacted for bug reports."""
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
 from ...errors import HybridStoreError
 from ...progress import Progress
-from ...reading.places import Place
 from ...reading.store_view import StoreView
 from ...reading.texts import format_key, plain, say, to_json
-from ...reading.view import View
 from ...stores.kinds import Row
 from .. import options as o
 from ..look import Look
@@ -28,12 +23,9 @@ _FORMATS: Final = {
     ".json": "json",
     ".csv": "csv",
     ".parquet": "parquet",
-    ".sqlite": "sqlite",
-    ".db": "sqlite",
 }
 _BATCH: Final = 4096
 _COLUMNS: Final = ("shard", "store", "key", "buffered", "ts", "start", "end", "value")
-_INT64: Final = 2**63
 
 
 class Redaction:
@@ -136,95 +128,15 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def _write(source: _Source, form: str, to: Path, guard_formulas: bool) -> int:
-    if form == "sqlite":
-        return to_sqlite(source, to)
     if form == "parquet":
         return to_parquet(source, to)
     with to.open("x", encoding="utf-8", newline="") as stream:
         return Out(form, stream, guard_formulas=guard_formulas).rows(source.rows(), _COLUMNS)
 
 
-def _cell(value: Any) -> Any:
-    """Return a value for SQLite: numbers, text and bytes unchanged, other values as JSON."""
-    kind = type(value)
-    if value is None or kind is float or kind is bytes:
-        return value
-    if kind is int or kind is bool:
-        return int(value) if -_INT64 <= value < _INT64 else str(value)
-    if kind is str:
-        return _utf8(value)
-    return to_json(plain(value))
-
-
 def _utf8(text: str) -> str:
     """Return a text with lone surrogates as escapes, because UTF-8 cannot encode lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def to_sqlite(source: _Source, to: Path) -> int:
-    """Write a table for each store. The tables `hybridstore_states` and `hybridstore_stores` name the source of the
-    records.
-    """
-    count = 0
-    with closing(sqlite3.connect(to)) as database, database:
-        database.execute(
-            "create table hybridstore_states (shard text, path text, version int, digest text, settings text)"
-        )
-        seen: set[Place] = set()
-        tables: dict[str, str] = {}
-        names: set[str] = set()
-        database.execute("create table hybridstore_stores (store text, table_name text, kind text, parameters text)")
-        for view, store in source.stores:
-            if view.place not in seen:
-                seen.add(view.place)
-                state = tuple(map(_cell, _state_row(view)))
-                database.execute("insert into hybridstore_states values (?, ?, ?, ?, ?)", state)
-            if store.name not in tables:
-                tables[store.name] = _table_name(store.name, names)
-                _create(database, tables[store.name], store)
-            marks = ", ".join("?" * (3 + len(store.columns)))
-            insert = f"insert into {_quoted(tables[store.name])} values ({marks})"
-            label = _cell(view.place.label or None)
-            batch: list[tuple[Any, ...]] = []
-            for record in source.records(store):
-                batch.append((label, _cell(record.key), *record.times, _cell(record.value)))
-                if len(batch) >= _BATCH:
-                    database.executemany(insert, batch)
-                    count += len(batch)
-                    batch.clear()
-            database.executemany(insert, batch)
-            count += len(batch)
-        for table in tables.values():
-            # Indexes and tables share one namespace, so no table of a store may begin with our prefix.
-            database.execute(f"create index {_quoted('hybridstore_by_key_' + table)} on {_quoted(table)} (key)")
-    return count
-
-
-def _state_row(view: View) -> tuple[Any, ...]:
-    return view.place.label, str(view.place.path), view.version, view.digest.hex(), to_json(plain(view.settings))
-
-
-def _create(database: sqlite3.Connection, table: str, store: StoreView) -> None:
-    times = "".join(f"{_quoted(name)} int, " for name in store.columns)
-    database.execute(f"create table {_quoted(table)} (shard text, key, {times}value)")
-    fields = store.name, table, store.kind, json.dumps(plain(store.parameters))
-    database.execute("insert into hybridstore_stores values (?, ?, ?, ?)", tuple(map(_cell, fields)))
-
-
-def _table_name(name: str, taken: set[str]) -> str:
-    """Return a table's name: the name of the store, changed where SQLite, which ignores case, refuses the name."""
-    base = "".join(c for c in name if c.isprintable()).encode("utf-8", "replace").decode() or "store"
-    if base.lower().startswith(("sqlite_", "hybridstore_")):
-        base = f"store_{base}"
-    table, number = base, 2
-    while table.lower() in taken:
-        table, number = f"{base}_{number}", number + 1
-    taken.add(table.lower())
-    return table
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def to_parquet(source: _Source, to: Path) -> int:
@@ -233,7 +145,7 @@ def to_parquet(source: _Source, to: Path) -> int:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise HybridStoreError(f"{to}: Parquet needs pyarrow (pip install pyarrow, or export to .sqlite)") from None
+        raise HybridStoreError(f"{to}: Parquet needs pyarrow (pip install pyarrow, or export to .jsonl)") from None
     times = ("buffered", "ts", "start", "end")
     fields = [("shard", pa.string()), ("store", pa.string()), ("key", pa.string())]
     schema = pa.schema([*fields, *((name, pa.int64()) for name in times), ("value", pa.string())])
