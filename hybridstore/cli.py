@@ -46,7 +46,7 @@ SECTIONS: Final[dict[str, dict[str, Command]]] = {
         "info": Command("Overview: version, checkpoint, stores, last writer.", "state/"),
         "list": Command("Stores, checkpoints, segments, versions that --at can read.", "state/ --iso"),
         "get": Command("The records of one key.", "state/ clicks alice --at 42"),
-        "scan": Command("The records of a store.", "state/ clicks --window-from 2026-01-31 --limit 10"),
+        "scan": Command("The records of a store.", "state/ clicks --time-from 2026-01-31 --limit 10"),
         "keys": Command("The distinct keys of a store.", "state/ clicks --prefix al"),
         "waiting": Command("The rows of a join that wait: since when, for what, until when.", "state/ --alone --iso"),
     },

@@ -19,7 +19,7 @@ class CorruptCheckpointError(CheckpointError, DamageError):
 
     >>> import pathlib
     >>> with hs.open("state") as state:
-    ...     state.key_value("users").put_all({f"user-{i}": i for i in range(1000)})
+    ...     state.key_value("users").put_many({f"user-{i}": i for i in range(1000)})
     ...     version = state.commit()
     ...     state.checkpoint(wait=True)
     >>> (pack,) = pathlib.Path("state/packs").iterdir()

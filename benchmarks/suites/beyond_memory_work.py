@@ -136,7 +136,7 @@ class KeyValue(Keyed):
 
     def between(self, first: str, last: str) -> list[tuple[str, bytes]]:
         """Return the records of a range of keys."""
-        return list(self.store.range(first, last))
+        return list(self.store.scan(first, last))
 
     def commit(self) -> None:
         """Commit."""

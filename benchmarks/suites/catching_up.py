@@ -80,7 +80,7 @@ KINDS: dict[str, Kind] = {
         lambda rows: (rows.keys, rows.values, rows.times),
         {
             "put_columns": lambda store, columns: store.put_columns(*columns),
-            "get_column": lambda store, columns: store.get_column(columns[0], columns[2][-1]),
+            "get_many": lambda store, columns: store.get_many(columns[0], columns[2][-1]),
             "fetch, key by key": _fetch,
         },
     ),

@@ -144,7 +144,7 @@ def _key_value(folder: Path, change: Change, checkpoints: int, records: int) -> 
         with open_state(place / "state") as state:
             store = state.key_value("records")
             model = {_key(number): _value(number) for number in range(records)}
-            store.put_all(model)
+            store.put_many(model)
             state.commit()
             state.checkpoint(wait=True)
             counter = _Counter(state)

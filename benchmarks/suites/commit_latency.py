@@ -45,7 +45,7 @@ def run(
     with open_store(place, durability="os", checkpoints=NEVER) as state:
         store = state.key_value("records")
         for at in range(0, records, _FILL_ROWS):
-            store.put_all({_key(i): _value(i) for i in range(at, min(at + _FILL_ROWS, records))})
+            store.put_many({_key(i): _value(i) for i in range(at, min(at + _FILL_ROWS, records))})
             state.commit()
         state.checkpoint(wait=True)
     policy = NEVER if every is None else CheckpointPolicy(every_commits=every, max_restore="1 day")

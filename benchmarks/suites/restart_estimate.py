@@ -81,7 +81,7 @@ def _merging(state: Any, rows: _Rows) -> Put:
     def some(start: int, end: int) -> None:
         for key, value, ts in zip(*(c[start:end] for c in (rows.keys, rows.values, rows.times)), strict=True):
             if key in spans:
-                store.remove(key, *spans[key])
+                store.delete(key, *spans[key])
             spans[key] = spans.get(key, (ts, ts))[0], ts
             store.put(key, *spans[key], value)
 

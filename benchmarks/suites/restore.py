@@ -59,7 +59,7 @@ def build(folder: Path, records: int, value_size: int, tail: int, stores: int, d
         if derived:
             sliding = state.sliding("load", size=derived, aggregator=hybridstore.Sum())
             rows = Stream(derived, keys=min(100, derived), shape="sparse", seed=99).rows()
-            sliding.put_columns(rows.keys, list(range(derived)), rows.times)
+            sliding.add_columns(rows.keys, list(range(derived)), rows.times)
             state.commit()
         state.checkpoint(wait=True)
         for store, rows in later:

@@ -70,7 +70,7 @@ def window_lines(folder: Path, records: int, repeats: int) -> list[Line]:
                 "get": lambda points=points, call=get: seconds_per_call(call, points),  # type: ignore[misc]
                 "all": lambda store=store: seconds_per_call(lambda _: store.all(), [None] * 200),  # type: ignore[misc]
                 "range": lambda store=store: seconds_per_call(  # type: ignore[misc]
-                    lambda _: store.fetch_range("key-0000010", "key-0000020", START_MS, None), [None] * 200
+                    lambda _: store.scan("key-0000010", "key-0000020", time_from=START_MS, time_to=None), [None] * 200
                 ),
             }
             spreads = interleaved(cases, repeats)
@@ -88,7 +88,7 @@ def window_lines(folder: Path, records: int, repeats: int) -> list[Line]:
                 ),
                 line(f"{label}: get", spreads["get"], "ns", base=spreads["dict"], against="dict get"),
                 line(f"{label}: open all()", spreads["all"], "µs", target=Target(50, "value")),
-                line(f"{label}: open fetch_range()", spreads["range"], "µs", target=Target(50, "value")),
+                line(f"{label}: open scan()", spreads["range"], "µs", target=Target(50, "value")),
             ]
     return lines
 
@@ -169,7 +169,7 @@ def key_value_lines(folder: Path, records: int, repeats: int) -> list[Line]:
             return [(key, bare[key]) for key in part]
 
         def scan(bound: tuple[str, str]) -> list[Any]:
-            return list(store.range(*bound))
+            return list(store.scan(*bound))
 
         check(all(store.get(key) == bare[key] for key in wanted), "key-value get")
         check(all(scan(bound) == by_hand(bound) for bound in bounds), "key-value range")

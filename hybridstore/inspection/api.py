@@ -2,7 +2,7 @@
 notebook.
 
 state = hs.inspect("state/")
-state["clicks"].records(prefix="al")    state.at(42)["clicks"]
+state["clicks"].scan(prefix="al")    state.at(42)["clicks"]
 state.history("clicks", "alice")        state.at(40).diff(state)
 state.follow()                          stays at the newest version of a running job
 """
@@ -96,30 +96,30 @@ class InspectedStore:
     def __iter__(self) -> Iterator[Row]:
         return self._store.records()
 
-    def records(
+    def scan(
         self,
         *,
         key_from: Any = None,
         key_to: Any = None,
         prefix: Any = None,
-        window_from: int | None = None,
-        window_to: int | None = None,
+        time_from: int | None = None,
+        time_to: int | None = None,
         reverse: bool = False,
     ) -> Iterator[Row]:
-        """Iterate over the records within the bounds, which are inclusive; None is open. `window_from` and `window_to`
+        """Iterate over the records within the bounds, which are inclusive; None is open. `time_from` and `time_to`
         bound the first of the times (ms).
 
         Raises TypeError for a bound of another type than the keys. O(blocks touched).
 
         >>> with hs.open("state") as state:
-        ...     state.key_value("users").put_all({"alf": 1, "ann": 2, "bob": 3})
+        ...     state.key_value("users").put_many({"alf": 1, "ann": 2, "bob": 3})
         ...     state.commit()
         1
         >>> users = hs.inspect("state")["users"]
-        >>> [record.key for record in users.records(prefix="a", reverse=True)]
+        >>> [record.key for record in users.scan(prefix="a", reverse=True)]
         ['ann', 'alf']
         """
-        chosen = Selection(key_from, key_to, prefix, window_from, window_to, reverse)
+        chosen = Selection(key_from, key_to, prefix, time_from, time_to, reverse)
         return of_key_type(self._store, chosen[:3], self._store.records(chosen))
 
     def get(self, key: Any) -> list[Row]:
@@ -143,12 +143,12 @@ class InspectedStore:
         key_from: Any = None,
         key_to: Any = None,
         prefix: Any = None,
-        window_from: int | None = None,
-        window_to: int | None = None,
+        time_from: int | None = None,
+        time_to: int | None = None,
         text: bool = False,
         rows_per_batch: int = ROWS_PER_BATCH,
     ) -> pa.RecordBatchReader:
-        """Return the records within the bounds of `records` as Arrow batches, which are read from disk one after the
+        """Return the records within the bounds of `scan` as Arrow batches, which are read from disk one after the
         other: `reader.read_all()`, `reader.read_pandas()`, `polars.from_arrow(reader.read_all())`, or
         `duckdb.sql("select ... from reader")`.
 
@@ -158,19 +158,17 @@ class InspectedStore:
 
         Times are int64 (ms). Keys and values have the type that Arrow finds for the rows of the first batch (a dict is
         a struct), or are text if these differ in type. Raises ValueError for an unknown column and, while it is read,
-        for a row of another type than those before; TypeError as `records`. O(blocks touched); memory O(a batch).
+        for a row of another type than those before; TypeError as `scan`. O(blocks touched); memory O(a batch).
 
         >>> with hs.open("state") as state:
         ...     state.window("clicks", retention="1 hour").put_many([("ann", 3, 500), ("bob", 1, 900)])
         ...     state.commit()
         1
-        >>> reader = hs.inspect("state")["clicks"].arrow(["key", "value"], window_from=600)
+        >>> reader = hs.inspect("state")["clicks"].arrow(["key", "value"], time_from=600)
         >>> reader.read_all().to_pylist()
         [{'key': 'bob', 'value': 1}]
         """
-        rows = self.records(
-            key_from=key_from, key_to=key_to, prefix=prefix, window_from=window_from, window_to=window_to
-        )
+        rows = self.scan(key_from=key_from, key_to=key_to, prefix=prefix, time_from=time_from, time_to=time_to)
         return stream_of(self.columns, rows, columns, text=text, rows_per_batch=rows_per_batch)
 
     def __repr__(self) -> str:

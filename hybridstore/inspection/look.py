@@ -154,5 +154,5 @@ def selection(given: Namespace) -> Selection:
     )
     if prefix is not None and type(prefix) not in (str, bytes, tuple):
         raise UsageError(f"prefix: found {given.prefix!r}, expected text, hex: or json:[..]")
-    start, end = (maybe_time(texts.get(name)) for name in ("window_from", "window_to"))
+    start, end = (maybe_time(texts.get(name)) for name in ("time_from", "time_to"))
     return Selection(key_from, key_to, prefix, start, end, texts.get("reverse", False))

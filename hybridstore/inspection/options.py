@@ -88,10 +88,10 @@ def keys(parser: ArgumentParser) -> None:
 
 
 def windows(parser: ArgumentParser) -> None:
-    """Declare --window-from and --window-to."""
+    """Declare --time-from and --time-to."""
     group = parser.add_argument_group("which windows")
-    group.add_argument("--window-from", metavar="TIME", help="Windows from this time on (ms, or ISO in UTC).")
-    group.add_argument("--window-to", metavar="TIME", help="Windows up to this time, inclusive.")
+    group.add_argument("--time-from", metavar="TIME", help="Windows from this time on (ms, or ISO in UTC).")
+    group.add_argument("--time-to", metavar="TIME", help="Windows up to this time, inclusive.")
 
 
 def limit(group: Any) -> None:

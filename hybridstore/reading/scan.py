@@ -216,10 +216,10 @@ class Scan:
     def _in_time(self, entry: BlockEntry, selection: Selection) -> bool:
         if entry.high < 0:
             return True
-        if selection.window_from is not None and entry.high < selection.window_from:
+        if selection.time_from is not None and entry.high < selection.time_from:
             return False
         # With several times a block is bounded by the first only: a session that ends late may have begun early.
-        return len(self.columns) > 1 or selection.window_to is None or entry.low <= selection.window_to
+        return len(self.columns) > 1 or selection.time_to is None or entry.low <= selection.time_to
 
     def _rows(self, columns: Columns, selection: Selection, touched: set[Any], reverse: bool) -> Iterator[Row]:
         if selection.key_from is not None or selection.key_to is not None:

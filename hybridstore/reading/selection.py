@@ -13,8 +13,8 @@ class Selection(NamedTuple):
     key_from: Any = None
     key_to: Any = None
     prefix: Any = None
-    window_from: int | None = None
-    window_to: int | None = None
+    time_from: int | None = None
+    time_to: int | None = None
     reverse: bool = False
 
     @property
@@ -34,9 +34,9 @@ class Selection(NamedTuple):
         """True when the times of a record are within the bounds; a record without times is."""
         if not times:
             return True
-        if self.window_from is not None and times[0] < self.window_from:
+        if self.time_from is not None and times[0] < self.time_from:
             return False
-        return self.window_to is None or times[-1] <= self.window_to
+        return self.time_to is None or times[-1] <= self.time_to
 
     def touches(self, first: Any, last: Any) -> bool:
         """False when no key of the range first..last can be within the bounds."""

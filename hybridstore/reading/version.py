@@ -182,7 +182,7 @@ class Version:
         first = chosen.key_from
         if kind.order == "key" and first is None:
             first = chosen.prefix  # keys with this prefix begin here, and lie together
-        rows = kind.between(live, first, chosen.key_to, chosen.window_from, chosen.window_to)
+        rows = kind.between(live, first, chosen.key_to, chosen.time_from, chosen.time_to)
         if chosen.prefix is None:
             return (row for row in rows if chosen.within(row.times))
         if kind.order == "key":

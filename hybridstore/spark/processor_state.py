@@ -202,7 +202,7 @@ class ListVariable(Variable):
 
     def _records(self, key: str) -> list[tuple[Any, list[Any]]]:
         """Return the records behind a key's list, with their keys."""
-        return list(self._tail.range((key, 0), (key, INT64_MAX)))
+        return list(self._tail.scan((key, 0), (key, INT64_MAX)))
 
     def _live(self, elements: Iterable[Any]) -> Iterable[Any]:
         """Return the elements that have not expired, as they are stored."""
@@ -324,7 +324,7 @@ class MapVariable(Variable):
     def _stored(self, key: str) -> list[tuple[Any, Any]]:
         """The rows of a key in the store. O(log n + result)."""
         # a packed list begins with a byte below 0xff
-        return list(self._store.range((key, b""), (key, b"\xff")))
+        return list(self._store.scan((key, b""), (key, b"\xff")))
 
     def _packed(self, key: tuple[Any, ...]) -> tuple[bytes, tuple[Any, ...]]:
         """Return an entry key packed, and as it is stored."""

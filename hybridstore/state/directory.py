@@ -410,7 +410,7 @@ class State(Usable, NamedStores):
         checkpoint before. O(blocks loaded).
 
         >>> with hs.open("state") as state:
-        ...     state.key_value("users").put_all({"ann": 1, "bob": 2})
+        ...     state.key_value("users").put_many({"ann": 1, "bob": 2})
         ...     state.commit()
         ...     state.checkpoint(wait=True)
         1

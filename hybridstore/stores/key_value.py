@@ -189,30 +189,22 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             self.put(key, value, ts)
         return old
 
-    def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, ...]]) -> None:
-        """Put `(key, value)` pairs (with a ttl: `(key, value, ts)`), all or nothing: with one bad entry nothing is put.
-        O(entries).
+    def put_many(self, rows: Mapping[Any, Any] | Iterable[tuple[Any, ...]]) -> None:
+        """Put many rows, in order: the same as a put for each, and faster. `rows` is a mapping, or has `(key, value)`,
+        and with a ttl `(key, value, ts)`. All or nothing: with a bad row nothing is put. O(rows).
 
         >>> users = hs.open("state").key_value("users")
-        >>> users.put_all({"ann": 1, "bob": object()})
+        >>> users.put_many({"ann": 1, "bob": object()})
         Traceback (most recent call last):
             ...
         TypeError: store 'users': value of key 'bob': found object, expected None, bool, ...
-        >>> len(users)
-        0
-        """
-        self.put_many(entries.items() if isinstance(entries, Mapping) else entries)
-
-    def put_many(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Put many rows, in order: the same as a put for each, and faster. All or nothing on bad arguments. O(rows).
-
-        >>> users = hs.open("state").key_value("users")
         >>> users.put_many([("ann", 1), ("bob", 2), ("ann", None)])
         >>> list(users.all())
         [('bob', 2)]
         """
         names = ("key", "value") if self.ttl_ms is None else ("key", "value", "ts")
-        self.put_columns(*columns_of(rows, names, f"store {self.name!r}"))
+        given = rows.items() if isinstance(rows, Mapping) else rows
+        self.put_columns(*columns_of(given, names, f"store {self.name!r}"))
 
     @entry
     def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int] | None = None) -> None:
@@ -290,7 +282,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         >>> len(users)
         0
         """
-        for key, _ in list(self.range()):
+        for key, _ in list(self.scan()):
             self._remove(key)
 
     # --- apply: the only code that changes the maps -----------------------------------------------------------

@@ -17,6 +17,7 @@ from .cold_tail import TailKeys
 from .columns import column_list
 from .key_blocks import KeyBlocks
 from .key_order import KeyOrder
+from .keys import check_prefix
 
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
 
@@ -73,7 +74,7 @@ class KeyValueReads(KeyBlocks):
         still cold.
 
         >>> users = hs.open("state").key_value("users")
-        >>> users.put_all({"ann": 1, "bob": 2})
+        >>> users.put_many({"ann": 1, "bob": 2})
         >>> users.get_many(["bob", "eve", "ann"])
         [2, None, 1]
         """
@@ -95,19 +96,31 @@ class KeyValueReads(KeyBlocks):
             rows = [None if row is TOMBSTONE else row for row in rows]
         return rows if self.ttl_ms is None else [None if row is None else row[0] for row in rows]
 
-    @read
-    def range(self, key_from: Any = None, key_to: Any = None, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
-        """Iterate over `(key, value)` with key_from <= key <= key_to, both inclusive, None open; by key.
+    def scan(
+        self, key_from: Any = None, key_to: Any = None, *, prefix: Any = None, reverse: bool = False
+    ) -> Iterator[tuple[Any, Any]]:
+        """Iterate over `(key, value)` with key_from <= key <= key_to, both inclusive, None open; by key. `prefix`, in
+        place of both: the keys that start with it, which is text, bytes, or for tuples the leading elements.
 
-        A snapshot. O(result).
+        A snapshot. Raises ValueError for a prefix beside another bound, TypeError for a bound of another type than the
+        keys. O(result).
 
         >>> users = hs.open("state").key_value("users")
-        >>> users.put_all({"cid": 3, "ann": 1, "bob": 2})
-        >>> list(users.range("ann", "bob"))
+        >>> users.put_many({"cid": 3, "ann": 1, "bob": 2})
+        >>> list(users.scan("ann", "bob"))
         [('ann', 1), ('bob', 2)]
-        >>> list(users.range("bob", reverse=True))
+        >>> list(users.scan("bob", reverse=True))
         [('cid', 3), ('bob', 2)]
+        >>> list(users.scan(prefix="a"))
+        [('ann', 1)]
         """
+        if prefix is None:
+            return self._between(key_from, key_to, reverse=reverse)
+        check_prefix(self.name, prefix, key_from, key_to)
+        return self._beginning_with(prefix, reverse=reverse)
+
+    @read
+    def _between(self, key_from: Any, key_to: Any, *, reverse: bool) -> Iterator[tuple[Any, Any]]:
         for bound in (key_from, key_to):
             if bound is not None:
                 self._keys.admit(bound, pin=False)
@@ -119,20 +132,8 @@ class KeyValueReads(KeyBlocks):
         return self._visible(rows)
 
     @read
-    def prefix_scan(self, prefix: Any, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
-        """Iterate over `(key, value)` of the keys that start with `prefix`: text, bytes, or for tuples the leading
-        elements. O(result).
-
-        >>> visits = hs.open("state").key_value("visits")
-        >>> visits.put_all({("ann", "/"): 3, ("ann", "/help"): 1, ("bob", "/"): 2})
-        >>> list(visits.prefix_scan(("ann",)))
-        [(('ann', '/'), 3), (('ann', '/help'), 1)]
-        """
+    def _beginning_with(self, prefix: Any, *, reverse: bool) -> Iterator[tuple[Any, Any]]:
         self._keys.admit(prefix, pin=False)
-        if type(prefix) not in (str, bytes, tuple):
-            raise TypeError(
-                f"store {self.name!r}: prefix {prefix!r}: found {type(prefix).__name__}, expected str, bytes or tuple"
-            )
         length = len(prefix)
         self.apply_waiting()
         # a block that begins behind the prefix has only keys behind it
@@ -154,11 +155,11 @@ class KeyValueReads(KeyBlocks):
         """Iterate over all `(key, value)`, by key. A snapshot. O(rows).
 
         >>> users = hs.open("state").key_value("users")
-        >>> users.put_all({"bob": 2, "ann": 1})
+        >>> users.put_many({"bob": 2, "ann": 1})
         >>> list(users.all())
         [('ann', 1), ('bob', 2)]
         """
-        return self.range(reverse=reverse)
+        return self.scan(reverse=reverse)
 
     @read
     def times_of(self, key: Any) -> tuple[int, ...]:
@@ -195,7 +196,7 @@ class KeyValueReads(KeyBlocks):
         return value
 
     def __iter__(self) -> Iterator[Any]:
-        return (key for key, _ in self.range())
+        return (key for key, _ in self.scan())
 
     def __contains__(self, key: object) -> bool:
         return self.get(key) is not None

@@ -168,3 +168,13 @@ class ShutKeys(KeyRule):
     def admit_all(self, keys: list[Any]) -> None:
         """Raise what the store was shut with."""
         raise self._error
+
+
+def check_prefix(store: str, prefix: Any, key_from: Any, key_to: Any) -> None:
+    """Check the prefix of a scan. Raises ValueError beside another bound of keys, TypeError for what has no prefix."""
+    if key_from is not None or key_to is not None:
+        raise ValueError(f"store {store!r}: prefix: found with key_from or key_to, expected one of them")
+    if type(prefix) not in (str, bytes, tuple):
+        raise TypeError(
+            f"store {store!r}: prefix {prefix!r}: found {type(prefix).__name__}, expected str, bytes or tuple"
+        )

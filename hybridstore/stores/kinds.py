@@ -357,7 +357,7 @@ KEY_VALUE: Final = Kind(
     rows=_values,
     of_key=_value_of_key,
     between=lambda store, first, last, earliest, latest: (
-        Row(key, store.times_of(key), value) for key, value in store.range(first, last)
+        Row(key, store.times_of(key), value) for key, value in store.scan(first, last)
     ),
     holds=lambda store, key, place, value: store.get(key) is value,
     seconds={PUT: 0.04e-6, PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE: 1.4e-6},
@@ -374,7 +374,10 @@ WINDOW: Final = Kind(
     TimedRow,
     rows=_rows_by_time,
     of_key=_rows_of_key,
-    between=lambda store, *bounds: (TimedRow(key, (ts,), value) for (key, ts), value in store.fetch_range(*bounds)),
+    between=lambda store, *bounds: (
+        TimedRow(key, (ts,), value)
+        for (key, ts), value in store.scan(*bounds[:2], time_from=bounds[2], time_to=bounds[3])
+    ),
     holds=lambda store, key, place, value: any(stored is value for _, stored in store.fetch(key, *place, *place)),
     seconds={PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE_AT: 1.4e-6},
     copied=_timed_values,

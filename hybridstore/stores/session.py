@@ -113,12 +113,12 @@ class SessionStore(SessionReads):
             turn.busy = before
 
     @entry
-    def remove(self, key: Any, start: int, end: int) -> None:
+    def delete(self, key: Any, start: int, end: int) -> None:
         """Remove a session; an absent or expired session is no error. Stream time does not move. O(log n).
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
         >>> visits.put("ann", 0, 30_000, {"pages": 3})
-        >>> visits.remove("ann", 0, 30_000)
+        >>> visits.delete("ann", 0, 30_000)
         >>> visits.put("ann", 0, 45_000, {"pages": 4})  # the session is longer now
         >>> list(visits.fetch("ann"))
         [(('ann', 0, 45000), {'pages': 4})]

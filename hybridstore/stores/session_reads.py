@@ -13,6 +13,7 @@ from typing import Any
 from changelog.turn import read
 
 from ..clock import INT64_MAX, check_time
+from .keys import check_prefix
 from .session_runs import SessionBucket, value_of
 from .snapshots import SnapshotToken
 from .time_buckets import TimeBuckets
@@ -149,17 +150,36 @@ class SessionReads(TimeBuckets):
         """
         return self.find_sessions(key, reverse=reverse)
 
-    def fetch_range(
-        self, key_from: Any = None, key_to: Any = None, *, reverse: bool = False
+    def scan(
+        self,
+        key_from: Any = None,
+        key_to: Any = None,
+        *,
+        prefix: Any = None,
+        time_from: int | None = None,
+        time_to: int | None = None,
+        reverse: bool = False,
     ) -> Iterator[tuple[Session, Any]]:
-        """Iterate over all live sessions of a range of keys; see `find_sessions_range`.
+        """Iterate over `((key, start, end), value)` of the live sessions with key_from <= key <= key_to and some time
+        in time_from..time_to, all inclusive, None open. `prefix`, in place of both keys: the keys that start with it,
+        as for a key-value store.
+
+        In the order and at the cost of `find_sessions_range`. Raises ValueError for a prefix beside a bound of keys.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
         >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1), ("cid", 0, 10_000, 1)])
-        >>> [key for (key, start, end), pages in visits.fetch_range("ann", "bob")]
+        >>> [key for (key, start, end), pages in visits.scan("ann", "bob")]
         ['bob', 'ann']
+        >>> [key for (key, start, end), pages in visits.scan(time_from=20_000)]
+        ['ann']
+        >>> [key for (key, start, end), pages in visits.scan(prefix="b")]
+        ['bob']
         """
-        return self.find_sessions_range(key_from, key_to, reverse=reverse)
+        if prefix is not None:
+            check_prefix(self.name, prefix, key_from, key_to)
+            rows = self.find_sessions_range(prefix, None, time_from, time_to, reverse=reverse)
+            return (row for row in rows if row[0][0][: len(prefix)] == prefix)
+        return self.find_sessions_range(key_from, key_to, time_from, time_to, reverse=reverse)
 
     def all(self, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
         """Iterate over all live sessions; see `find_sessions_range`.

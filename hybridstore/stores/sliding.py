@@ -232,8 +232,6 @@ class SlidingStore(SlidingMaps):
             self._journal.record_columns(self.number * 16 + PUT_COLUMNS, *columns)
 
     # every store has these names
-    put_many = add_many
-    put_columns = add_columns
 
     # --- reads ------------------------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ class VersionedStore:
             self._versions.put(key, newest[0], ts, newest[1:])
         for (_, start, end), _ in marks:
             if start == end == ts:  # a deletion of this time is replaced
-                self._versions.remove(key, start, end)
+                self._versions.delete(key, start, end)
         if value is None:
             if newest is not None:
                 self._newest.delete(key)
@@ -125,9 +125,9 @@ class VersionedStore:
         """Store a version that is valid until `end`, the time of the next one."""
         for (_, start, stop), older in marks:
             if start == ts:
-                self._versions.remove(key, start, stop)
+                self._versions.delete(key, start, stop)
             elif start < ts < stop:  # the version that was valid at `ts` ends there
-                self._versions.remove(key, start, stop)
+                self._versions.delete(key, start, stop)
                 self._versions.put(key, start, ts, older)
         if value is None:
             self._versions.put(key, ts, ts, _DELETED)

@@ -16,6 +16,7 @@ from changelog.turn import in_place, read
 from ..clock import INT64_MAX, check_time
 from .buckets import Bucket
 from .columns import column_list
+from .keys import check_prefix
 from .snapshots import SnapshotToken
 from .time_buckets import TimeBuckets
 from .window_runs import parts_of, rows_between
@@ -58,12 +59,12 @@ class WindowReads(TimeBuckets):
             turn.busy = before
 
     @read
-    def get_column(self, keys: Sequence[Any], ts: int) -> list[Any]:
+    def get_many(self, keys: Sequence[Any], ts: int) -> list[Any]:
         """Return the result of `get(key, ts)` for each of many keys, and faster. O(keys).
 
         >>> counts = hs.open("state").window("counts", retention="1 hour")
         >>> counts.put_many([("ann", 3, 0), ("bob", 5, 0)])
-        >>> counts.get_column(["bob", "eve", "ann"], ts=0)
+        >>> counts.get_many(["bob", "eve", "ann"], ts=0)
         [5, None, 3]
         """
         key_list = column_list(keys)
@@ -174,25 +175,35 @@ class WindowReads(TimeBuckets):
                     of_key[1].extend(values[i:j])
         return rows
 
-    def fetch_range(
+    def scan(
         self,
         key_from: Any = None,
         key_to: Any = None,
+        *,
+        prefix: Any = None,
         time_from: int | None = None,
         time_to: int | None = None,
-        *,
         reverse: bool = False,
     ) -> Iterator[tuple[tuple[Any, int], Any]]:
-        """Iterate over `((key, ts), value)` with key_from <= key <= key_to and the time range, both inclusive, None
-        open.
+        """Iterate over `((key, ts), value)` with key_from <= key <= key_to and time_from <= ts <= time_to, all
+        inclusive, None open. `prefix`, in place of both keys: the keys that start with it, as for a key-value store.
 
-        By ts, then key, then arrival. A snapshot: later changes are not seen. O(1) to open, O(rows log rows) to read.
+        By ts, then key, then arrival. A snapshot: later changes are not seen. Raises ValueError for a prefix beside a
+        bound of keys, TypeError for a bound of another type than the keys. O(1) to open, O(rows log rows) to read.
 
         >>> pages = hs.open("state").window("pages", retention="1 hour")
         >>> pages.put_many([("ann", "/", 500), ("bob", "/", 0), ("cid", "/", 0)])
-        >>> list(pages.fetch_range("ann", "bob", time_to=500))
+        >>> list(pages.scan("ann", "bob", time_to=500))
         [(('bob', 0), '/'), (('ann', 500), '/')]
+        >>> list(pages.scan(time_from=0, time_to=499))
+        [(('bob', 0), '/'), (('cid', 0), '/')]
+        >>> list(pages.scan(prefix="a"))
+        [(('ann', 500), '/')]
         """
+        if prefix is not None:
+            check_prefix(self.name, prefix, key_from, key_to)
+            rows = self.scan(prefix, time_from=time_from, time_to=time_to, reverse=reverse)
+            return (row for row in rows if row[0][0][: len(prefix)] == prefix)
         for bound in (key_from, key_to):
             if bound is not None:
                 self._keys.admit(bound, pin=False)
@@ -202,27 +213,15 @@ class WindowReads(TimeBuckets):
         buckets = self._iterators.over((self._buckets[n] for n in numbers), reverse=reverse)
         return self._scan(buckets, key_from, key_to, low, high, reverse, self._open_snapshot())
 
-    def fetch_all(
-        self, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[tuple[Any, int], Any]]:
-        """Iterate over `((key, ts), value)` of all keys in a time range; see `fetch_range`.
-
-        >>> pages = hs.open("state").window("pages", retention="1 hour")
-        >>> pages.put_many([("bob", "/", 0), ("ann", "/", 0), ("ann", "/help", 500)])
-        >>> list(pages.fetch_all(time_from=0, time_to=499))
-        [(('ann', 0), '/'), (('bob', 0), '/')]
-        """
-        return self.fetch_range(None, None, time_from, time_to, reverse=reverse)
-
     def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[Any, int], Any]]:
-        """Iterate over all live rows; see `fetch_range`.
+        """Iterate over all live rows; see `scan`.
 
         >>> pages = hs.open("state").window("pages", retention="1 hour")
         >>> pages.put_many([("bob", "/", 0), ("ann", "/help", 500)])
         >>> list(pages.all(reverse=True))
         [(('ann', 500), '/help'), (('bob', 0), '/')]
         """
-        return self.fetch_range(reverse=reverse)
+        return self.scan(reverse=reverse)
 
     @read
     def __len__(self) -> int:

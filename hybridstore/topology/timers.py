@@ -51,11 +51,11 @@ class Timers:
 
     def expired(self, now_ms: int) -> list[tuple[int, Any]]:
         """Return (expiry, key) of the timers with expiry <= now, in order. O(result)."""
-        return [(due[0], _key(due)) for due, _ in self._due.range(None, (now_ms + 1,)) if due[0] <= now_ms]
+        return [(due[0], _key(due)) for due, _ in self._due.scan(None, (now_ms + 1,)) if due[0] <= now_ms]
 
     def first(self) -> tuple[int, Any] | None:
         """Return (expiry, key) of the timer that is due first, None without timers. O(log n)."""
-        for due, _ in self._due.range(None, None):
+        for due, _ in self._due.scan(None, None):
             return due[0], _key(due)
         return None
 

@@ -91,7 +91,7 @@ def without_example(names: dict[str, Any]) -> list[str]:
 
 def test_every_public_name_shows_an_example() -> None:
     names = public((ROOT / "docs/api.md").read_text(encoding="utf-8"))
-    assert "hybridstore.KeyValueStore.prefix_scan" in names
+    assert "hybridstore.KeyValueStore.scan" in names
     assert without_example(names) == []
 
 

@@ -84,7 +84,7 @@ def test_the_rows_of_a_join_are_stored_as_the_page_says(tmp_path: Path) -> None:
     join = orders.join(payments, within="1 hour", how="left")
     with Engine(join, tmp_path / "state", durability="os") as engine:
         rows = {"orders": [{"order": None, "ordered": 5, "item": "tea"}], "payments": []}
-        (part,) = engine.commit_parts(tagged(join.joined, rows), 0)
+        (part,) = engine.split_batch(tagged(join.joined, rows), 0)
         assert not engine.table_of(0, part, Watermark(0, 0)).size
         engine.commit()
         assert engine.states[0].settings["columns of the inputs"] == {"0": ["item"]}

@@ -62,7 +62,7 @@ _COMMANDS = [
     ["diff", "@1"],
     ["export", "--at", "7"],
     ["info", "--at", "2026-01-01"],
-    ["scan", "session", "--reverse", "--window-from", "100"],
+    ["scan", "session", "--reverse", "--time-from", "100"],
 ]
 
 

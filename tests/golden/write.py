@@ -86,7 +86,7 @@ def change(state: Any, version: int) -> None:
     handles["text"].put("big", "x" * 3000)  # a block with pages of its own
     handles["text"].delete(f"key {version}")
     handles["window"].delete(f"key {version % 5}", now + 1)
-    handles["session"].remove("a", now - 20, now - 15)
+    handles["session"].delete("a", now - 20, now - 15)
     for i in range(10 if version <= 5 else 1):  # keys with many rows, to which some are added
         handles["added"].put("many", f"row {i} of version {version}", now + i)
         handles["added"].put("more", version, now + i - 15 * (version == 7))
@@ -153,7 +153,7 @@ def write_changed(path: Path) -> None:
     """Write the golden directories of a program that changed."""
     with hs.open(path / "state") as state:
         users, pages = state.key_value("users"), state.window("pages", retention="1 hour")
-        users.put_all({"ann": 1, "bob": 2})
+        users.put_many({"ann": 1, "bob": 2})
         pages.put("ann", "/", ts=1000)
         state.commit()
         users["ann"] = 3

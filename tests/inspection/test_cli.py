@@ -69,7 +69,7 @@ def test_get_prints_the_value_and_its_absence_is_exit_code_1(state: Path, cli: C
     assert cli.rows("get", state, "names", "alice") == [{"key": "alice", "value": {"age": 31}}]
     assert cli("get", state, "names", "carol") == (1, "")
     assert cli.rows("get", state, "names", "alice", "--at", 2) == [{"key": "alice", "value": {"age": 30}}]
-    assert cli.rows("get", state, "clicks", "alice", "--window-from", START + 1) == [
+    assert cli.rows("get", state, "clicks", "alice", "--time-from", START + 1) == [
         {"key": "alice", "ts": START + 60_000, "value": 2}
     ]
     assert cli("get", state, "clicks", "bob", "-o", "raw") == (0, "3\n")
@@ -161,7 +161,7 @@ def test_wide_characters_take_two_columns_of_a_table(monkeypatch: pytest.MonkeyP
         (["get", "STATE"], 2, "Missing argument"),
         (["scan", "STATE", "--no-such"], 2, "No such option"),
         (["frobnicate", "STATE"], 2, "No such command"),
-        (["scan", "STATE", "names", "--window-from", "yesterday"], 2, "expected milliseconds or an ISO time"),
+        (["scan", "STATE", "names", "--time-from", "yesterday"], 2, "expected milliseconds or an ISO time"),
         (["info", "STATE", "--at", "9"], 3, "version 9 is not retained: the nearest below it is 3"),
         (["info", "STATE/nothing"], 3, "no such file or directory (give a state directory, "),
         (["info", "FOREIGN"], 3, "found neither changelog/ nor checkpoints/ in it"),
@@ -283,7 +283,7 @@ def test_a_command_is_a_file_of_its_name() -> None:
         ("info a/b -o json --iso --at 2026-01-31", {"output": "json", "iso": True, "at": "2026-01-31"}),
         ("info p -oraw", {"output": "raw"}),
         ("list --logs p --shard 3", {"logs": True, "stores": False, "path": "p", "shard": 3}),
-        ("get p store int:5 --window-from=5 -o raw", {"key": "int:5", "window_from": "5", "output": "raw"}),
+        ("get p store int:5 --time-from=5 -o raw", {"key": "int:5", "time_from": "5", "output": "raw"}),
         ("get p --at 4 store -- -k", {"store": "store", "key": "-k", "at": "4"}),
         ("get p store -5", {"key": "-5"}),
         ("scan p", {"store": None, "limit": None, "reverse": False}),
@@ -378,7 +378,7 @@ def test_a_look_behind_many_records_of_changelog_says_why_it_is_slow(
 ) -> None:
     monkeypatch.setattr(look, "_MANY", 100)
     with hs.open(tmp_path / "s") as state:
-        state.key_value("a").put_all({f"{number}": number for number in range(98)})
+        state.key_value("a").put_many({f"{number}": number for number in range(98)})
         state.commit()
         assert run(["inspect", "get", str(tmp_path / "s"), "a", "7"]) == 0
         assert capsys.readouterr().err == ""

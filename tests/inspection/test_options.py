@@ -16,7 +16,7 @@ from hybridstore.cli import GROUPS, command_parser, run
 ROOT = Path(__file__).resolve().parents[2]
 TOPOLOGY = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
 KEYS = {"--from", "--to", "--prefix", "--limit", "--reverse", "--count-only"}
-WINDOWS = {"--window-from", "--window-to"}
+WINDOWS = {"--time-from", "--time-to"}
 # What each command must have; all have --debug, and --shard where there may be several.
 EXPECTED: dict[str, set[str]] = {
     "info": {"--at", "--iso", "-o"},
@@ -83,9 +83,9 @@ def test_bounds_and_counts_of_scan_and_keys(state: Path, capsys: pytest.CaptureF
     assert rows(capsys, "keys", state, "clicks", "--count-only") == [{"keys": 3}]
     assert [row["key"] for row in rows(capsys, "keys", state, "clicks", "--from", "u1", "--reverse")] == ["u2", "u1"]
     assert all("value" not in row for row in rows(capsys, "scan", state, "names", "--keys-only"))
-    times = [row["ts"] for row in rows(capsys, "scan", state, "clicks", "--window-from", 5000, "--window-to", 9000)]
+    times = [row["ts"] for row in rows(capsys, "scan", state, "clicks", "--time-from", 5000, "--time-to", 9000)]
     assert times == [5000, 6000, 7000, 8000, 9000]
-    assert [row["ts"] for row in rows(capsys, "get", state, "clicks", "u0", "--window-to", "1970-01-01T00:00:03")] == [
+    assert [row["ts"] for row in rows(capsys, "get", state, "clicks", "u0", "--time-to", "1970-01-01T00:00:03")] == [
         0,
         3000,
     ]

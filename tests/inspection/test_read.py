@@ -131,8 +131,8 @@ def test_a_selection_takes_what_a_filter_over_everything_takes(tmp_path: Path, s
             # a session counts when it overlaps the range
             after = [row for row in everything if row.times[0] >= middle]
             before = [row for row in everything if row.times[-1] <= middle]
-            assert list(store.records(Selection(window_from=middle))) == after
-            assert list(store.records(Selection(window_to=middle))) == before
+            assert list(store.records(Selection(time_from=middle))) == after
+            assert list(store.records(Selection(time_to=middle))) == before
 
 
 def test_pages_hold_what_the_engine_reads(tmp_path: Path, seed: int) -> None:
@@ -220,7 +220,7 @@ def test_a_key_written_in_every_version_of_a_long_tail_counts_once(tmp_path: Pat
     with hs.open(tmp_path / "s", durability="os") as state:
         counts = state.key_value("counts")
         for _ in range(3):
-            counts.put_all({f"k{n}": n for n in range(1500)})
+            counts.put_many({f"k{n}": n for n in range(1500)})
             state.commit()
     (place,) = resolve(tmp_path / "s")
     counted = open_view(place).stores["counts"].counted

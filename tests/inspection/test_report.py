@@ -162,7 +162,7 @@ def test_the_python_face_shows_stores_versions_history_and_differences(state: In
     assert (list(state), state.version, state.settings, state.faults) == (["kv", "win"], 3, {"position": 2}, [])
     assert [tuple(record) for record in state["win"]] == [("b", (0,), 0), ("b", (1,), 1), ("b", (2,), 2)]
     assert [record.value for record in state["kv"].get("a")] == [2]
-    assert [record.times for record in state["win"].records(window_from=1, reverse=True)] == [(2,), (1,)]
+    assert [record.times for record in state["win"].scan(time_from=1, reverse=True)] == [(2,), (1,)]
     assert len(state["win"]) == 3
     assert [commit.version for commit in state.versions] == [1, 2, 3]
     assert [(event.version, event.new) for event in state.history("kv", "a")] == [(1, 0), (2, 1), (3, 2)]
@@ -202,6 +202,6 @@ def test_a_key_of_another_type_is_named(tmp_path: Path) -> None:
     state = inspect(tmp_path / "s")
     assert isinstance(state, InspectedState)
     kv = state["kv"]
-    for read in (lambda: kv.get(5), lambda: list(kv.records(prefix=5)), lambda: list(kv.records(key_from=5))):
+    for read in (lambda: kv.get(5), lambda: list(kv.scan(prefix=5)), lambda: list(kv.scan(key_from=5))):
         with pytest.raises(TypeError, match="store 'kv': key 5: found int, expected str"):
             read()

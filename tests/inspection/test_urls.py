@@ -119,7 +119,7 @@ def test_commands_say_of_a_url_what_they_say_of_a_directory(
         ("get", "names", "k00007", "--at", "2"),
         ("get", "clicks", "c001"),
         ("scan", "names", "--from", "a", "--to", "k00020"),
-        ("scan", "clicks", "--window-from", "5000", "--window-to", "6000"),
+        ("scan", "clicks", "--time-from", "5000", "--time-to", "6000"),
         ("keys", "names"),
         ("list", "--logs"),
         ("list", "--checkpoints"),

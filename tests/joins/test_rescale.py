@@ -163,7 +163,7 @@ def test_rows_without_a_key_are_merged_by_a_watermark(how: str, tmp_path: Path) 
             for commit in [*cut(random.Random(seed), rows), {"left": [], "right": []}]:
                 times = [row["lt"] for row in commit["left"]] + [row["rt"] for row in commit["right"]]
                 clock = Watermark(watermark, watermark) if times else Watermark(10_000, 10_000)
-                parts = engine.commit_parts(tagged(join.joined, commit), 0)
+                parts = engine.split_batch(tagged(join.joined, commit), 0)
                 of_commit = [
                     row for shard, part in enumerate(parts) for row in engine.table_of(shard, part, clock).rows(dict)
                 ]

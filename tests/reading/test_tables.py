@@ -42,11 +42,11 @@ def test_batches_have_the_records_of_every_kind(tmp_path: Path, rows_per_batch: 
         state.commit()
     for name, more in (
         ("users", {"prefix": "user-1"}),
-        ("clicks", {"key_from": 2, "window_from": 9000}),
+        ("clicks", {"key_from": 2, "time_from": 9000}),
         ("visits", {}),
     ):
         store = look(tmp_path, name)
-        rows = list(store.records(**more))
+        rows = list(store.scan(**more))
         read = store.arrow(rows_per_batch=rows_per_batch, **more).read_all().to_pylist()
         assert read == [{"key": row.key, **times(store, row), "value": row.value} for row in rows]
         assert len(rows) > 5
@@ -62,7 +62,7 @@ def times(store: InspectedStore, row: Row) -> dict[str, int]:
 
 def test_a_store_as_pandas_in_a_line(tmp_path: Path) -> None:
     with hs.open(tmp_path) as state:
-        state.key_value("users").put_all({"ann": 1, "bob": 2})
+        state.key_value("users").put_many({"ann": 1, "bob": 2})
         state.commit()
     assert look(tmp_path, "users").arrow().read_pandas()["value"].sum() == 3
 
@@ -140,7 +140,7 @@ def without_nulls(value: Any) -> Any:
 
 def test_a_commit_is_shown_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hs.open(tmp_path) as state:
-        state.key_value("users").put_all({"ann": 1, "bob": 2})
+        state.key_value("users").put_many({"ann": 1, "bob": 2})
         state.commit()
     (commit,) = hs.inspect(tmp_path).versions
     shown = repr(commit._replace(wall_ms=0))

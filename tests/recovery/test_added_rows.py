@@ -89,7 +89,7 @@ def test_rows_added_late_deleted_and_over_unloaded_blocks_are_those_of_a_twin(
                 if kind in ("window", "session") and r.random() < 0.1:
                     ((_, *at), _) = r.choice(list(stores[1].all()) or [((key, ts, ts), None)])
                     for store in stores:
-                        store.delete(key, *at) if len(at) == 1 else store.remove(key, *at)
+                        store.delete(key, *at)
                     continue
                 for store in stores:
                     put(store, kind, key, value, ts)

@@ -104,7 +104,7 @@ def test_a_golden_shard_goes_on(shard: Path) -> None:
 def test_a_golden_shard_is_read_by_the_inspector(shard: Path) -> None:
     for version in (5, 9):
         view = hs.inspect(shard / SHARD, at=version)
-        assert {record.key: record.value for record in view["default"].records()} == shard_rows(version)
+        assert {record.key: record.value for record in view["default"].scan()} == shard_rows(version)
 
 
 def test_a_golden_state_of_a_changed_program_is_read_at_every_version_and_gone_on_with(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def two_states(root: Path) -> tuple[Path, Path]:
     for name, base in (("first", 1000), ("second", 30000)):
         with hs.open(root / name) as state:
             kv = state.key_value("kv")
-            kv.put_all({f"account{i:04}": base + i for i in range(1000)})
+            kv.put_many({f"account{i:04}": base + i for i in range(1000)})
             state.commit()
             state.checkpoint(wait=True)
     return root / "first", root / "second"
@@ -240,7 +240,7 @@ def test_a_pack_of_another_state_on_an_object_store_is_not_read(tmp_path: Path) 
     with S3Server() as server:
         for name, base in (("first", 1000), ("second", 30000)):
             with hs.open(server.url(name), storage_options=server.options, cache=tmp_path / "cache") as state:
-                state.key_value("kv").put_all({f"account{i:04}": base + i for i in range(1000)})
+                state.key_value("kv").put_many({f"account{i:04}": base + i for i in range(1000)})
                 state.commit()
                 state.checkpoint(wait=True)
         first, second = (storage_at(server.url(name), server.options) for name in ("first", "second"))

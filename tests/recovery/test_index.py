@@ -30,7 +30,7 @@ def test_no_checkpoint_and_no_opening_needs_the_hosts_folder_for_temporary_files
     for number in range(3):
         with hs.open(tmp_path / "state") as state:
             assert len(state.key_value("names")) == 100 * number
-            state.key_value("names").put_all({f"{number}-{i}": i for i in range(100)})
+            state.key_value("names").put_many({f"{number}-{i}": i for i in range(100)})
             state.commit()
             state.checkpoint(wait=True)
     assert not (tmp_path / "missing").exists()

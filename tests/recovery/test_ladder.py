@@ -398,7 +398,7 @@ def test_a_version_that_is_open_read_only_refuses_every_change_and_keeps_its_rec
             lambda: stores["rows"].delete("b", 50),
             lambda: stores["rows"].put_columns(["b"], [2], [6]),
             lambda: stores["sessions"].put("b", 1, 6, 2),
-            lambda: stores["sessions"].remove("a", 1, 5),
+            lambda: stores["sessions"].delete("a", 1, 5),
             lambda: stores["waiting"].put("b", 2, 6),
             lambda: stores["waiting"].advance(500),
             lambda: stores["sliding"].add("b", 2, 6),

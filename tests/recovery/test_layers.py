@@ -261,7 +261,7 @@ def layered(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     with opened(tmp_path) as state:
         kv = state.key_value("kv")
         for changed in (rows, {"key 007": "seven"}):
-            kv.put_all(changed)
+            kv.put_many(changed)
             rows = rows | changed
             state.commit()
             if len(changed) == 1:

@@ -117,7 +117,7 @@ def test_deletes_evictions_times_and_settings_count(tmp_path: Path) -> None:
             window.delete(key, ts)
         session = state.session("sessions", retention=5000)
         session.put("a", 1, 5, "x" * 1000)
-        session.remove("a", 1, 5)
+        session.delete("a", 1, 5)
         state.set("position", 1)
         state.commit()
         state.stores["s"].advance(10**6)

@@ -123,7 +123,7 @@ def test_a_table_of_too_many_keys_is_refused() -> None:
 def test_the_first_key_that_is_read_meets_a_damaged_block_and_a_restart_falls_back(tmp_path: Path) -> None:
     limit = 1 << 40
     with hs.open(tmp_path, memory_limit=limit) as state:
-        state.key_value("kv").put_all({f"key {i:03d}": i for i in range(100)})
+        state.key_value("kv").put_many({f"key {i:03d}": i for i in range(100)})
         state.commit()
         state.checkpoint(wait=True)
     reader = reader_of(tmp_path, 1)

@@ -29,7 +29,7 @@ NEVER_MS = 10**9
 def state(tmp_path: Path) -> Iterator[hs.State]:
     with hs.open(tmp_path / "state") as state:
         users = state.key_value("users")
-        users.put_all({f"user-{number:02}": {"n": number, "x": number / 4} for number in range(20)})
+        users.put_many({f"user-{number:02}": {"n": number, "x": number / 4} for number in range(20)})
         clicks = state.window("clicks", retention="1 day")
         clicks.put_many([(("shop", number % 3), number, number * 1000) for number in range(30)])
         state.session("visits", retention="1 day").put(5, 1000, 4000, b"\xff\x00")
@@ -163,7 +163,7 @@ def test_answers_are_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_damaged_block_is_a_sentence(tmp_path: Path) -> None:
     with hs.open(tmp_path / "state", checkpoints=hs.CheckpointPolicy(every_commits=1)) as state:
-        state.key_value("users").put_all({f"user-{number}": "x" * 100 for number in range(2000)})
+        state.key_value("users").put_many({f"user-{number}": "x" * 100 for number in range(2000)})
         state.commit()
         state.checkpoint(wait=True)
     served = Served(tmp_path / "state")
@@ -228,7 +228,7 @@ def test_answers_equal_the_owner_through_checkpoints_and_prunes(tmp_path: Path, 
             served.shared.refresh()
             first, last = sorted((r.randint(0, 3), r.randint(0, 3)))
             rows = served.json("stores/counts/rows", key_from=f"int:{first}", key_to=f"int:{last}")["rows"]
-            assert rows == [{"key": key, "value": value} for key, value in counts.range(first, last)]
+            assert rows == [{"key": key, "value": value} for key, value in counts.scan(first, last)]
             since = r.randint(0, 600)
             rows = served.json("stores/clicks/rows", key=format_key(first), **{"from": since})["rows"]
             assert [(row["ts"], row["value"]) for row in rows] == list(clicks.fetch(first, since))
@@ -260,7 +260,7 @@ def test_what_cannot_be_a_key_or_a_path_gets_a_sentence(
 def test_keys_of_groups_are_answered_whatever_their_type(tmp_path: Path) -> None:
     groups: list[Any] = [None, "ann", 5, ("a", None), ("a", 5)]
     with hs.open(tmp_path / "state") as state:
-        state.key_value("groups").put_all({stored_key(group): str(group) for group in groups})
+        state.key_value("groups").put_many({stored_key(group): str(group) for group in groups})
         state.commit()
     served = Served(tmp_path / "state")
     for key, group in zip(["json:null", "ann", "int:5", 'json:["a", null]', 'json:["a", 5]'], groups, strict=True):
@@ -271,8 +271,8 @@ def test_keys_of_groups_are_answered_whatever_their_type(tmp_path: Path) -> None
 
 def test_arrow_and_wide_characters_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hs.open(tmp_path / "state") as state:
-        state.key_value("texts").put_all({key: "\u00e9" * 1000 for key in range(20)})
-        state.key_value("wide").put_all({key: {f"field {key}": key} for key in range(100)})
+        state.key_value("texts").put_many({key: "\u00e9" * 1000 for key in range(20)})
+        state.key_value("wide").put_many({key: {f"field {key}": key} for key in range(100)})
         state.commit()
     served = Served(tmp_path / "state")
     monkeypatch.setattr(answers_module, "MOST_BYTES", 20_000)

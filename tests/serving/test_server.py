@@ -26,7 +26,7 @@ TOKEN = "0123456789abcdef"
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[hs.State]:
     with hs.open(tmp_path / "state") as state:
-        state.key_value("a").put_all({key: 0 for key in range(10)})
+        state.key_value("a").put_many({key: 0 for key in range(10)})
         state.commit()
         yield state
 

@@ -158,10 +158,10 @@ def test_prefix_scan(tmp_path: Path) -> None:
     store = p.get_store(1)
     kv = store.key_value("pairs")
     kv.put(("p", 7), 7)
-    assert [key for key, _ in kv.prefix_scan(("p",))] == [("p", 0), ("p", 1), ("p", 2), ("p", 7)]
-    assert list(kv.prefix_scan(("x",))) == []
+    assert [key for key, _ in kv.scan(prefix=("p",))] == [("p", 0), ("p", 1), ("p", 2), ("p", 7)]
+    assert list(kv.scan(prefix=("x",))) == []
     store.abort()
-    assert [key for key, _ in p.get_store(1).key_value("pairs").prefix_scan(("p",))] == [("p", 0), ("p", 1), ("p", 2)]
+    assert [key for key, _ in p.get_store(1).key_value("pairs").scan(prefix=("p",))] == [("p", 0), ("p", 1), ("p", 2)]
 
 
 @pytest.mark.scenario(13)

@@ -111,7 +111,7 @@ class Stores:
             lambda: self.window.put_many(rows),
             lambda: self.twice.put(key, value, ts), lambda: self.twice.put_many(rows), lambda: self.window.advance(ts),
             lambda: self.session.put(key, max(0, ts - 5), ts, value), lambda: self.session.put_many(spans),
-            lambda: [self.session.remove(*entry[0]) for entry in list(self.session.fetch(key))[:1]],
+            lambda: [self.session.delete(*entry[0]) for entry in list(self.session.fetch(key))[:1]],
             lambda: self.buffer.put(key, value, ts), lambda: self.buffer.put_many(rows),
             lambda: self.buffer.advance(ts),
             lambda: self.sliding.add(key, value, ts), lambda: self.sliding.add_many(rows),
@@ -124,7 +124,7 @@ class Stores:
         """Read in a random way, which loads what is cold and makes orders."""
         key = dice.choice(KEYS)
         looks: list[Callable[[], Any]] = [
-            self.contents, lambda: self.kv.get(key), lambda: list(self.kv.range("k1", "k3")),
+            self.contents, lambda: self.kv.get(key), lambda: list(self.kv.scan("k1", "k3")),
             lambda: self.sliding.get(key),
             lambda: list(self.window.fetch(key)), lambda: list(self.session.find_sessions_by_end(3, 40)),
             lambda: len(self.window),

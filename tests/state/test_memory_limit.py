@@ -115,7 +115,7 @@ def test_a_snapshot_keeps_what_is_taken_out_of_its_blocks_later(tmp_path: Path) 
         state.checkpoint(wait=True)
     with hs.open(tmp_path / "s", memory_limit=1 << 40) as state:
         store = state.window("w", retention="1 hour")
-        rows = store.fetch_range("key 0", "key 9")
+        rows = store.scan("key 0", "key 9")
         assert store.get("key 5", 1) == 5
         store.put("key 5", 50, 1)
         assert store.get("key 6", 1) == 6
@@ -203,19 +203,19 @@ class Side:
             "kv get": lambda: kv.get(key),
             "kv get many": lambda: kv.get_many([key, f"k{number % 60:02}", "absent"]),
             "kv delete": lambda: kv.delete(key),
-            "kv range": lambda: list(kv.range(key, reverse=bool(number % 2)))[:9],
+            "kv range": lambda: list(kv.scan(key, reverse=bool(number % 2)))[:9],
             "ttl put": lambda: ttl.put(key, number, ts),
             "ttl get": lambda: ttl.get(key),
             "window put": lambda: window.put(key, number, ts),
             "window get": lambda: window.get(key, ts - number % 50),
             "window fetch": lambda: list(window.fetch(key)),
             "window delete": lambda: window.delete(key, ts - number % 50),
-            "window scan": lambda: list(window.fetch_range(key, None)),
+            "window scan": lambda: list(window.scan(key, None)),
             "duplicates put": lambda: duplicates.put(key, number, ts),
             "duplicates fetch": lambda: list(duplicates.fetch(key)),
             "session put": lambda: session.put(key, ts, ts + number % 9, number),
             "session find": lambda: list(session.find_sessions(key)),
-            "session remove": lambda: [session.remove(*place) for place, _ in list(session.find_sessions(key))[:1]],
+            "session remove": lambda: [session.delete(*place) for place, _ in list(session.find_sessions(key))[:1]],
             "sliding add": lambda: sliding.add(key, number, ts),
             "sliding get": lambda: sliding.get(key),
             "buffer put": lambda: buffer.put(key, number, ts),

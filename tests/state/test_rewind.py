@@ -38,7 +38,7 @@ def build_state(path: Path, versions: int = 12, checkpoints: tuple[int, ...] = (
     seen: list[dict[str, Any]] = [{}]
     with hs.open(path, checkpoints=KEPT, _tuning=SMALL) as state:
         for version in range(1, versions + 1):
-            state.key_value("rows").put_all({f"{version % 3}-{i}": f"{version} {'x' * 50}" for i in range(10)})
+            state.key_value("rows").put_many({f"{version % 3}-{i}": f"{version} {'x' * 50}" for i in range(10)})
             assert state.commit() == version
             seen.append(rows(state))
             if version in checkpoints:

@@ -81,14 +81,14 @@ class Five:
             "kv.put": lambda: self.kv.put("k1", 1), "kv.put big": lambda: self.kv.put("k1", big),
             "kv.delete": lambda: self.kv.delete("k1"), "kv.put None": lambda: self.kv.put("k1", None),
             "kv.put_many": lambda: self.kv.put_many([("k1", 1), ("k2", None)]),
-            "kv.put_all": lambda: self.kv.put_all({"k1": 1}), "kv.clear": lambda: self.kv.clear(),
+            "kv.put_many of a mapping": lambda: self.kv.put_many({"k1": 1}), "kv.clear": lambda: self.kv.clear(),
             "kv.put_columns": lambda: self.kv.put_columns(["k1"], [1]), "kv.pop": lambda: self.kv.pop("k1"),
             "ttl.put": lambda: self.ttl.put("k1", 1, 50), "ttl.advance": lambda: self.ttl.advance(90),
             "window.put": lambda: self.window.put("k1", 1, 50), "window.delete": lambda: self.window.delete("k1", 1),
             "window.put_many": lambda: self.window.put_many([("k1", 1, 5)]),
             "window.advance": lambda: self.window.advance(90),
             "session.put": lambda: self.session.put("k1", 5, 50, 1),
-            "session.remove": lambda: self.session.remove("k1", 1, 1),
+            "session.delete": lambda: self.session.delete("k1", 1, 1),
             "session.put_many": lambda: self.session.put_many([("k1", 5, 5, 1)]),
             "sliding.add": lambda: self.sliding.add("k1", 1, 50),
             "sliding.add_many": lambda: self.sliding.add_many([("k1", 1, 50)]),
@@ -105,10 +105,10 @@ class Five:
         return {
             "kv.get absent": lambda: self.kv.get("absent"), "kv.get_many": lambda: self.kv.get_many(["k1"]),
             "kv.all": lambda: list(self.kv.all()), "kv.items": lambda: list(self.kv.items()),
-            "kv.prefix_scan": lambda: list(self.kv.prefix_scan("k")), "len(kv)": lambda: len(self.kv),
+            "kv.scan": lambda: list(self.kv.scan(prefix="k")), "len(kv)": lambda: len(self.kv),
             "ttl.by_time": self.ttl.by_time,
             "window.get": lambda: self.window.get("k1", 1), "window.fetch": lambda: list(self.window.fetch("k1")),
-            "window.get_column": lambda: self.window.get_column(["k1"], 1),
+            "window.get_many": lambda: self.window.get_many(["k1"], 1),
             "window.all": lambda: list(self.window.all()), "len(window)": lambda: len(self.window),
             "session.get": lambda: self.session.get("k1", 1, 1), "session.fetch": lambda: list(self.session.fetch("k")),
             "session.all": lambda: list(self.session.all()), "len(session)": lambda: len(self.session),
@@ -162,8 +162,8 @@ def test_no_public_method_of_a_store_is_forgotten(five: Five) -> None:
     }  # fmt: skip
     # each by way of another one, and a look at a value in memory
     by_others = {
-        "get", "keys", "items", "values", "popitem", "setdefault", "update", "put_if_absent", "fetch_all",
-        "fetch_many", "fetch_range", "find_sessions", "find_sessions_range", "range", "put_columns", "advance",
+        "get", "keys", "items", "values", "popitem", "setdefault", "update", "put_if_absent", "scan",
+        "fetch_many", "find_sessions", "find_sessions_range", "put_columns", "advance",
     }  # fmt: skip
     tried = {name.split(".")[-1].split(" ")[0] for name in {**five.writes(), **five.reads()}}
     for store in five.state.stores.values():
@@ -213,7 +213,7 @@ def test_an_iterator_is_read_by_its_own_thread(tmp_path: Path) -> None:
 ITERATORS: dict[str, Callable[[Five], Iterator[Any]]] = {
     "kv.items": lambda five: iter(five.kv.items()),
     "kv.keys": lambda five: iter(five.kv),
-    "kv.range reversed": lambda five: five.kv.range(reverse=True),
+    "kv.scan reversed": lambda five: five.kv.scan(reverse=True),
     "ttl": lambda five: five.ttl.all(),
     "window.fetch": lambda five: five.window.fetch("k1"),
     "window.all": lambda five: five.window.all(),
@@ -472,7 +472,7 @@ def use_at_random(state: Any, acknowledged: list[int], together: threading.Barri
         key, value = f"k{draw.randrange(20)}", draw.choice(VALUES)
         calls: list[Callable[[], Any]] = [
             partial(kv.put, key, value), partial(window.put, key, value, step),
-            partial(kv.put_many, [(key, value), ("other", 1)]), partial(kv.get, key), partial(kv.prefix_scan, "k"),
+            partial(kv.put_many, [(key, value), ("other", 1)]), partial(kv.get, key), partial(kv.scan, prefix="k"),
             partial(window.fetch, key), lambda: acknowledged.append(state.commit()),
             partial(state.checkpoint, wait=step % 2 > 0), state.rollback, state.metrics, state.hydrate,
             state.hand_over, state.close,

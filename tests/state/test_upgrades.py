@@ -32,7 +32,7 @@ def first(state: hs.State) -> None:
     names.put(KEYS[3], 300)
     names.delete(KEYS[4])
     clicks.put(KEYS[50], 500, 500)
-    visits.remove(KEYS[51], 510, 515)
+    visits.delete(KEYS[51], 510, 515)
     state.commit()
 
 

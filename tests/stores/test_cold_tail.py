@@ -71,7 +71,7 @@ class Twins:
         if self.kind.startswith("key_value"):
             return lambda store: store.delete(key)
         if self.kind == "session":
-            return lambda store: store.remove(*rows[0][:3])
+            return lambda store: store.delete(*rows[0][:3])
         return lambda store: store.delete(key, rows[0][2])
 
     def read(self) -> Callable[[Any], Any]:
@@ -82,7 +82,7 @@ class Twins:
                 return lambda store: store.get(key)
             return (lambda store: store.get_many(keys)) if act < 0.95 else (lambda store: len(store))
         if self.kind.startswith("window") and act < 0.5:
-            return (lambda store: store.get(key, ts)) if act < 0.3 else (lambda store: store.get_column(keys, ts))
+            return (lambda store: store.get(key, ts)) if act < 0.3 else (lambda store: store.get_many(keys, ts))
         if self.kind == "session" and act < 0.3:
             return lambda store: list(store.find_sessions(key, ts - 20, ts))
         if self.kind == "sliding" and act < 0.5:
@@ -232,7 +232,7 @@ def test_one_key_is_read_and_the_rows_of_the_others_go_on_waiting(tmp_path: Path
         assert list(store.fetch("k7")) == [(ts, ts) for ts in range(7, 5000, 500)]
         assert store.waiting_rows == 4990
         assert list(store.fetch("none")) == []
-        assert store.get_column(["k8", "k9", "k10"], 8) == [8, None, None]
+        assert store.get_many(["k8", "k9", "k10"], 8) == [8, None, None]
         assert store.waiting_rows == 4960
         # asked again, nobody looks again
         looks = store._tail.looks

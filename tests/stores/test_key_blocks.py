@@ -183,17 +183,17 @@ def test_a_new_key_that_is_deleted_over_a_cold_block_leaves_the_order(tmp_path: 
     with opened(tmp_path) as state:
         store = state.key_value("plain")
         store.put("0030x", "new")
-        assert list(store.range("0000", "0002")) == [("0000", 0), ("0001", 1), ("0002", 2)]
+        assert list(store.scan("0000", "0002")) == [("0000", 0), ("0001", 1), ("0002", 2)]
         assert store.delete("0030x") == "new"
         store._check()
-        assert len(list(store.range("0000", "0002"))) == 3
+        assert len(list(store.scan("0000", "0002"))) == 3
         store.put("0030x", "again")
         store._check()
         store.delete("0030x")
-        assert len(list(store.range("0000", "0002"))) == 3
+        assert len(list(store.scan("0000", "0002"))) == 3
         store.put_many([("0030x", "and again"), ("0030y", "new")])
         store._check()
-        assert [key for key, _ in store.range("0030", "0031")] == ["0030", "0030x", "0030y", "0031"]
+        assert [key for key, _ in store.scan("0030", "0031")] == ["0030", "0030x", "0030y", "0031"]
         assert len(list(store.all())) == 42
         store._check()
 
@@ -214,14 +214,14 @@ def test_a_range_or_a_prefix_loads_only_the_blocks_that_can_hold_it(
             assert blocks > 40
             blocks_read.clear()
             prefix = ("07",) if tuples else "07"
-            actual = list(store.prefix_scan(prefix, reverse=reverse))
+            actual = list(store.scan(prefix=prefix, reverse=reverse))
             assert actual == list(zip(keys, range(400), strict=True))[140:160][:: -1 if reverse else 1]
             # twenty rows lie in blocks of eight, and the first and the last hold others, too
             assert 3 <= len(blocks_read) <= 4
             assert store.cold_blocks == blocks - len(blocks_read)
-            assert list(store.prefix_scan(("99",) if tuples else "99")) == []
+            assert list(store.scan(prefix=("99",) if tuples else "99")) == []
             assert (
-                list(store.range(keys[200], keys[203], reverse=reverse))
+                list(store.scan(keys[200], keys[203], reverse=reverse))
                 == [(keys[i], i) for i in range(200, 204)][:: -1 if reverse else 1]
             )
             assert len(blocks_read) <= 6

@@ -29,14 +29,14 @@ BAD_ENTRIES: dict[str, tuple[type[Exception], Any]] = {
 
 
 @pytest.mark.parametrize("bad", BAD_ENTRIES)
-def test_put_all_is_all_or_nothing(bad: str, state: hs.State) -> None:
+def test_put_many_is_all_or_nothing(bad: str, state: hs.State) -> None:
     store = state.key_value("k")
-    store.put_all({"a": 0, "z": 1})
+    store.put_many({"a": 0, "z": 1})
     error, entries = BAD_ENTRIES[bad]
     with pytest.raises(error):
-        store.put_all(entries)
+        store.put_many(entries)
     assert list(store.all()) == [("a", 0), ("z", 1)]
-    store.put_all([("b", 2), ("a", None), ("b", 3)])
+    store.put_many([("b", 2), ("a", None), ("b", 3)])
     assert list(store.all()) == [("b", 3), ("z", 1)]
 
 
@@ -44,20 +44,20 @@ def test_a_prefix_is_text_bytes_or_the_leading_elements_of_a_tuple(state: hs.Sta
     text, raw, pairs = state.key_value("t"), state.key_value("b"), state.key_value("p")
     for key in ("a", "ab", "abc", "b", "a\U0010ffff"):
         text.put(key, 1)
-    assert [key for key, _ in text.prefix_scan("ab")] == ["ab", "abc"]
-    assert [key for key, _ in text.prefix_scan("a")] == ["a", "ab", "abc", "a\U0010ffff"]
-    assert [key for key, _ in text.prefix_scan("")] == sorted(text)
+    assert [key for key, _ in text.scan(prefix="ab")] == ["ab", "abc"]
+    assert [key for key, _ in text.scan(prefix="a")] == ["a", "ab", "abc", "a\U0010ffff"]
+    assert [key for key, _ in text.scan(prefix="")] == sorted(text)
     for octets in (b"\xff", b"\xff\xff", b"\xfe"):
         raw.put(octets, 1)
-    assert [key for key, _ in raw.prefix_scan(b"\xff")] == [b"\xff", b"\xff\xff"]
+    assert [key for key, _ in raw.scan(prefix=b"\xff")] == [b"\xff", b"\xff\xff"]
     for pair in (("a", 1), ("a", 2), ("ab", 1)):
         pairs.put(pair, 1)
-    assert [key for key, _ in pairs.prefix_scan(("a",))] == [("a", 1), ("a", 2)]
-    assert [key for key, _ in pairs.prefix_scan(("a", 2))] == [("a", 2)]
+    assert [key for key, _ in pairs.scan(prefix=("a",))] == [("a", 1), ("a", 2)]
+    assert [key for key, _ in pairs.scan(prefix=("a", 2))] == [("a", 2)]
     numbers = state.key_value("n")
     numbers.put(1, 1)
     with pytest.raises(TypeError, match="expected str, bytes or tuple"):
-        numbers.prefix_scan(1)
+        numbers.scan(prefix=1)
 
 
 def test_it_is_a_mapping(state: hs.State) -> None:

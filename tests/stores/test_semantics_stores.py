@@ -186,7 +186,7 @@ def test_bounds_of_a_time_range_are_ints(bound: Any, state: hs.State) -> None:
     for read in (
         lambda: window.fetch("k", bound, None),
         lambda: window.fetch("k", None, bound),
-        lambda: window.fetch_all(bound, None),
+        lambda: window.scan(time_from=bound, time_to=None),
         lambda: session.find_sessions("k", bound, None),
         lambda: session.find_sessions_by_end(None, bound),
     ):
@@ -221,7 +221,7 @@ def test_reads_and_remove_never_move_stream_time(state: hs.State) -> None:
     profiles.put("k", 1, 5)
     load.add("k", 1, 5)
     assert (window.get("k", 99), list(window.fetch("k", 50, 99))) == (None, [])
-    session.remove("k", 90, 99)
+    session.delete("k", 90, 99)
     assert (session.get("k", 90, 99), list(session.find_sessions("k", 99, 99))) == (None, [])
     assert (profiles.delete("k"), profiles.get("k")) == (1, None)
     assert load.get("k") == ("k", 0, 5, 1)
@@ -351,9 +351,9 @@ def filled(state: hs.State) -> dict[str, Callable[..., Iterator[Any]]]:
         session.put(f"k{i}", i, i, i)
         profiles.put(i, i)
     return {
-        "kv.range": profiles.range,
+        "kv.scan": profiles.scan,
         "window.fetch": lambda a, b, **o: window.fetch("k", a, b, **o),
-        "window.fetch_all": lambda a, b, **o: (row for row in window.fetch_all(a, b, **o) if row[0][0] == "k"),
+        "window.scan": lambda a, b, **o: (row for row in window.scan(time_from=a, time_to=b, **o) if row[0][0] == "k"),
         "session.find_sessions_by_end": lambda a, b, **o: (
             row for row in session.find_sessions_by_end(a, b, **o) if row[0][0] == "k"
         ),
@@ -362,9 +362,9 @@ def filled(state: hs.State) -> dict[str, Callable[..., Iterator[Any]]]:
 
 
 READS = [
-    "kv.range",
+    "kv.scan",
     "window.fetch",
-    "window.fetch_all",
+    "window.scan",
     "session.find_sessions_by_end",
     "session.find_sessions",
 ]
@@ -398,8 +398,8 @@ def test_bounds_of_keys_are_inclusive_too(kind: str, state: hs.State) -> None:
         ("c", None, "cd"),
         ("c", "b", ""),
     ):
-        assert [row[1] for row in store.fetch_range(low, high)] == list(expected), (low, high)
-        assert [row[1] for row in store.fetch_range(low, high, reverse=True)] == list(expected)[::-1], (low, high)
+        assert [row[1] for row in store.scan(low, high)] == list(expected), (low, high)
+        assert [row[1] for row in store.scan(low, high, reverse=True)] == list(expected)[::-1], (low, high)
 
 
 def test_reverse_is_the_exact_mirror_also_among_ties(state: hs.State) -> None:
@@ -421,7 +421,7 @@ def test_reverse_is_the_exact_mirror_also_among_ties(state: hs.State) -> None:
         session.all,
         lambda **o: session.fetch("a", **o),
         profiles.all,
-        lambda **o: profiles.prefix_scan(("a",), **o),
+        lambda **o: profiles.scan(prefix=("a",), **o),
         load.all,
         lambda **o: load.fetch("a", **o),
     ):

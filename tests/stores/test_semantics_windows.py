@@ -178,7 +178,7 @@ def test_a_session_may_start_at_its_end_and_not_after_it(state: hs.State) -> Non
     store = state.session("s", retention=100)
     store.put("k", 5, 5, "a moment")
     assert store.get("k", 5, 5) == "a moment"
-    for call in (lambda: store.put("k", 6, 5, 1), lambda: store.get("k", 6, 5), lambda: store.remove("k", 6, 5)):
+    for call in (lambda: store.put("k", 6, 5, 1), lambda: store.get("k", 6, 5), lambda: store.delete("k", 6, 5)):
         with pytest.raises(ValueError, match="start: found 6, expected at most the end, 5"):
             call()
 
@@ -209,16 +209,16 @@ def test_removing_what_is_not_there_is_no_error_and_moves_no_time(tmp_path: Path
     with opened(tmp_path) as state:
         store = state.session("s", retention=10)
         store.put("k", 0, 5, 1)
-        store.remove("k", 0, 99)
-        store.remove("other", 0, 5)
+        store.delete("k", 0, 99)
+        store.delete("other", 0, 5)
         assert (store.stream_time, store.get("k", 0, 5)) == (5, 1)
         store.put("k", 0, 20, 2)
-        store.remove("k", 0, 20)
+        store.delete("k", 0, 20)
         state.commit()
         crash(state)
     with opened(tmp_path) as state:
         store = state.session("s", retention=10)
-        store.remove("k", 0, 99)
+        store.delete("k", 0, 99)
         # the removal of the session that ended at 20 does not move time; its put had
         assert (store.stream_time, list(store.all())) == (20, [])
         store.put("k", 0, 11, 3)
@@ -232,7 +232,7 @@ def test_a_restored_remove_moves_no_time(tmp_path: Path) -> None:
         store.put("k", 0, 6, 1)
         state.commit()
         state.checkpoint(wait=True)
-        store.remove("k", 0, 6)
+        store.delete("k", 0, 6)
         state.commit()
         crash(state)
     with opened(tmp_path) as state:

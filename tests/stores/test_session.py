@@ -52,7 +52,7 @@ def test_start_after_end_and_bad_times_change_nothing(state: hs.State) -> None:
 def test_remove_moves_no_time_and_none_moves_it(state: hs.State) -> None:
     store = state.session("s", retention=10)
     store.put("k", 0, 5, "v")
-    store.remove("k", 50, 60)
+    store.delete("k", 50, 60)
     assert (store.get("k", 0, 5), store.stream_time) == ("v", 5)
     store.put("k", 50, 60, None)
     assert (store.get("k", 0, 5), store.stream_time) == (None, 60)
@@ -85,14 +85,14 @@ def test_searches_agree_with_the_model_on_overlapping_sessions(state: hs.State, 
         if chance.random() < 0.2:
             session, _ = chance.choice(rows(model.all()))
             for each in (store, model):
-                each.remove(*session)
+                each.delete(*session)
         at, latest = (max(0, store.stream_time - chance.randint(0, 600)) for _ in range(2))
         for call, *args in (
             ("find_sessions", key, at, latest),
             ("find_sessions_range", "a", "b", at, latest),
             ("find_sessions_range", None, "b", at, None),
             ("find_sessions_by_end", at, at + 30),
-            ("fetch_range", "b", None),
+            ("scan", "b", None),
         ):
             actual, expected = (rows(getattr(each, call)(*args, reverse=reverse)) for each in (store, model))
             assert actual == expected, (call, args)
@@ -165,7 +165,7 @@ def test_iterators_are_snapshots(state: hs.State) -> None:
     opened = [store.all(), store.find_sessions_by_end(0, 15), store.find_sessions_range("a", "z"), store.fetch("k")]
     expected = [before, before[:16], before, before]
     next(opened[0])
-    store.remove("k", 10, 10)
+    store.delete("k", 10, 10)
     store.put("k", 11, 11, "other")
     store.put("k", 500, 500, "far")
     assert [rows(each) for each in opened] == [before[1:], *expected[1:]]

@@ -275,27 +275,26 @@ class KeyValueRules(StateMachine):
     def kv_put_if_absent(self, key: int, value: Any) -> None:
         self.both("kv", "put_if_absent", self.keys[key], value)
 
-    @rule(
-        entries=st.lists(st.tuples(numbers, values_or_none), max_size=5), call=st.sampled_from(["put_all", "put_many"])
-    )
-    def kv_put_several(self, entries: list[tuple[int, Any]], call: str) -> None:
-        self.both("kv", call, [(self.keys[key], value) for key, value in entries])
+    @rule(entries=st.lists(st.tuples(numbers, values_or_none), max_size=5), mapping=st.booleans())
+    def kv_put_several(self, entries: list[tuple[int, Any]], mapping: bool) -> None:
+        rows = [(self.keys[key], value) for key, value in entries]
+        self.both("kv", "put_many", dict(rows) if mapping else rows)
 
     @rule(key=numbers, value=values)
     def kv_refused(self, key: int, value: Any) -> None:
         """Every entry is checked before the first is put."""
         with pytest.raises(TypeError):
-            self.store("kv")[0].put_all([(self.keys[key], value), (self.keys[key], object())])
+            self.store("kv")[0].put_many([(self.keys[key], value), (self.keys[key], object())])
 
     @rule(low=st.none() | numbers, high=st.none() | numbers, reverse=directions)
-    def kv_range(self, low: int | None, high: int | None, reverse: bool) -> None:
+    def kv_scan(self, low: int | None, high: int | None, reverse: bool) -> None:
         bounds = (None if number is None else self.keys[number] for number in (low, high))
-        self.both("kv", "range", *bounds, reverse=reverse)
+        self.both("kv", "scan", *bounds, reverse=reverse)
 
     @precondition(lambda self: isinstance(self.keys[0], str | bytes | tuple))
     @rule(key=numbers, length=st.integers(0, 2), reverse=directions)
-    def kv_prefix_scan(self, key: int, length: int, reverse: bool) -> None:
-        self.both("kv", "prefix_scan", self.keys[key][:length], reverse=reverse)
+    def kv_scan_of_a_prefix(self, key: int, length: int, reverse: bool) -> None:
+        self.both("kv", "scan", prefix=self.keys[key][:length], reverse=reverse)
 
     @rule(key=numbers)
     def kv_mapping(self, key: int) -> None:
@@ -334,7 +333,7 @@ class ExpiringKeyValueRules(StateMachine):
     @rule(low=numbers, high=numbers, reverse=directions)
     def ttl_read(self, low: int, high: int, reverse: bool) -> None:
         self.both("ttl", "get", self.keys[low])
-        self.both("ttl", "range", self.keys[low], self.keys[high], reverse=reverse)
+        self.both("ttl", "scan", self.keys[low], self.keys[high], reverse=reverse)
 
     @rule(reverse=directions)
     def ttl_hold(self, reverse: bool) -> None:
@@ -378,15 +377,18 @@ class WindowRules(StateMachine):
         times = (start, start + span)
         low, high = (None if open_keys else self.keys[key] for key in keys)
         self.both("w", "fetch", self.keys[keys[0]], *times, reverse=reverse)
-        self.both("w", "fetch_range", low, high, *times, reverse=reverse)
-        self.both("w", "fetch_all", *times, reverse=reverse)
+        bounds = {"time_from": times[0], "time_to": times[1]}
+        self.both("w", "scan", low, high, **bounds, reverse=reverse)
+        self.both("w", "scan", **bounds, reverse=reverse)
+        if isinstance(self.keys[0], str | bytes | tuple):
+            self.both("w", "scan", prefix=self.keys[keys[1]][:1], **bounds, reverse=reverse)
         self.both("w", "all", reverse=reverse)
 
     @rule(key=numbers, start=st.none() | offsets, end=st.none() | offsets)
     def window_fetch_open(self, key: int, start: int | None, end: int | None) -> None:
         times = [None if offset is None else self.bound("w", offset) for offset in (start, end)]
         self.both("w", "fetch", self.keys[key], *times)
-        self.both("w", "fetch_all", *times)
+        self.both("w", "scan", time_from=times[0], time_to=times[1])
 
     @rule(key=numbers, reverse=directions, whole=st.booleans())
     def window_hold(self, key: int, reverse: bool, whole: bool) -> None:
@@ -428,10 +430,10 @@ class SessionRules(StateMachine):
         model.put_many(records)
 
     @rule(data=st.data(), offset=offsets, span=spans, key=numbers)
-    def session_remove(self, data: st.DataObject, offset: int, span: int, key: int) -> None:
+    def session_delete(self, data: st.DataObject, offset: int, span: int, key: int) -> None:
         there = [session for session, _ in self.store("s")[1].all()]
         absent = (self.keys[key], *self.session(offset, span))
-        self.both("s", "remove", *data.draw(st.sampled_from([*there, absent])))
+        self.both("s", "delete", *data.draw(st.sampled_from([*there, absent])))
 
     @rule(keys=st.tuples(numbers, numbers), offset=offsets, span=spans, reverse=directions, open_keys=st.booleans())
     def session_find(self, keys: tuple[int, int], offset: int, span: int, reverse: bool, open_keys: bool) -> None:
@@ -440,7 +442,9 @@ class SessionRules(StateMachine):
         low, high = (None if open_keys else self.keys[number] for number in keys)
         self.both("s", "get", key, start, end)
         self.both("s", "fetch", key, reverse=reverse)
-        self.both("s", "fetch_range", low, high, reverse=reverse)
+        self.both("s", "scan", low, high, time_from=start, time_to=end, reverse=reverse)
+        if isinstance(key, str | bytes | tuple):
+            self.both("s", "scan", prefix=key[:1], reverse=reverse)
         for earliest, latest in ((start, end), (end, start), (self.bound("s", offset), end + span)):
             self.both("s", "find_sessions", key, earliest, latest, reverse=reverse)
             self.both("s", "find_sessions_range", low, high, earliest, latest, reverse=reverse)

@@ -171,13 +171,13 @@ def test_keys_come_back_in_order(kind: str, data: st.DataObject) -> None:
 
 @given(keys=st.sets(KEY_KINDS["str"], min_size=1, max_size=12), prefix=st.text("ab\udfff\U0010ffff", max_size=2))
 @example(keys={"a", "ab", "a\U0010ffff", "a\U0010ffffb", "b"}, prefix="a\U0010ffff")
-def test_prefix_scan_finds_what_starts_so(keys: set[str], prefix: str) -> None:
+def test_a_scan_of_a_prefix_finds_what_starts_so(keys: set[str], prefix: str) -> None:
     keys = keys | {prefix + key for key in keys}
     with Restarts() as restarts:
         for key in keys:
             restarts.state.key_value("kv").put(key, 1)
         for way in restarts.WAYS:
-            actual = [key for key, _ in restarts.restart(way).key_value("kv").prefix_scan(prefix)]
+            actual = [key for key, _ in restarts.restart(way).key_value("kv").scan(prefix=prefix)]
             assert actual == sorted(key for key in keys if key.startswith(prefix)), way
 
 

@@ -11,7 +11,7 @@ there, everything else is lost when the `ModelState` is dropped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 Row = tuple[Any, ...]
@@ -136,22 +136,19 @@ class ModelKeyValue(ModelStore):
             self.put(key, value, *(() if ts is None else (ts,)))
         return old
 
-    def put_all(self, entries: Iterable[Row]) -> None:
+    def put_many(self, rows: Mapping[Any, Any] | Iterable[Row]) -> None:
+        entries = rows.items() if isinstance(rows, Mapping) else rows
         checked = [(checked_key(key), value, *rest) for key, value, *rest in entries]
         for entry in checked:
             self.put(*entry)
 
-    put_many = put_all
-
-    def range(self, low: Any = None, high: Any = None, *, reverse: bool = False) -> Iterator[Row]:
-        return self.rows([row for row in self.live().items() if within(row[0], low, high)], reverse)
-
-    def prefix_scan(self, prefix: Any, *, reverse: bool = False) -> Iterator[Row]:
-        size = len(prefix)
-        return self.rows([row for row in self.live().items() if row[0][:size] == prefix], reverse)
+    def scan(self, low: Any = None, high: Any = None, *, prefix: Any = None, reverse: bool = False) -> Iterator[Row]:
+        size = 0 if prefix is None else len(prefix)
+        live = [row for row in self.live().items() if prefix is None or row[0][:size] == prefix]
+        return self.rows([row for row in live if within(row[0], low, high)], reverse)
 
     def all(self, *, reverse: bool = False) -> Iterator[Row]:
-        return self.range(reverse=reverse)
+        return self.scan(reverse=reverse)
 
     def __len__(self) -> int:
         return len(self.live())
@@ -221,15 +218,23 @@ class ModelWindow(ModelStore):
         checked_key(key)
         return self.rows([(ts, value) for k, ts, value in self.live() if k == key and within(ts, t1, t2)], reverse)
 
-    def fetch_range(self, k1: Any, k2: Any, t1: int | None, t2: int | None, *, reverse: bool = False) -> Iterator[Row]:
-        chosen = [row for row in self.live() if within(row[0], k1, k2) and within(row[1], t1, t2)]
+    def scan(
+        self,
+        k1: Any = None,
+        k2: Any = None,
+        *,
+        prefix: Any = None,
+        time_from: int | None = None,
+        time_to: int | None = None,
+        reverse: bool = False,
+    ) -> Iterator[Row]:
+        size = 0 if prefix is None else len(prefix)
+        live = [row for row in self.live() if prefix is None or row[0][:size] == prefix]
+        chosen = [row for row in live if within(row[0], k1, k2) and within(row[1], time_from, time_to)]
         return self.rows([((key, ts), value) for key, ts, value in chosen], reverse)
 
-    def fetch_all(self, t1: int | None, t2: int | None, *, reverse: bool = False) -> Iterator[Row]:
-        return self.fetch_range(None, None, t1, t2, reverse=reverse)
-
     def all(self, *, reverse: bool = False) -> Iterator[Row]:
-        return self.fetch_range(None, None, None, None, reverse=reverse)
+        return self.scan(reverse=reverse)
 
 
 class ModelSession(ModelStore):
@@ -251,7 +256,7 @@ class ModelSession(ModelStore):
         if self.expired(end):
             self.dropped["expired"] += 1
         elif value is None:
-            self.remove(key, start, end)
+            self.delete(key, start, end)
         else:
             self.entries[key, start, end] = value
             self.logged.append((key, start, end, value))
@@ -260,7 +265,7 @@ class ModelSession(ModelStore):
         for record in records:
             self.put(*record)
 
-    def remove(self, key: Any, start: int, end: int) -> None:
+    def delete(self, key: Any, start: int, end: int) -> None:
         if self.get(key, start, end) is not None:
             del self.entries[key, start, end]
             self.logged.append((key, start, end, None))
@@ -297,8 +302,18 @@ class ModelSession(ModelStore):
     def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[Row]:
         return self.find_sessions(key, None, None, reverse=reverse)
 
-    def fetch_range(self, k1: Any, k2: Any, *, reverse: bool = False) -> Iterator[Row]:
-        return self.find_sessions_range(k1, k2, None, None, reverse=reverse)
+    def scan(
+        self,
+        k1: Any = None,
+        k2: Any = None,
+        *,
+        prefix: Any = None,
+        time_from: int | None = None,
+        time_to: int | None = None,
+        reverse: bool = False,
+    ) -> Iterator[Row]:
+        rows = self.find_sessions_range(k1, k2, time_from, time_to, reverse=reverse)
+        return (row for row in rows if prefix is None or row[0][0][: len(prefix)] == prefix)
 
     def all(self, *, reverse: bool = False) -> Iterator[Row]:
         return self.rows(self.live(), reverse)

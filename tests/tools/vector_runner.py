@@ -347,16 +347,18 @@ def key_range(run: Runner, step: Step) -> tuple[Any, Any]:
 Query = Callable[[Runner, Step], Iterator[list[Any]]]
 QUERIES: dict[str, dict[str, Query]] = {
     "kv": {
-        "range": lambda run, step: kv_rows(run, run.store.range(*key_range(run, step), **reverse(step))),
+        "range": lambda run, step: kv_rows(run, run.store.scan(*key_range(run, step), **reverse(step))),
         "all": lambda run, step: kv_rows(run, run.store.all(**reverse(step))),
-        "prefix_scan": lambda run, step: kv_rows(run, run.store.prefix_scan(run.key(step["prefix"]), **reverse(step))),
+        "prefix_scan": lambda run, step: kv_rows(run, run.store.scan(prefix=run.key(step["prefix"]), **reverse(step))),
     },
     "window": {
         "fetch": window_fetch,
         "fetch_range": lambda run, step: window_rows(
-            run, run.store.fetch_range(*key_range(run, step), step["from"], step["to"], **reverse(step))
+            run, run.store.scan(*key_range(run, step), time_from=step["from"], time_to=step["to"], **reverse(step))
         ),
-        "fetch_all": lambda run, step: window_rows(run, run.store.fetch_all(step["from"], step["to"], **reverse(step))),
+        "fetch_all": lambda run, step: window_rows(
+            run, run.store.scan(time_from=step["from"], time_to=step["to"], **reverse(step))
+        ),
         "all": lambda run, step: window_rows(run, run.store.all(**reverse(step))),
     },
     "session": {
@@ -374,9 +376,7 @@ QUERIES: dict[str, dict[str, Query]] = {
             run, run.store.find_sessions_by_end(step["earliest_end"], step["latest_end"], **reverse(step))
         ),
         "fetch": lambda run, step: session_rows(run, run.store.fetch(run.key(step["key"]), **reverse(step))),
-        "fetch_range": lambda run, step: session_rows(
-            run, run.store.fetch_range(*key_range(run, step), **reverse(step))
-        ),
+        "fetch_range": lambda run, step: session_rows(run, run.store.scan(*key_range(run, step), **reverse(step))),
     },
     "suppress": {},
     "sliding_seed": {},
@@ -484,7 +484,7 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
         "get": lambda run, step: run.store.get(run.key(step["key"])),
         "delete": lambda run, step: run.store.delete(run.key(step["key"])),
         "put_if_absent": lambda run, step: run.store.put_if_absent(run.key(step["key"]), step["value"]),
-        "put_all": lambda run, step: run.store.put_all(kv_entries(run, step)),
+        "put_all": lambda run, step: run.store.put_many(kv_entries(run, step)),
         "size": lambda run, step: len(run.store),
     },
     "window": {
@@ -493,7 +493,7 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
     },
     "session": {
         "put": lambda run, step: run.store.put(run.key(step["key"]), step["start"], step["end"], step["value"]),
-        "remove": lambda run, step: run.store.remove(run.key(step["key"]), step["start"], step["end"]),
+        "remove": lambda run, step: run.store.delete(run.key(step["key"]), step["start"], step["end"]),
         "fetch_session": lambda run, step: run.store.get(run.key(step["key"]), step["start"], step["end"]),
     },
     "suppress": {

@@ -14,7 +14,7 @@ def profiles(directory: str) -> int:
         assert_type(store, hs.KeyValueStore)
         store.put("ann", {"visits": 3}, ts=1_000)
         assert_type(store.get("ann"), Any)
-        rows = store.range("a", "b", reverse=True)
+        rows = store.scan("a", "b", reverse=True)
         assert_type(rows, Iterator[tuple[Any, Any]])
         assert_type(len(store), int)
         assert_type(s.metrics(), hs.Metrics)

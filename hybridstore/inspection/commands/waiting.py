@@ -91,7 +91,7 @@ def _rows(look: Look, view: View, wait: Wait, chosen: Selection, *, alone: bool)
         return
     now = store.stream_time
     # a row up to here has come out, or can have no further partner
-    chosen = chosen._replace(window_from=max(0, now - wait.due_ms))
+    chosen = chosen._replace(time_from=max(0, now - wait.due_ms))
     former = former_times(view.settings)
     for record in typed(store, chosen, store.records(chosen)):
         (ts,) = record.times
@@ -100,7 +100,7 @@ def _rows(look: Look, view: View, wait: Wait, chosen: Selection, *, alone: bool)
         low = None if wait.before_ms is None else max(0, ts - wait.before_ms)
         partners = None
         if wait.before_ms is not None:
-            near = Selection(record.key, record.key, window_from=low, window_to=ts + wait.after_ms)
+            near = Selection(record.key, record.key, time_from=low, time_to=ts + wait.after_ms)
             partners = 0 if other is None else sum(1 for _ in other.records(near))
             if not partners and other is not None and max(0, ts - wait.before_ms) <= other.expired_through:
                 partners = None  # a partner may have expired: only where such rows come out alone is it kept so long

@@ -281,7 +281,7 @@ class TimeColumns:
         distinct, first = np.unique(starts, return_index=True)
         bounds = [*first.tolist(), len(names)]
         for i, start in enumerate(distinct.tolist()):
-            stored += self._windowed.store.get_column(names[bounds[i] : bounds[i + 1]], start)
+            stored += self._windowed.store.get_many(names[bounds[i] : bounds[i + 1]], start)
         return stored
 
     def _combined(self, groups: Items, scales: list[Scale | None], stored: list[Any]) -> list[list[Any]] | None:

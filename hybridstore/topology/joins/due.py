@@ -48,7 +48,7 @@ class Due:
             return []
         if through > self._ahead:
             ahead = min(through + self._stretch, INT64_MAX)
-            rows = self._store.fetch_all(self._ahead + 1, ahead)
+            rows = self._store.scan(time_from=self._ahead + 1, time_to=ahead)
             self._rows += [(ts, key, value) for (key, ts), value in rows]
             self._ahead = ahead
         self.through = through

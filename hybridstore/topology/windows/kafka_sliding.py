@@ -192,7 +192,7 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
             return []
         finish, shared = self.aggregates.finish, self.form.shared
         results: list[Result] = []
-        for (key, start), value in self.store.fetch_all(low, high):
+        for (key, start), value in self.store.scan(time_from=low, time_to=high):
             if not self._is_open(key, start):
                 newest, aggregate = shared(value)
                 results.append(Result(key, start, start + self._size, finish(aggregate), newest))

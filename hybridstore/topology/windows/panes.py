@@ -149,7 +149,7 @@ class PanedWindowed(Windowed[WindowStore]):
                 names.setdefault(cut, []).append(key)
         panes: dict[Any, list[Pane]] = {key: [] for key in starts}
         for cut in sorted(names):
-            for key, value in zip(names[cut], self.store.get_column(names[cut], cut), strict=True):
+            for key, value in zip(names[cut], self.store.get_many(names[cut], cut), strict=True):
                 slot = None if stored else open_.get((cut, key))
                 if slot is not None:
                     panes[key].append((cut, slot[0], slot[1]))
@@ -236,7 +236,7 @@ class PanedWindowed(Windowed[WindowStore]):
             return []
         panes: dict[Any, dict[int, Pane]] = {}
         last_pane = None if through is None else through - 1
-        for (key, pane), value in self.store.fetch_all(low, last_pane):
+        for (key, pane), value in self.store.scan(time_from=low, time_to=last_pane):
             panes.setdefault(key, {})[pane] = (pane, *self.form.shared(value))
         for (pane, key), slot in self.open.items():
             if pane >= low and (last_pane is None or pane <= last_pane):

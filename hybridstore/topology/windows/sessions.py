@@ -175,7 +175,7 @@ class SessionWindowed(Windowed[SessionStore]):
         put: list[tuple[Any, int, int, Any]] = []
         for key, of_key in self.open.items():
             for start, end in of_key.replaced():
-                self.store.remove(key, start, end)
+                self.store.delete(key, start, end)
             put += [
                 (key, session.start, session.end, value(session.newest, session.aggregate))
                 for session in of_key.sessions

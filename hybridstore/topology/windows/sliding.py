@@ -163,7 +163,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
         passed = waiting.stream_time
         now = max(passed, clock.now_ms)
         through = slid_out_through(max(passed, clock.late_ms), self.size_ms)
-        waited = list(waiting.fetch_all(passed + 1, now)) if now > passed else []
+        waited = list(waiting.scan(time_from=passed + 1, time_to=now)) if now > passed else []
         due = [(key, value, ts) for key, value, ts in records.rows() if through < ts <= now]
         self.dropped += sum(ts <= through for ts in records.times)
         if self.late is not None:

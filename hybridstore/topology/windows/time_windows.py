@@ -77,7 +77,8 @@ class TimeWindowed(Windowed[WindowStore]):
         if high is not None and high < low:
             return []
         slots: dict[tuple[int, Any], Sequence[Any]] = {
-            (start, key): self.form.shared(value) for (key, start), value in self.store.fetch_all(low, high)
+            (start, key): self.form.shared(value)
+            for (key, start), value in self.store.scan(time_from=low, time_to=high)
         }
         slots.update(row for row in self.open.items() if row[0][0] >= low and (high is None or row[0][0] <= high))
         if not regular:
