@@ -148,7 +148,7 @@ class CloudStorage:
             else:
                 return True
         raise StorageUnreachableError(
-            f"{self.url}/{name}: answered {_CREATES} times that the object exists, and that there is none (try again)"
+            f"{self.url}/{name}: answered {_CREATES} times that the object exists, and that it does not (try again)"
         )
 
     def _writer_of(self, name: str) -> str | None:

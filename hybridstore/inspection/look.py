@@ -62,7 +62,7 @@ class Look:
         if not sharded:
             numbers = sorted({place.shard for place in places if place.shard is not None})
             known = ", ".join(map(str, numbers)) or "none, it is not sharded"
-            raise UsageError(f"{self.location}: no shard {self._shard} (there are: {known})")
+            raise UsageError(f"{self.location}: no shard {self._shard} (known: {known})")
         return sharded
 
     @property
@@ -127,7 +127,7 @@ class Look:
                 if name is None or store.name == name:
                     yield view, store
         if name is not None and name not in known:
-            raise UsageError(f"{self.location}: no store {name!r} (there are: {', '.join(known) or 'none'})")
+            raise UsageError(f"{self.location}: no store {name!r} (known: {', '.join(known) or 'none'})")
 
     def finish(self, code: int = FINE, more: Iterable[str] = ()) -> int:
         """Report the faults of the views and of `more`.

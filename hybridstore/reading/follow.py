@@ -244,7 +244,7 @@ class Followed:
             states = [state for state in states if state.place.shard == shard]
         states = [state for state in states if name in state.stores]
         if not states and name not in set(self):
-            raise KeyError(f"no store {name!r} (there are: {', '.join(self) or 'none'})")
+            raise KeyError(f"no store {name!r} (known: {', '.join(self) or 'none'})")
         return states
 
     def __getitem__(self, name: str) -> FollowedStore:

@@ -293,7 +293,7 @@ class View:
             return self.stores[name]
         except KeyError:
             raise KeyError(
-                f"{self.place.where}: no store {name!r} in version {self.version} (there are: "
+                f"{self.place.where}: no store {name!r} in version {self.version} (known: "
                 f"{', '.join(self.stores) or 'none'})"
             ) from None
 

@@ -111,7 +111,7 @@ def remove_old_shards(
 
 def _plain(location: str | PathLike[str] | Location, state_location: object) -> str | PathLike[str]:
     if isinstance(location, Location) or state_location is not None:
-        raise RescaleError("operator: found None, expected its name (there is a query's checkpoint)")
+        raise RescaleError("operator: found None, expected its name (the location is a query's checkpoint)")
     if any((Path(location) / name).is_dir() for name in (SPARK_FOLDER, "offsets")):
         raise RescaleError(f"{location}: a Spark query has its checkpoint there, expected an operator's name, too")
     return location

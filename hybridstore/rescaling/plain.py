@@ -201,7 +201,7 @@ def go_back_state(location: str | PathLike[str], storage_options: Mapping[str, A
     there = current_generation(place)
     origin = there.rescaled
     if origin is None:
-        raise RescaleError(f"{place.url}: there is no rescale to go back from (nothing was done)")
+        raise RescaleError(f"{place.url}: no rescale to go back from (nothing was done)")
     old = Generation(there.number + 1, origin["from_generation"], origin["from_shards"], there.store)
     with ExitStack() as stack:
         commits = [

@@ -106,7 +106,7 @@ class Routes:
         """Raise RescaleError for a route of a store that does not exist."""
         for name in self._given:
             if name not in stores:
-                raise RescaleError(f"route: no store {name!r} (there are: {', '.join(sorted(stores)) or 'none'})")
+                raise RescaleError(f"route: no store {name!r} (known: {', '.join(sorted(stores)) or 'none'})")
 
 
 def _named(store: str, route: Route | str) -> Route:

@@ -339,8 +339,8 @@ class ShardGroup:
 
     def _no_route(self, store: _Store, why: str) -> RescaleError:
         return RescaleError(
-            f"store {store.name!r}: its keys are not the operator's: {why} (say how the operator's key follows from "
-            f"one: routes={{{store.name!r}: function}}, or take the shards that there are)"
+            f"store {store.name!r}: its keys are not the operator's: {why} (pass how the operator's key follows from "
+            f"one: routes={{{store.name!r}: function}}, or keep the number of shards)"
         )
 
     def check_own_stores(self) -> dict[str, set[Any]]:

@@ -208,7 +208,7 @@ def _version(location: Location, operator: str) -> int:
     if last < 0:
         raise RescaleError(
             f"{query.url}: no query has its checkpoint there: found no offsets (give the query's checkpointLocation; "
-            "where the state is elsewhere, say it with --state)"
+            "if the state is elsewhere, pass --state)"
         )
     if last != done:
         raise RescaleError(
@@ -260,7 +260,7 @@ def go_back(location: Location, operator: str, *, stopped: bool) -> RescaleRepor
     storage = location.operator(operator)
     chain, claim = read_chain(storage), newest_claim(storage)
     if not chain or claim is None or RESCALED not in chain[-1]:
-        raise RescaleError(f"{storage.url}: there is no rescale to go back from (nothing was done)")
+        raise RescaleError(f"{storage.url}: no rescale to go back from (nothing was done)")
     check_stopped(storage, chain[-1], stopped=stopped)
     origin = chain[-1][RESCALED]
     new = OperatorShards(location, operator, chain, claim, origin["version"])

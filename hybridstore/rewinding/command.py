@@ -188,7 +188,7 @@ def _rewind_query(path: Path, given: Namespace) -> int:
     if version >= newest or (version and version - 1 not in logs[COMMITS]):
         kept = [batch + 1 for batch in logs[COMMITS] if batch + 1 < newest]
         known = f"{kept[0]} to {kept[-1]}" if kept else "none"
-        raise RestoreError(f"{path}: version {version} is none that the query can go back to (there are: {known})")
+        raise RestoreError(f"{path}: version {version} is none that the query can go back to (known: {known})")
     for place in places:
         view = open_view(place, version, thorough=True)
         print(f"{place.label}: version {view.version} is sound")

@@ -122,7 +122,7 @@ class Answers:
                     return self._rows_of_keys(name, query, body, accept)
                 _only(method, "GET", "POST")
                 return self._rows(name, query, accept)
-        raise RefusedError(404, f"{parts.path}: no such page (there are: /, /stores/NAME, /stores/NAME/rows)")
+        raise RefusedError(404, f"{parts.path}: no such page (known: /, /stores/NAME, /stores/NAME/rows)")
 
     def _rows(self, name: str, query: Mapping[str, str], accept: str) -> Answer:
         asked = _asked(query, accept, _SELECTING)
@@ -194,7 +194,7 @@ def _about(view: Followed, name: str) -> dict[str, Any]:
 
 def _known(view: Followed, name: str) -> None:
     if name not in view:
-        raise RefusedError(404, f"no store {name!r} (there are: {', '.join(view) or 'none'})")
+        raise RefusedError(404, f"no store {name!r} (known: {', '.join(view) or 'none'})")
 
 
 def _of_key(view: Followed, name: str, key: Any, selection: Selection) -> Iterator[Row]:

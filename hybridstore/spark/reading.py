@@ -95,7 +95,7 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
             raise MissingVersionError(f"{location.state}: operator: found None, expected one of {', '.join(names)}")
         operator = operator or names[0]
         if operator not in names:
-            raise MissingVersionError(f"{location.state}: no operator {operator!r} (there are: {', '.join(names)})")
+            raise MissingVersionError(f"{location.state}: no operator {operator!r} (known: {', '.join(names)})")
     storage = location.operator(operator)
     fields = read_operator(storage)
     claim = newest_claim(storage)

@@ -227,8 +227,7 @@ def _check_store(query: Query, states: Sequence[Any], version: int) -> None:
             return
         known.update(names)
     raise SparkSetupError(
-        f"option store: {query.location.state}: no store {query.store!r} (there are: "
-        f"{', '.join(sorted(known)) or 'none'})"
+        f"option store: {query.location.state}: no store {query.store!r} (known: {', '.join(sorted(known)) or 'none'})"
     )
 
 

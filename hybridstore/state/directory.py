@@ -218,7 +218,7 @@ class State(Usable, NamedStores):
             store = self._group.stores.get(name)
             if store is None:
                 raise KeyError(
-                    f"{self.path}: no store {name!r} in version {self._group.version} (there are: "
+                    f"{self.path}: no store {name!r} in version {self._group.version} (known: "
                     f"{', '.join(self._group.stores) or 'none'})"
                 )
             self._group.match(store, kind, parameters)

@@ -88,7 +88,7 @@ class StoreGroup:
     def _redefine(self, number: int, kind: str, parameters: dict[str, Any]) -> Store:
         store = self._by_number.get(number)
         if store is None:
-            raise ChangelogError(f"store {number}: {kind}, but there is no such store")
+            raise ChangelogError(f"store {number}: {kind}, but no such store exists")
         if kind == ALTERED:
             store.alter(parameters)
             return store
@@ -99,7 +99,9 @@ class StoreGroup:
     def _forget(self, store: Store) -> None:
         """Make a user's store refuse every call: another store has taken its place, or none."""
         self._handles.pop(store.name, None)
-        store.refuse_calls(StateClosedError(f"store {store.name!r}: it was dropped or made anew (ask for it again)"))
+        store.refuse_calls(
+            StateClosedError(f"store {store.name!r}: it was dropped or created again (ask for it again)")
+        )
 
     def restorable(self, number: int) -> Store:
         """Return a store by number. Raises KeyError."""
@@ -280,6 +282,6 @@ def _changed(name: str, keys: list[Any], values: list[Any], change: Callable[[An
         except Exception as error:
             raise UpgradeError(
                 f"store {name!r}: the value of key {shown(key)} cannot be upgraded: {type(error).__name__}: {error} "
-                "(nothing was changed: mend the function and start again)"
+                "(nothing was changed: fix the function and start again)"
             ) from error
     return changed

@@ -254,7 +254,7 @@ def _of_aggregates(
         yield Difference(f"aggregate {name}: {now} in the program", "consent", note, f"rename {name} to {now}")
     for name in old:
         if name not in new:
-            note = "what is stored of it goes with the next commit"
+            note = "the next commit deletes what is stored of it"
             alike = [other for other, part in new.items() if other not in old and part == old[name]]
             if alike:
                 note += f"; if it is the same under another name: allow='rename {name} to {alike[0]}'"
@@ -308,7 +308,7 @@ def _of_stores(
     before = {names.now(name) if names.now(name) in asked else name: name for name in stored}
     for name, old in before.items():
         if name not in asked:
-            note = "all that is in it goes with the next commit"
+            note = "the next commit deletes all that is in it"
             alike = [new for new, described in asked.items() if new not in stored and described == stored[old]]
             if alike:
                 note += f"; if it is the same under another name: allow='rename {old} to {alike[0]}'"
@@ -352,4 +352,4 @@ def _version(store: str, before: int, now: int, upgrades: Collection[int]) -> Di
         return Difference(what, "refused", f"run the program of version {before}, or a later one")
     if missing:
         return Difference(what, "refused", f"pass upgrade= to convert values to version {missing[0]}")
-    return Difference(what, "taken", "every value goes through upgrade= with the next commit")
+    return Difference(what, "taken", "the next commit passes every value through upgrade=")

@@ -238,7 +238,7 @@ class Source:
 
 def _not_risen(before: Any, at: Any) -> ValueError:
     return ValueError(
-        f"position: found {at!r} after {before!r}, expected positions that rise with every row (a restart goes on "
+        f"position: found {at!r} after {before!r}, expected positions that rise with every row (a restart continues "
         "behind the last one committed)"
     )
 

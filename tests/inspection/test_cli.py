@@ -156,7 +156,7 @@ def test_wide_characters_take_two_columns_of_a_table(monkeypatch: pytest.MonkeyP
     ("arguments", "code", "message"),
     [
         (["get", "STATE", "names", "int:5"], 2, "key 5: found int, expected str"),
-        (["get", "STATE", "nope", "x"], 2, "no store 'nope' (there are: names, clicks)"),
+        (["get", "STATE", "nope", "x"], 2, "no store 'nope' (known: names, clicks)"),
         (["get", "STATE", "names", "int:x"], 2, "found 'x', expected int"),
         (["get", "STATE"], 2, "Missing argument"),
         (["scan", "STATE", "--no-such"], 2, "No such option"),

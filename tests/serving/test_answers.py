@@ -118,7 +118,7 @@ def test_arrow_has_the_same_rows(served: Served) -> None:
 @pytest.mark.parametrize(
     ("method", "target", "body", "status", "sentence"),
     [
-        ("GET", "/stores/nothing", b"", 404, "no store 'nothing' (there are: users, clicks, visits, floats)"),
+        ("GET", "/stores/nothing", b"", 404, "no store 'nothing' (known: users, clicks, visits, floats)"),
         ("GET", "/stores/users/../../etc", b"", 404, "no such page"),
         ("GET", "/etc/passwd", b"", 404, "no such page"),
         ("PUT", "/stores/users/rows", b"", 405, "found PUT, expected GET or POST"),

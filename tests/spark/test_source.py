@@ -129,7 +129,7 @@ def test_a_store_that_is_not_there_is_named_with_those_that_are(options: dict[st
 
     make_state(tmp_path)
     source = StateSource({"path": str(tmp_path), "store": "nope", **options})
-    with pytest.raises(hsp.SparkSetupError, match=r"option store: .*: no store 'nope' \(there are: counts, seen\)"):
+    with pytest.raises(hsp.SparkSetupError, match=r"option store: .*: no store 'nope' \(known: counts, seen\)"):
         source.reader(StructType()).partitions()
     assert (
         len(StateSource({"path": str(tmp_path), "store": "seen", **options}).reader(StructType()).partitions())

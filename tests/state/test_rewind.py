@@ -173,7 +173,7 @@ def test_the_logs_of_a_query_are_moved_aside(tmp_path: Path, capsys: pytest.Capt
     assert rewind(root, 4) == 0
     assert names == sorted(str(path.relative_to(root)) for path in root.rglob("*"))
     assert rewind(root, 7) == 1
-    assert "there are: 1 to 5" in capsys.readouterr().err
+    assert "known: 1 to 5" in capsys.readouterr().err
     assert rewind(root, 4, "--write") == 0
     for log in ("offsets", "commits"):
         assert sorted(path.name for path in (root / log).iterdir() if path.suffix != ".crc") == ["0", "1", "2", "3"]

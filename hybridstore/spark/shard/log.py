@@ -126,7 +126,7 @@ class AttemptLog:
     def _absent(self, version: int, absent: Absent) -> HybridStoreError:
         if not absent.newest:
             return MissingVersionError(
-                f"{self.storage.url}: version {version} was never written: there is no object of this "
+                f"{self.storage.url}: version {version} was never written: found no object of this "
                 "shard (was the folder removed? begin with a new checkpoint location)"
             )
         return self._skipped(absent.version, absent.last, absent.newest)
