@@ -266,6 +266,14 @@ SUITES = {
         "are as published; a durable commit each 1,000 operations belongs to the last of them. Every read is checked. "
         "`python -m benchmarks beyond-memory` prints it.",
     ),
+    "joins": (
+        "Joins",
+        "Two streams with one partner for each row, within an hour, beside a bare loop over two dicts that joins the "
+        "same dicts and never forgets a row: rows a second of processor time of whole runs, every result compared. "
+        "Then the changelog beside the msgpack of the values, a restart of a left join whose rows wait, its anonymous "
+        "memory read from outside, and an as-of join beside DuckDB's, which has both tables whole and keeps no state. "
+        "`python -m benchmarks joins` prints it.",
+    ),
     "sliding": (
         "Sliding windows",
         "Adds per record are counted exactly; times are ratios to a bare dict and deque. `python -m "

@@ -7,14 +7,16 @@
 Each order has one payment, up to an hour later; orders come 10 ms apart. Every result is compared with a look-up of the
 payment in a dict. Processor time of whole runs (state opened, rows, results, commits, state closed), in turns, beside a
 bare loop that joins the same dicts and never forgets a row. Then the bytes of the changelog beside the msgpack of the
-columns of the rows, a restart of a join whose rows wait, in a fresh process, and the same as-of join by
-DuckDB, where it is installed: of tables that are whole, and without a state.
+columns of the rows, a restart of a join whose rows wait, in a fresh process, the anonymous memory of such a join
+without a limit and under a fifth of that, read from outside, and the same as-of join by DuckDB, where it is installed:
+of tables that are whole, and without a state.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
@@ -23,12 +25,12 @@ from typing import Any, Final
 import msgpack
 
 import hybridstore as hs
-from benchmarks.measure import fresh_process
+from benchmarks.measure import fresh_process, watched
 from benchmarks.measure.result import Line, Result, Target, line
 from benchmarks.measure.state import NEVER, scratch
 from benchmarks.measure.timing import check, interleaved, stopwatch
 from hybridstore.topology.engine import Engine
-from hybridstore.topology.joins.rows import tagged
+from hybridstore.topology.joins.rows import Sides, tagged
 
 _HOUR_MS: Final = 3_600_000
 _STEP_MS: Final = 10
@@ -38,6 +40,8 @@ _DICTS: Final = Target(150_000, "value", at_least=True)
 _ARROW: Final = Target(500_000, "value", at_least=True)
 _LOGGED: Final = Target(1.2, "value")
 _READY: Final = Target(25, "value")
+_SHARE: Final = 5
+_WITHIN: Final = Target(1.3)
 
 Row = dict[str, Any]
 
@@ -97,6 +101,7 @@ def measure(folder: Path, *, rows: int = 200_000, waiting: int = 1_000_000, repe
         _speed(folder, result, rows, repeats)
         result.lines.append(_logged(folder, min(rows, 50_000)))
         result.lines += _restart(folder, waiting, repeats)
+        result.lines += _memory(folder, waiting)
         _as_of(result, rows)
     result.seconds = clock.seconds
     return result
@@ -218,6 +223,58 @@ def reopened(state: str, waiting: int, days: int) -> list[float]:
     return [(opened - began) * 1000, (done - began) * 1000]
 
 
+def _memory(folder: Path, waiting: int) -> list[Line]:
+    """Return the anonymous memory of a join with so many waiting rows, without a limit and under a fifth of that."""
+    lines: list[Line] = []
+    limit = None
+    for name in ("without a limit", f"under a limit of 1/{_SHARE}"):
+        with scratch(folder) as place:
+            _, memory = watched.call(
+                "benchmarks.suites.joins:load_and_join", state=str(place / "state"), waiting=waiting, limit=limit
+            )
+        taken = max(peak.anonymous for peak in memory.values())
+        figure = _single(f"memory, {waiting:,} rows wait: {name}", taken / 1e6, "MB")
+        if limit is not None:
+            figure = replace(figure, ratio=taken / limit, against="the limit", target=_WITHIN)
+        lines.append(figure)
+        limit = max(1, taken // _SHARE)
+    return lines
+
+
+def load_and_join(state: str, waiting: int, limit: int | None) -> int:
+    """Let so many rows wait in a join, and join the payments of some of them; return how many."""
+    import numpy as np
+    import pyarrow as pa
+
+    days = -(-waiting * _STEP_MS // 86_400_000) + 1
+    join, none = joined("left", ("0 s", f"{days} days")), pa.table({"order": [0], "paid": [0], "amount": [0]}).slice(1)
+    with join.open(f"{state} before") as engine:  # imports
+        engine.table_of(0, engine.split_batch(Sides(none.rename_columns(["order", "ordered", "item"]), none), 0)[0])
+    watched.phase(watched.BASE)
+    watched.phase("load")
+    with Engine(join, state, durability="os", memory_limit=limit) as engine:
+
+        def commit(orders: Any, payments: Any) -> Any:
+            (part,) = engine.split_batch(Sides(orders, payments), 0)
+            results = engine.table_of(0, part)
+            engine.commit()
+            return results
+
+        for at in range(0, waiting, _COMMIT_ROWS):
+            keys = np.arange(at, min(at + _COMMIT_ROWS, waiting))
+            items = pa.array([f"item {key % 97}" for key in keys.tolist()])
+            commit(pa.table({"order": keys, "ordered": keys * _STEP_MS, "item": items}), none)
+        watched.phase("join")
+        keys = np.sort(np.random.default_rng(7).choice(waiting, min(waiting, _COMMIT_ROWS), replace=False))
+        times = np.full(len(keys), waiting * _STEP_MS)
+        results = commit(
+            none.rename_columns(["order", "ordered", "item"]), pa.table({"order": keys, "paid": times, "amount": keys})
+        )
+        rows = [(row["order"], row["item"], row["amount"]) for row in results.rows(dict)]
+        check(sorted(rows) == [(key, f"item {key % 97}", key) for key in keys.tolist()], "the join under a limit")
+    return len(rows)
+
+
 def readings(rows: int) -> tuple[list[Row], list[Row]]:
     """Return alarms, and readings of sensors, by time."""
     dice = random.Random(9)
@@ -264,5 +321,5 @@ def _as_of(result: Result, rows: int) -> None:
     result.lines.append(_single("as-of join, DuckDB over whole Arrow tables, one thread", rows / seconds))
 
 
-def _single(name: str, rate: float) -> Line:
-    return Line(name, rate, rate, rate, "rows/s")
+def _single(name: str, value: float, unit: str = "rows/s") -> Line:
+    return Line(name, value, value, value, unit)

@@ -157,7 +157,18 @@ class WindowReads(TimeBuckets):
                 if number not in self._buckets:
                     continue
             runs = self._buckets[number].runs
-            for key in distinct & runs.keys():
+            present = distinct & runs.keys()
+            if (
+                low <= number * self._width
+                and (number + 1) * self._width - 1 <= high
+                and rows.keys().isdisjoint(present)
+            ):
+                single = {
+                    key: ([run[0]], [run[1]]) for key in present if len(run := runs[key]) == 2 and type(run) is tuple
+                }
+                rows |= single
+                present -= single.keys()
+            for key in present:
                 run = runs[key]
                 of_key = rows.get(key)
                 if of_key is None and len(run) == 2 and type(run) is tuple:

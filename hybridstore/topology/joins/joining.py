@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from changelog.codec import pack
@@ -57,15 +58,24 @@ class Joining(CustomLogic):
             return indices
         # a stream's row sees the rows that its table has at the same time
         rank = (LEFT, RIGHT) if self.join.interval else (RIGHT, LEFT)
-        rows = [
-            (ts, rank[side], key is None, 0 if key is None else key, sorted(row.items()))
-            for key, (side, row), ts in records.rows()
-        ]
-        try:
-            return sorted(indices, key=rows.__getitem__)
-        except TypeError:  # values that Python cannot compare
-            packed = [(*row[:2], pack([row[3], [list(item) for item in row[4]]])) for row in rows]
-            return sorted(indices, key=packed.__getitem__)
+        keys, values = records.keys, records.values
+
+        def place(at: int) -> tuple[Any, ...]:
+            side, row = values[at]
+            return rank[side], keys[at] is None, 0 if keys[at] is None else keys[at], sorted(row.items())
+
+        def packed(at: int) -> tuple[Any, ...]:
+            first, _, key, items = place(at)
+            return first, pack([key, [list(item) for item in items]])
+
+        order: list[int] = []
+        for _, of_time in groupby(indices, key=times.__getitem__):
+            same = list(of_time)
+            try:
+                order += sorted(same, key=place) if len(same) > 1 else same
+            except TypeError:  # values that Python cannot compare
+                order += sorted(same, key=packed)
+        return order
 
     def process(self, records: Records, clock: Watermark | None = None) -> list[Any]:
         """Join records in canonical order, and return the results as pairs. The cost of the join."""
