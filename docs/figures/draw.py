@@ -464,7 +464,9 @@ def restore() -> Drawing:
 FLOORS: tuple[dict[str, str], ...] = (
     {"testing": "a program, run in other ways", "serving": "a state over HTTP"},
     {"topologies": "declare, run, apply to a DataFrame, compare with a state"},
-    {"importing": "from Spark", "rescaling": "other shards", "rewinding": "go back", "inspection": "what is there"},
+    {"importing": "states of Spark's own operators", "rewinding": "back to a version"},
+    {"rescaling": "another number of shards"},
+    {"inspection": "what is there"},
     {"spark": "queries of Spark"},
     {"topology": "windows, engine, run", "reading": "a state at a version"},
     {"state": "open, commit, checkpoint"},

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.test_layers import folders_of
 from tests.tools.pages import ANY_FENCE, cells, tables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,10 +59,11 @@ def test_the_figures_are_those_that_the_code_draws() -> None:
     assert files == {name: draw().svg() for name, draw in figures.items()}
 
 
-def test_the_house_has_the_rooms_of_the_tree() -> None:
+def test_the_house_has_the_rooms_of_the_tree_and_every_import_goes_down() -> None:
     floors = runpy.run_path(str(DOCS / "figures/draw.py"))["FLOORS"]
-    rooms = [room for floor in floors for room in floor]
-    assert sorted(rooms) == sorted(path.parent.name for path in ROOT.glob("hybridstore/*/__init__.py"))
+    floor_of = {room: number for number, rooms in enumerate(floors) for room in rooms}
+    assert sorted(floor_of) == sorted(path.parent.name for path in ROOT.glob("hybridstore/*/__init__.py"))
+    assert [pair for pair in sorted(folders_of(ROOT)) if floor_of[pair[0]] >= floor_of[pair[1]]] == []
 
 
 def long_cells(page: str) -> list[str]:
