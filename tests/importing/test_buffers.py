@@ -18,7 +18,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from hybridstore.importing.buffers import elements, parts_of
+from hybridstore.importing.buffers import DISTINCT, SKETCH, Part, elements, parts_of
 
 
 def array_of(values: list[Any], letter: str) -> bytes:
@@ -133,3 +133,11 @@ def test_moments_and_values_in_order() -> None:
 def test_buffers_that_do_not_fit_are_refused(aggregators: Any, given_kinds: list[str], sentence: str) -> None:
     with pytest.raises(hs.ImportRefusedError, match=sentence):
         parts_of(list(aggregators.items()), given_kinds, {}, "here")
+
+
+def test_columns_of_a_data_frame_begin_what_has_no_buffer_of_sparks() -> None:
+    arrays = pa.array([[1, 2, None], None, []], pa.list_(pa.int64()))
+    assert Part("collect", 0, 1).read([arrays]) == [[0, 1, 0, 2], [], []]
+    assert Part("collect_set", 0, 1).read([arrays]) == [{1: 1, 2: 1}, {}, {}]
+    assert Part(DISTINCT, 0, 1).read([arrays]) == [{1: 1, 2: 1}, {}, {}]
+    assert Part(SKETCH, 0, 1).read([pa.array([b"sketch", None])]) == [b"sketch", b""]

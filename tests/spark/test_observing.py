@@ -16,6 +16,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 
 from hybridstore import spark as hsp
+from hybridstore.spark.exchange import pack_table, unpack_table
 from hybridstore.spark.task_numbers import COLUMN, NUMBERS, noted, with_numbers
 from tests.tools.modes import patiently
 from tests.tools.spark_jobs import Job, Source, row
@@ -33,6 +34,8 @@ def test_a_task_gives_the_sums_of_its_shards_behind_its_results() -> None:
         noted(pa.table({"k": ["a", "b"], "n": [1, None]}, schema=schema), none | {"rows": 3, "late": 1}),
         noted(schema.empty_table(), none | {"rows": 4, "null_key": 2}),
     ]
+    # as they come from a holder
+    tables = [unpack_table(memoryview(pack_table(table))) for table in tables]
     rows = pa.Table.from_batches(list(with_numbers(tables)))
     numbers = dict.fromkeys(NUMBERS, 0) | {"shards": 2, "rows": 7, "late": 1, "null_key": 2}
     assert rows.to_pylist() == [
