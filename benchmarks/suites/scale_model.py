@@ -13,12 +13,12 @@ from typing import Any
 
 from benchmarks.measure.result import Result, number
 from benchmarks.suites import object_costs
-from hybridstore.stores.time_buckets import BUCKETS_PER_RETENTION
 from recovery.compaction import LARGE_SHARE
 
 _GB = 1e9
-# Pages of the directory and the footer, for each byte of blocks: at most 1.02 was measured (`benchmarks.suites.packs`).
-DIRECTORY_FACTOR = 1.02
+# Bytes that checkpoints write for each changed byte, on average: layers and blocks, packs that are copied together,
+# directories and indexes. 200 checkpoints of a window store with a retention of a day (`benchmarks checkpoint-bytes`).
+WRITTEN_PER_CHANGED = 3.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,7 @@ def rows_of(cluster: Cluster, measured: Measured) -> list[tuple[str, str, str]]:
     attach = measured.attach_seconds_per_record * shard_records
     replay = tail * measured.tail_seconds_per_mutation
     lost = per_node * (attach + replay)
-    # A window store's blocks are cut by time: what changed, and on average half of the span that it began in.
-    rewritten = tail + shard_records / BUCKETS_PER_RETENTION / 2
-    checkpoint_bytes = rewritten * cluster.record_bytes * DIRECTORY_FACTOR
+    checkpoint_bytes = tail * cluster.record_bytes * WRITTEN_PER_CHANGED
     checkpoints_per_day = day / cluster.checkpoint_every
     written = checkpoint_bytes * cluster.shards * checkpoints_per_day
     copied = cluster.state_bytes * checkpoints_per_day
@@ -91,7 +89,7 @@ def rows_of(cluster: Cluster, measured: Measured) -> list[tuple[str, str, str]]:
         (
             "a checkpoint of one shard",
             f"{checkpoint_bytes / 1e6:,.0f} MB, {checkpoint_bytes / cluster.disk_bytes_per_second:,.2f} s of disk",
-            "what changed, half a span of time on average that is packed again, and the directory's pages",
+            f"changes since the one before x {WRITTEN_PER_CHANGED:g}: layers, their merging, the directory (measured)",
         ),
         (
             "checkpoint bytes of a day, whole cluster",
@@ -207,9 +205,9 @@ def page(
             "",
             "What follows from it:",
             "",
-            "* A checkpoint costs what changed, whatever a shard holds, where changes come in time order. Updates all "
-            "over a shard's keys touch every block: such a checkpoint writes the whole shard, and is better made "
-            "rarely, with a longer tail.",
+            "* A checkpoint costs what changed, whatever a shard holds and wherever the changes are: they are layers "
+            "over blocks. Updates all over a shard's keys still give each page of its directory a new line; with few "
+            "changes a checkpoint, these pages are most of what is written.",
             f"* Packs of a checkpoint are larger here than a {LARGE_SHARE}th of their shard, so that compaction never "
             "merges them; they are deleted as a whole when what they hold has expired.",
             "* Commit overhead is the number of shards a core has to publish per batch, not their rows: it bounds "

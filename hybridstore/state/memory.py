@@ -8,7 +8,7 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
     memory    0 ... 40 % ........ 60 % ......... 70 % ...... limit
               |     |             |              └ becomes cold, if the tail is short; else a checkpoint begins
               |     |             └ a commit waits for a checkpoint in progress, 25 ms at most; beyond 100 %, 1 s
-              |     └ becomes cold when a checkpoint has been made
+              |     └ becomes cold when a checkpoint has been made; one begins after 10,000 records
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
 The percentages are of the part of the limit that records may take (`memory_budget.usable`).
@@ -41,6 +41,8 @@ _PRESSED: Final = 0.6
 _FULL: Final = 0.7
 # The share of what is in memory that the tail may have where a state becomes cold without a new checkpoint.
 _TAIL: Final = 1 / 8
+# A checkpoint begins after so many records, too, once memory is used: what it copies at a commit stays short.
+_CUT_RECORDS: Final = 10_000
 # How long a commit waits for a checkpoint, and the longest replay of a tail at a commit (s).
 _WAIT_SECONDS: Final = 0.025
 _OVER_SECONDS: Final = 1.0
@@ -85,7 +87,7 @@ class Memory:
         self._unchecked = Logged()  # since the budget was checked
         self._loaded = 0  # records, by the count of `SPARING` at that time
         # records logged by the last commit, and those loaded (by the count of `SPARING`) when old maps were freed last
-        self._logged = self._seen = 0
+        self._logged, self._seen = 0, SPARING.loaded
         self._wait = 0.0  # how long a commit waits for a checkpoint (s), by the last count
         # what the last time of becoming cold could not free
         self._floor = 0
@@ -162,7 +164,8 @@ class Memory:
                 return Relief.COLD
             if renewed and used > _RENEWED * limit and SPEED.factor * behind.seconds <= _REPLAY_SECONDS:
                 return Relief.COLD
-        if (full or changed > _CHANGES * limit) and behind.commits and checkpoints.ready():
+        cut = behind.records >= _CUT_RECORDS and used > _RENEWED * limit
+        if (full or cut or changed > _CHANGES * limit) and behind.commits and checkpoints.ready():
             return Relief.CHECKPOINT
         return None
 

@@ -24,8 +24,9 @@ from hybridstore.state.opening import Tuning
 
 # Checkpoints all the time, so that the kill often meets one.
 policy = hs.CheckpointPolicy(max_restore=timedelta(hours=1), every_commits=7, keep=2)
-state = hs.open(sys.argv[1], checkpoints=policy, _tuning=Tuning(8, 4000, 16))
+state = hs.open(sys.argv[1], checkpoints=policy, memory_limit=int(sys.argv[2]) or None, _tuning=Tuning(8, 4000, 16))
 counts, rows = state.key_value("counts"), state.window("rows", retention=500)
+sums = state.sliding("sums", size=500, aggregator=hs.Sum())
 number = state.version
 print("ready", number, flush=True)
 while True:
@@ -34,6 +35,7 @@ while True:
         rows.put(f"k{i % 3}", number, number * 10 + i)
     counts["last"] = number
     counts[f"step {number % 50}"] = number
+    sums.add("k", number, number * 10 + 9)
     if number % 5 == 0:
         counts["never"] = number
         rows.put("never", number, number * 10 + 9)
@@ -42,6 +44,7 @@ while True:
             rows.put(f"k{i % 3}", number, number * 10 + i)
         counts["last"] = number
         counts[f"step {number % 50}"] = number
+        sums.add("k", number, number * 10 + 9)
     if state.commit() != number:
         raise SystemExit("a version is missing")
     sys.stdout.write(f"{number}\\n")
@@ -63,12 +66,12 @@ def expected(version: int) -> tuple[dict[str, int], list[tuple[tuple[str, int], 
     return counts, rows
 
 
-def round_of(path: Path, after: int) -> tuple[int, int]:
-    """Start the writer, kill it when it has acknowledged `after` versions, and return its first and its last
-    acknowledged version.
+def round_of(path: Path, after: int, limit: int) -> tuple[int, int]:
+    """Start the writer, with a limit of memory unless that is 0, kill it when it has acknowledged `after` versions, and
+    return its first and its last acknowledged version.
     """
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)],
+        [sys.executable, "-c", WRITER, str(path), str(limit)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
@@ -86,12 +89,13 @@ def round_of(path: Path, after: int) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.stress
-def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int, rounds: int) -> None:
+@pytest.mark.parametrize("limit", [0, 1], ids=["in memory", "under a limit"])
+def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int, rounds: int, limit: int) -> None:
     dice = random.Random(seed)
     path = tmp_path / "state"
     reached = 0
     for _ in range(50 * rounds if STRESS else 20):
-        first, acknowledged = round_of(path, dice.randint(0, 40))
+        first, acknowledged = round_of(path, dice.randint(0, 40), limit)
         assert first == reached
         with hs.open(path) as state:
             reached = state.version
@@ -101,6 +105,9 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
             if reached:
                 assert dict(state.key_value("counts").all()) == counts
                 assert list(state.window("rows", retention=500).all()) == rows
+                window = state.sliding("sums", size=500, aggregator=hs.Sum()).get("k")
+                assert window is not None
+                assert window[3] == sum(range(max(1, reached - 50), reached + 1))
             check_stores(state)
             if dice.random() < 0.5:
                 crash(state)
