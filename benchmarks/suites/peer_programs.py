@@ -146,7 +146,8 @@ def _run(job: Job, rows_behind: Callable[[str, int], Iterable[Any]], commits: Co
     topology = counts.aggregate(emit="close", n=hs.Count(), total=hs.Sum("v"))
     with open(job.results, "a+b") as file:
         newest = _drop_newest_commit(file)
-        rows = rows_behind(job.events, hs.inspect(job.state).position or 0)
+        position = hs.inspect(job.state).position if job.state.exists() else None
+        rows = rows_behind(job.events, position or 0)
         results = topology.run(
             rows, job.state, position="at", commit_rows=job.commit_rows, flush=True, progress=commits
         )

@@ -390,7 +390,15 @@ class InspectedShards(Mapping[str, InspectedState]):
 
     @property
     def position(self) -> Any:
-        """The position in its source that `run` has committed in all shards of a topology; None without a run."""
+        """The position in its source that `run` has committed in all shards of a topology; None without a run.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> counts = minutes.aggregate(n=hs.Count())
+        >>> rows = [{"user": "ann", "ts": 0, "offset": 17}, {"user": "bob", "ts": 500, "offset": 18}]
+        >>> results = list(counts.run(rows, "state", position="offset", shards=2))
+        >>> hs.inspect("state").position
+        18
+        """
         return position_of([state.settings for state in self.values()])
 
     def follow(self, operator: str | None = None) -> Followed:

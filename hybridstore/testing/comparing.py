@@ -146,8 +146,8 @@ def text_of(value: Any) -> str:
 def last_results(results: Iterable[ResultText]) -> Counter[str]:
     """Return the last result of each key and window, or all results, each with how often it is there.
 
-    >>> from hybridstore.testing.comparing import Result, last_results
-    >>> last_results([Result("ann", "n=1"), Result("ann", "n=2"), Result(None, "a row")])
+    >>> from hybridstore.testing.comparing import ResultText, last_results
+    >>> last_results([ResultText("ann", "n=1"), ResultText("ann", "n=2"), ResultText(None, "a row")])
     Counter({'a row': 1, 'n=2': 1})
     """
     last: dict[str, str] = {}

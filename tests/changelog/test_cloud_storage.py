@@ -357,13 +357,12 @@ def test_without_obstore_everything_is_refused_in_one_sentence(
         hs.open("s3://bucket/state")
     with pytest.raises(HybridStoreError, match=words):
         hs.inspect("s3://bucket/state")
-    for name in GROUPS["inspect"].commands.keys() - {"changes"}:  # which imports a program first
+    for name in GROUPS["inspect"].commands.keys() - {"upgrade"}:  # which imports a program first
         more = {"get": ["a", "b"], "history": ["a", "b"], "keys": ["a"], "scan": ["a"], "export": ["--to", "x.jsonl"]}
         more |= {
             "diff": ["@1"],
             "pack": ["--to", "x.zip"],
             "report": ["-o", "x.html"],
-            "changes": ["--program", "os:x"],
         }
         code = run(["inspect", name, "s3://bucket/state", *more.get(name, [])])
         assert code == 3, name

@@ -15,7 +15,7 @@ from changelog.storage import Storage
 from hybridstore.state import bucket_log
 from hybridstore.state.home import BucketHome
 from hybridstore.state.opening import Opening, Tuning
-from recovery import object_log, steady
+from recovery import object_log, retrying
 from recovery.ahead import ReadAhead
 from tests.conftest import STRESS
 from tests.tools.simulated_owners import Clocks, Owners
@@ -32,7 +32,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(threading, "excepthook", lambda args: None if args.exc_type is Died else report(args))
     monkeypatch.setattr(rounds, "AT_ONCE", 1)
     monkeypatch.setattr(ReadAhead, "start", lambda self: None)
-    monkeypatch.setattr(steady, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "_WAIT_SECONDS", 0.0)
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
