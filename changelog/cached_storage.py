@@ -29,9 +29,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from .files import AppendFile
+from .files import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, AppendFile
 from .rounds import parts, side_by_side
-from .storage import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage
+from .storage import Storage
 
 LOGGER: Final = logging.getLogger("hybridstore")
 # A read marks a file as used, for the order of removal, if its last mark is older than this.

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Final
 
 FILE_MODE: Final = 0o644
+# A temporary file. Dead attempts leave such files, which are ignored and, once they are old, removed.
+TEMPORARY_PREFIX: Final = "."
+TEMPORARY_SUFFIX: Final = ".tmp"
 # The errors of file systems that cannot sync a directory; PostgreSQL's `fsync_fname` ignores the same errors.
 _NO_DIRECTORY_SYNC: Final = frozenset((errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP))
 
@@ -80,8 +83,24 @@ class Files:
         return AppendFile(path, create=True, mode=self.mode)
 
     def append(self, path: Path) -> AppendFile:
-        """Open an existing file for appending."""
+        """Open an existing file for appending. A file that has a second name (in a fork) is copied first, because what
+        is appended or cut must not change there: O(bytes) then.
+        """
+        if path.stat().st_nlink > 1:
+            self._part(path)
         return AppendFile(path, create=False)
+
+    def _part(self, path: Path) -> None:
+        """Replace a file by a copy of its own, durably. A crash leaves the file, or its copy."""
+        temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(16).hex()}{TEMPORARY_SUFFIX}")
+        copy = AppendFile(temporary, create=True, mode=self.mode)
+        try:
+            copy.write(path.read_bytes())
+            copy.sync()
+        finally:
+            copy.close()
+        temporary.replace(path)
+        self.sync_directory(path.parent)
 
     def mkdir(self, path: Path) -> None:
         """Create a directory, whose parent exists; an existing directory is no error. Its name is not durable yet."""

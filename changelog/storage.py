@@ -32,11 +32,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from .errors import HybridStoreError
-from .files import REAL_FILES, AppendFile, Files, make_folders
+from .files import REAL_FILES, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, AppendFile, Files, make_folders
 
-# A temporary file. Dead attempts leave such files, which are ignored and, once they are old, removed.
-TEMPORARY_PREFIX: Final = "."
-TEMPORARY_SUFFIX: Final = ".tmp"
 STALE_SECONDS: Final = 3600
 # A file written in place. The object exists only if the file ends with the mark: the magic and the length (u64) before
 # it.

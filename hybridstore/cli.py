@@ -115,6 +115,10 @@ COMMANDS: Final = {
         Command("Go back to an older version of the state of a stopped job.", "state/ --to 41"),
         "hybridstore.rewinding.command",
     ),
+    "fork": (
+        Command("Begin another state at a version of a state, by reference, beside its job.", "state/@41 canary/"),
+        "hybridstore.rewinding.fork",
+    ),
 }
 _ASKED: Final = ("-h", "--help")
 

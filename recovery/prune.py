@@ -44,7 +44,7 @@ def prune(path: Path, *, keep: int, files: Files = REAL_FILES) -> list[Path]:
                 segment = path / CHANGELOG / segment_name(first)
                 files.remove(segment)
                 deleted.append(segment)
-    for file in (file for folder in (CHECKPOINTS, PACKS) for file in temporaries(path / folder)):
+    for file in (file for folder in (CHANGELOG, CHECKPOINTS, PACKS) for file in temporaries(path / folder)):
         files.remove(file)
         deleted.append(file)
     return deleted

@@ -24,7 +24,7 @@ from changelog.segment import list_segments, segment_name
 from changelog.storage import LocalStorage, is_url
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, SPARK_FOLDER, list_checkpoints
-from recovery.line import Fault
+from recovery.line import Fault, Step
 
 from ..inspection.options import FINE, NEGATIVE, at_least
 from ..inspection.shards import shard_places, versions_at
@@ -133,7 +133,7 @@ def _cut_of(place: Place, version: int) -> Cut:
     """Return what going back to a version removes. Raises RestoreError when the version is not retained."""
     root, view = path_of(place), open_view(place, version, thorough=True)
     newest = max(version, open_view(place).version)
-    segment, end = _end_of(place, view)
+    segment, end = end_of(place, view)
     checkpoints = [root / str(name) for name in list_checkpoints(place.storage) if name.version > version]
     segments = [root / CHANGELOG / segment_name(first) for first in list_segments(root / CHANGELOG) if first > segment]
     return Cut(
@@ -146,14 +146,19 @@ def _cut_of(place: Place, version: int) -> Cut:
     )
 
 
-def _end_of(place: Place, view: View) -> tuple[int, int]:
-    """Return the segment (its first version) and the byte behind the commit of the view's version."""
-    for item in line_of(place).walk(None):
+def end_of(place: Place, view: View) -> tuple[int, int]:
+    """Return the segment (its first version) and the byte behind the commit of the view's version. Raises RestoreError
+    when the changelog does not have it. O(tail).
+    """
+    meta = view.checkpoint
+    start = meta.position if meta is not None and meta.position.segment else None
+    if start is not None and meta is not None and meta.version == view.version:
+        return start.segment, start.offset
+    at = None if start is None or meta is None else Step(meta.version, meta.digest)
+    for item in line_of(place, start=start).walk(at, start=start, identity=view.identity):
         if not isinstance(item, Fault) and item.commit.version == view.version:
             return item.position.segment, item.position.offset
-    if view.pages is None or view.pages.meta.version != view.version:
-        raise RestoreError(f"{place.where}: version {view.version} is not retained: its end is not in the changelog")
-    return view.pages.meta.position.segment, view.pages.meta.position.offset
+    raise RestoreError(f"{place.where}: version {view.version} is not retained: its end is not in the changelog")
 
 
 def _apply(cut: Cut) -> None:

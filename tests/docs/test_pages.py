@@ -22,6 +22,7 @@ RUN = [
     "serving.md",
     "stores.md",
     "testing.md",
+    "time-machine.md",
     "topologies.md",
 ]
 # Run by a test of their own, which fixes the clock or the estimates.

@@ -18,7 +18,7 @@ FOLDERS = NAMES | {"changelog", "packs", "log", "runs", "operator", "hybridstore
 SUFFIX = re.compile(r"\S*\.(lmdb|pack|damaged|log|sum|tmp)")
 SPELLED: dict[str, frozenset[str]] = {
     # the temporary name of an object that is not published yet
-    "changelog/storage.py": frozenset({".tmp"}),
+    "changelog/files.py": frozenset({".tmp"}),
     # a cache is of this process and its host: nobody else reads its names
     "changelog/cached_storage.py": frozenset({"hybridstore"}),
     # a segment of a plain store, which writer and reader of the changelog name without the layers above

@@ -1,0 +1,217 @@
+"""The command `fork`: another state that begins as a version of a state, beside its job, by reference.
+
+    checkpoint, packs      the version's, by a second name for each file (a hard link): they never change
+    segments               those behind the checkpoint, by a second name; the last one as a copy up to the version
+    generations/           which shards count: copies
+
+A file system keeps a file as long as it has a name, so pruning or removing the one state never harms the other. A
+segment that has a second name is copied before it is appended to or cut (`Files.append`). The new state is made in a
+folder of another name beside its place, checked, and then renamed: whenever the command is killed, the state is there
+as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from changelog.files import REAL_FILES, make_folders
+from changelog.segment import list_segments, segment_name
+from changelog.storage import LocalStorage, is_url
+from recovery.errors import RestoreError
+from recovery.layout import CHANGELOG, CHECKPOINTS, GENERATIONS, SPARK_FOLDER
+
+from ..inspection.options import FINE, NEGATIVE, choose
+from ..inspection.rebuild import claim
+from ..inspection.shards import shard_places, versions_at
+from ..reading.places import Place, resolve
+from ..reading.texts import say, size_text
+from ..reading.view import View, open_view
+from ..topology.run_state import RUN
+from .command import OFFSETS, end_of, path_of
+
+# The errors of file systems without hard links, or without one more of them.
+_NO_LINKS: Final = frozenset((errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK))
+# The owner may remove what is about to be named, as it removes old versions. So often the fork is begun anew.
+_TRIES: Final = 5
+
+
+class Part(NamedTuple):
+    """What a fork has of one state directory: its folder below the state, the files that are named a second time, and
+    the segment that is copied up to a byte.
+    """
+
+    source: Path
+    folder: str
+    view: View
+    shared: list[str]
+    segment: str
+    end: int
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments of `fork`."""
+    where = (
+        "A state directory, or the state of a plain topology; with @VERSION (of several shards that of shard 0), or "
+    )
+    parser.add_argument("location", metavar="STATE[@VERSION]", help=f"{where}@TIME. Without it the newest version.")
+    parser.add_argument("target", metavar="NEW", help="The directory of the new state; it must be new or empty.")
+    how = parser.add_argument_group("how")
+    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
+    how.add_argument("-h", "--help", action="help", help="Show this help.")
+
+
+def run(given: Namespace) -> int:
+    """Begin another state at a version of a state. The state and its job are not touched, and the job may run.
+
+    Files are named a second time and not copied, as long as NEW is on the same file system. Each state may be written,
+    pruned, rewound and removed without the other. The new state has the same id as the old one.
+
+    Exit codes: 0 done, 1 refused with nothing written, 2 wrong usage, 3 cannot read.
+    """
+    location, at = _split(given.location)
+    where, target = Path(location), Path(given.target)
+    if is_url(location) or is_url(given.target):
+        say(
+            f"refused: {location}: objects of an object store have one name each, so a fork would be a copy (make one: "
+            f"hybridstore inspect compact {location} --at VERSION --to NEW --write)"
+        )
+        return NEGATIVE
+    if (where / OFFSETS).is_dir() or (where / SPARK_FOLDER).is_dir():
+        say(
+            f"refused: {where}: is of a Spark query, expected a plain state or topology (copy the whole location while "
+            "the query is stopped, and go back there: hybridstore rewind NEW --to VERSION --write)"
+        )
+        return NEGATIVE
+    try:
+        parts, copied = fork(where, at, target)
+    except RestoreError as error:
+        say(f"refused: {error}")
+        return NEGATIVE
+    versions = ", ".join(str(part.view.version) for part in parts)
+    files = sum(len(part.shared) for part in parts)
+    print(f"{target}: version {versions} of {where}: {files} files shared, {size_text(copied)} copied")
+    return FINE
+
+
+def _split(text: str) -> tuple[str, str | None]:
+    path, mark, at = text.rpartition("@")
+    return (path, at) if mark and path and not Path(text).exists() else (text, None)
+
+
+def fork(where: Path, at: str | None, target: Path) -> tuple[list[Part], int]:
+    """Begin the state `target` at a version of the state `where`; return what it has of it, and how many bytes were
+    copied. Durable on return. Raises RestoreError, OccupiedError, OSError. O(files + bytes behind the last segment's
+    begin).
+    """
+    places = shard_places(where)
+    claim_place(target)
+    building = target.parent / f".{target.name}.{os.urandom(8).hex()}.fork"
+    for tries in range(_TRIES):
+        try:
+            parts = list(_parts(where, places, at))
+            copied = _build(where, parts, building)
+            break
+        except FileNotFoundError as error:
+            shutil.rmtree(building, ignore_errors=True)
+            if tries == _TRIES - 1:
+                raise RestoreError(
+                    f"{where}: found no {error.filename}, which was there a moment ago (try again, or choose a later "
+                    "version)"
+                ) from error
+        except Exception:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+    building.rename(target)
+    REAL_FILES.sync_directory(target.parent)
+    return parts, copied
+
+
+def claim_place(target: Path) -> None:
+    """Make the parents of a directory, and refuse one that has content (OccupiedError)."""
+    make_folders(REAL_FILES, target.absolute().parent)
+    if target.exists():
+        claim(target)
+
+
+def _parts(where: Path, places: list[Place], at: str | None) -> Iterator[Part]:
+    views = [_sound(places[0], choose(places[0], at))]
+    if len(places) > 1 and (at is not None or RUN in views[0].settings):
+        versions: list[int | None] = [*versions_at(places, views[0].version)]
+    else:
+        versions = [None] * len(places)
+    views += [_sound(place, version) for place, version in zip(places[1:], versions[1:], strict=True)]
+    for place, view in zip(places, views, strict=True):
+        source = path_of(place)
+        segment, end = end_of(place, view)
+        meta, pages = view.checkpoint, view.pages
+        shared = [] if meta is None or pages is None else [*(record.name for record in meta.packs), pages.name]
+        first = 0 if meta is None else meta.position.segment
+        behind = [number for number in list_segments(source / CHANGELOG) if first <= number < segment]
+        shared += [f"{CHANGELOG}/{segment_name(number)}" for number in behind]
+        folder = "" if source == where else str(source.relative_to(where))
+        yield Part(source, folder, view, shared, f"{CHANGELOG}/{segment_name(segment)}", end)
+
+
+def _sound(place: Place, version: int | None) -> View:
+    view = open_view(place, version, thorough=True)
+    if view.faults:
+        raise RestoreError(f"{place.where}: {view.faults[0]} (repair it first: hybridstore inspect repair)")
+    if not view.version:
+        raise RestoreError(f"{place.where}: has no version yet, expected one to begin with")
+    return view
+
+
+def _build(where: Path, parts: list[Part], building: Path) -> int:
+    """Write the new state into a folder that does not exist yet, durably, and read it. Return the bytes copied."""
+    copied = 0
+    for part in parts:
+        root = building / part.folder
+        for name in (CHANGELOG, CHECKPOINTS):
+            make_folders(REAL_FILES, root / name)
+        for name in part.shared:
+            (root / name).parent.mkdir(exist_ok=True)
+            copied += _share(part.source / name, root / name)
+        copied += _copy(part.source / part.segment, root / part.segment, part.end)
+    storage, new = LocalStorage(where), LocalStorage(building)
+    for name in storage.list(f"{GENERATIONS}/"):
+        new.create(name, storage.get(name))
+    for folder in (building, *(path for path in building.rglob("*") if path.is_dir())):
+        REAL_FILES.sync_directory(folder)
+    for part in parts:
+        view = open_view(resolve(building / part.folder)[0], thorough=True)
+        if view.faults or (view.version, view.digest) != (part.view.version, part.view.digest):
+            raise RestoreError(
+                f"{part.source}: version {part.view.version} cannot be forked: its copy has version {view.version} "
+                f"({view.faults[0] if view.faults else 'the state changed meanwhile'}; try again)"
+            )
+    return copied
+
+
+def _share(source: Path, path: Path) -> int:
+    """Give a file a second name, or copy it where the file system cannot; return the bytes copied."""
+    try:
+        REAL_FILES.link(source, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _copy(source, path, None)
+    return 0
+
+
+def _copy(source: Path, path: Path, end: int | None) -> int:
+    """Copy the first `end` bytes of a file (None: all), durably; return how many."""
+    with source.open("rb") as old:
+        data = old.read() if end is None else old.read(end)
+    file = REAL_FILES.create(path)
+    try:
+        file.write(data)
+        file.sync()
+    finally:
+        file.close()
+    return len(data)

@@ -1,0 +1,272 @@
+"""`hybridstore fork`: another state begins at a version, by reference, and neither harms the other, whatever is done to
+either of them, and whenever the command is killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from changelog import files
+from changelog.files import AppendFile, Files
+from hybridstore.cli import run
+from hybridstore.rewinding import fork as forking
+from hybridstore.state.opening import Tuning
+from tests.state.test_rewind import KEPT, SMALL, build_state, rewind, rows, rows_of
+from tests.tools.checkpoints import flip
+from tests.tools.hooks import check_stores, crash
+
+
+def fork(source: str | Path, target: Path) -> int:
+    return run(["fork", str(source), str(target)])
+
+
+def contents(path: Path) -> dict[Path, bytes]:
+    return {each: each.read_bytes() for each in path.rglob("*") if each.is_file()}
+
+
+@pytest.mark.parametrize("version", [4, 5, 7, 8, 9, 12])
+def test_a_fork_is_the_version_and_both_go_on(tmp_path: Path, version: int, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = build_state(tmp_path / "s")
+    files_before = contents(tmp_path / "s")
+    assert fork(f"{tmp_path / 's'}@{version}", tmp_path / "f") == 0
+    assert f"version {version} of " in capsys.readouterr().out
+    assert contents(tmp_path / "s") == files_before
+    assert run(["inspect", "verify", str(tmp_path / "f"), "--full"]) == 0
+    keep = hs.CheckpointPolicy(every_commits=None, keep=1)
+    for path, first, mark in ((tmp_path / "s", 12, "old"), (tmp_path / "f", version, "new")):
+        with hs.open(path, checkpoints=keep, _tuning=SMALL) as state:
+            assert (state.version, rows(state)) == (first, seen[first])
+            check_stores(state)
+            for number in range(6):
+                state.key_value("rows").put(mark, number)
+                state.commit()
+                state.checkpoint(wait=True)
+            after = rows(state)
+        with hs.open(path) as state:
+            assert (state.version, rows(state)) == (first + 6, after)
+        assert run(["inspect", "verify", str(path), "--full"]) == 0
+    shutil.rmtree(tmp_path / "s")
+    with hs.open(tmp_path / "f") as state:
+        assert rows(state) == {**seen[version], "new": 5}
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_files_are_named_a_second_time_and_only_the_last_segment_is_copied(tmp_path: Path) -> None:
+    build_state(tmp_path / "s")
+    assert fork(tmp_path / "s", tmp_path / "f") == 0
+    shared = {path.relative_to(tmp_path / "f") for path in contents(tmp_path / "f") if path.stat().st_nlink == 2}
+    parts, copied = forking.fork(tmp_path / "s", "12", tmp_path / "g")
+    (part,) = parts
+    assert shared == {Path(name) for name in part.shared}
+    assert {name.partition("/")[0] for name in part.shared} == {"packs", "checkpoints", "changelog"}
+    assert copied == part.end <= (tmp_path / "s" / part.segment).stat().st_size < 3000
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_that_is_done_to_a_state_changes_its_forks_or_its_origin(tmp_path: Path, seed: int) -> None:
+    """Random commits, checkpoints, kills, rewinds, forks and removals in a family of states, each with a model."""
+    draw = random.Random(seed)
+    family: dict[Path, list[dict[str, Any]]] = {tmp_path / "0": build_state(tmp_path / "0", 6, (3,))}
+    for number in range(1, 40):
+        path = draw.choice(list(family))
+        seen = family[path]
+        what = draw.choice(["write", "write", "write", "rewind", "fork", "fork", "remove"])
+        if what == "write":
+            keep = hs.CheckpointPolicy(every_commits=None, keep=draw.choice([1, 2]))
+            state = hs.open(path, checkpoints=keep, _tuning=SMALL)
+            assert rows(state) == seen[-1]
+            for _ in range(draw.randrange(4)):
+                state.key_value("rows").put(f"{draw.randrange(9)}", f"{number} {'y' * draw.randrange(900)}")
+                state.commit()
+                seen.append(rows(state))
+                if not draw.randrange(3):
+                    state.checkpoint(wait=True)
+            crash(state) if draw.randrange(2) else state.close()
+        elif what == "remove" and len(family) > 1:
+            shutil.rmtree(path)
+            del family[path]
+        else:
+            version = draw.randrange(1, len(seen))
+            target = tmp_path / f"{number}"
+            if what == "rewind" and rewind(path, version, "--write") == 0:
+                del seen[version + 1 :]
+            elif what == "fork" and fork(f"{path}@{version}", target) == 0:
+                family[target] = [dict(each) for each in seen[: version + 1]]
+        for each, expected in family.items():
+            with hs.open(each, at="newest") as state:
+                assert (state.version, rows(state)) == (len(expected) - 1, expected[-1]), (number, what, each)
+    assert all(run(["inspect", "verify", str(each), "--full"]) == 0 for each in family)
+    assert {path for path in tmp_path.iterdir()} == set(family)
+
+
+class Killed(BaseException):
+    """The process is killed here."""
+
+
+def kill_at(patch: pytest.MonkeyPatch, last: int) -> None:
+    """Let the process be killed in place of its step number `last` that changes a file or a name."""
+    steps = itertools.count()
+
+    def step(real: Any, *args: Any) -> Any:
+        if next(steps) == last:
+            raise Killed
+        return real(*args)
+
+    changes = [(Files, "create"), (Files, "mkdir"), (Files, "link"), (Files, "sync_directory"), (Files, "remove")]
+    for owner, name in [*changes, (AppendFile, "write"), (AppendFile, "sync"), (Path, "rename"), (Path, "replace")]:
+        real = getattr(owner, name)
+        patch.setattr(owner, name, lambda *args, real=real: step(real, *args))
+
+
+def test_whenever_it_is_killed_the_fork_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    seen = build_state(tmp_path / "s")
+    before = contents(tmp_path / "s")
+    for last in itertools.count():
+        target = tmp_path / f"new{last}" / "f"
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, last)
+            try:
+                assert fork(f"{tmp_path / 's'}@9", target) == 0
+                done = True
+            except Killed:
+                done = False
+        assert contents(tmp_path / "s") == before
+        if not target.exists():
+            assert not done
+            assert fork(f"{tmp_path / 's'}@9", target) == 0
+        with hs.open(target, checkpoints=KEPT, _tuning=SMALL) as state:
+            assert (state.version, rows(state)) == (9, seen[9])
+        if done:
+            assert last > 10
+            return
+
+
+def test_whenever_it_is_killed_a_shared_segment_is_cut_in_one_state_only(tmp_path: Path) -> None:
+    """A rewind cuts a segment that the fork has, too, and is killed at every step."""
+    for last in itertools.count():
+        path, other = tmp_path / f"s{last}", tmp_path / f"f{last}"
+        seen = build_state(path)
+        assert fork(path, other) == 0
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, last)
+            try:
+                assert rewind(path, 5, "--write") == 0
+                done = True
+            except Killed:
+                done = False
+        assert run(["inspect", "verify", str(other), "--full"]) == 0
+        with hs.open(other, at="newest") as state:
+            assert (state.version, rows(state)) == (12, seen[12])
+        state = hs.open(path, _tuning=SMALL, checkpoints=KEPT)
+        assert 5 <= state.version <= 12
+        assert rows(state) == seen[state.version]
+        crash(state)
+        assert rewind(path, 5, "--write") == 0
+        with hs.open(path) as state:
+            assert (state.version, rows(state)) == (5, seen[5])
+            state.checkpoint(wait=True)
+        if done:
+            assert last > 5
+            return
+
+
+def test_the_owner_may_prune_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hs.open(tmp_path / "s", checkpoints=hs.CheckpointPolicy(every_commits=None, keep=1), _tuning=SMALL) as state:
+        real, calls = forking._share, itertools.count()
+
+        def commits() -> None:
+            for _ in range(6):
+                state.key_value("rows").put("a", f"{state.version} {'z' * 900}")
+                state.commit()
+            state.checkpoint(wait=True)
+
+        def share(source: Path, path: Path) -> int:
+            if next(calls) in (0, 5):
+                commits()
+            return real(source, path)
+
+        commits()
+        monkeypatch.setattr(forking, "_share", share)
+        assert fork(tmp_path / "s", tmp_path / "f") == 0
+        with hs.open(tmp_path / "f", at="newest") as copy:
+            assert copy.version in (12, 18)
+            assert copy.key_value("rows")["a"].startswith(f"{copy.version - 1} ")
+        # a version that is pruned meanwhile is named
+        monkeypatch.setattr(forking, "_share", lambda source, path: (commits(), real(source, path))[1])
+        assert fork(f"{tmp_path / 's'}@{state.version}", tmp_path / "g") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "s"]
+
+
+def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = build_state(tmp_path / "s")
+
+    def link(self: Files, temporary: Path, final: Path) -> None:
+        raise OSError(errno.EXDEV, "on another file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.Files, "link", link)
+        assert fork(tmp_path / "s", tmp_path / "f") == 0
+    assert all(path.stat().st_nlink == 1 for path in contents(tmp_path / "f"))
+    with hs.open(tmp_path / "f") as state:
+        assert (state.version, rows(state)) == (12, seen[12])
+
+
+def test_a_topology_of_several_shards_is_forked_at_one_commit_and_both_go_on(tmp_path: Path) -> None:
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    source = [{"k": f"{number % 7}", "ts": number} for number in range(1000)]
+    path = tmp_path / "s"
+    whole = [dict(row) for row in topology.run(source, path, shards=3, commit_rows=50)]
+    with hs.open(path / "0", at="newest") as state:
+        newest = state.version
+    assert fork(f"{path}@{newest - 7}", tmp_path / "f") == 0
+    again = [dict(row) for row in topology.run(source, tmp_path / "f", shards=3, commit_rows=50, replay_last=False)]
+    assert again == whole[len(whole) - len(again) :]
+    assert 300 <= len(again) <= 400
+    with topology.open(path, shards=3) as engine, topology.open(tmp_path / "f", shards=3) as other:
+        assert [rows_of(state) for state in engine.states] == [rows_of(state) for state in other.states]
+    assert all(run(["inspect", "verify", str(tmp_path / "f" / shard), "--full"]) == 0 for shard in "012")
+
+
+def test_what_cannot_be_forked_is_refused_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build_state(tmp_path / "s")
+    (tmp_path / "query" / "offsets").mkdir(parents=True)
+    (tmp_path / "full" / "file").mkdir(parents=True)
+    hs.open(tmp_path / "empty").close()
+    names = sorted(tmp_path.rglob("*"))
+    for source, target, code, sentence in (
+        ("s@3", "f", 1, "version 3 is not retained"),
+        ("s@13", "f", 1, "version 13 is not retained"),
+        ("s", "full", 3, "exists already"),
+        ("query", "f", 1, "is of a Spark query"),
+        ("empty", "f", 1, "has no version yet"),
+        ("absent", "f", 3, "absent"),
+    ):
+        assert fork(tmp_path / source, tmp_path / target) == code
+        assert sentence in capsys.readouterr().err
+    assert run(["fork", "s3://bucket/state", str(tmp_path / "f")]) == 1
+    assert "inspect compact" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == names
+    (index,) = [path for path in (tmp_path / "s" / "checkpoints").iterdir() if "008-" in path.name]
+    for path in (*(tmp_path / "s" / "checkpoints").iterdir(), *(tmp_path / "s" / "packs").iterdir()):
+        flip(path, path.stat().st_size // 2)
+    assert index.exists()
+    assert fork(tmp_path / "s", tmp_path / "f") != 0
+    assert not (tmp_path / "f").exists()
+
+
+def test_an_empty_directory_becomes_the_fork(tmp_path: Path) -> None:
+    build_state(tmp_path / "s")
+    (tmp_path / "f").mkdir()
+    assert fork(tmp_path / "s", tmp_path / "f") == 0
+    with hs.open(tmp_path / "f", _tuning=Tuning()) as state:
+        assert state.version == 12
