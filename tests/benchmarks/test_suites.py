@@ -63,6 +63,7 @@ def test_all_suites_run_and_write_their_pages(
         "scale",
         "changelog bytes",
         "catching up",
+        "joins",
         "walls",
         "profile",
         "changes",
@@ -72,7 +73,7 @@ def test_all_suites_run_and_write_their_pages(
         assert title in page
     assert "window, sparse: put + changelog" in page
     assert "A native core could take those away" in page
-    for title in ("## Bytes of checkpoints", "## Latency of commits", "## State beyond memory"):
+    for title in ("## Bytes of checkpoints", "## Latency of commits", "## State beyond memory", "## Joins"):
         assert title in page
     for title in ("## Changelog bytes", "## Before and after", "## What is left out"):
         assert title in page
