@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from ..clock import Watermark
@@ -19,7 +20,7 @@ from ..state.group import StoreGroup
 from ..topology.joins.columns import all_names, chosen_columns
 from ..topology.joins.joining import Joining
 from ..topology.joins.rows import Sides
-from ..topology.joins.spec import LEFT, RIGHT, Input, Join, by_name, checked_inputs
+from ..topology.joins.spec import LEFT, RIGHT, Input, Join, by_name, checked_inputs, given_inputs
 from ..topology.joins.stores import declared_stores, unused
 from ..topology.plan import Custom, Plan
 from ..topology.times import TimeForm
@@ -38,7 +39,8 @@ KEYS: Final = ("__key", "__row")
 
 
 def union(plan: Plan, inputs: Any) -> tuple[DataFrame, Plan]:
-    """Return the inputs of a join as one streaming DataFrame, and the plan with the columns of both.
+    """Return the inputs of a join as one streaming DataFrame, and the plan with the columns of both. An input that is
+    given later has its columns in place of rows (DDL text or a StructType).
 
     Raises TypeError or ValueError for inputs that cannot be joined.
     """
@@ -47,10 +49,19 @@ def union(plan: Plan, inputs: Any) -> tuple[DataFrame, Plan]:
     join = plan.joined
     assert join is not None
     frames = checked_inputs(join, inputs)
-    known: dict[int, DataFrame] = {by_name(join, name): frame for name, frame in frames.items()}
-    if len(known) < 2:
+    streams = {name: frame for name, frame in frames.items() if hasattr(frame, "isStreaming")}
+    if len(frames) < 2 or not streams:
         names = " and ".join(repr(source.name) for source in join.inputs)
-        raise ValueError(f"apply: found {', '.join(map(repr, frames)) or 'no input'}, expected {names}")
+        raise ValueError(
+            f"apply: found {', '.join(map(repr, streams)) or 'no input'}, expected {names} (of one that is given later "
+            "its columns as text, such as 'user string, paid timestamp')"
+        )
+    join = given_inputs(join, streams)
+    session = next(iter(streams.values())).sparkSession
+    known: dict[int, DataFrame] = {
+        by_name(join, name): frame if name in streams else session.createDataFrame([], spark_schema(frame))
+        for name, frame in frames.items()
+    }
     sources = []
     for side, source in enumerate(join.inputs):
         known[side] = passed_through(known[side], _plan_of(plan, source), f"apply: input {source.name!r}")
@@ -83,7 +94,8 @@ def union(plan: Plan, inputs: Any) -> tuple[DataFrame, Plan]:
         parts.append(known[side].select(*named[: len(keys)], moment, f.lit(side).alias(SIDE), *named[len(keys) :]))
     key = tuple(f"{KEYS[0]}{place}" for place in range(len(join.left_side.key)))
     custom = Custom(unused, None, declared_stores(join))
-    return parts[LEFT].union(parts[RIGHT]), replace(
+    given = [part for part, source in zip(parts, join.inputs, strict=True) if source.name != join.without]
+    return reduce(lambda rows, more: rows.union(more), given), replace(
         plan, joined=join, key=key, timestamp=TIME, custom=custom, stepped=True
     )
 

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from ..state.arguments import check
 from ..state.changes import Difference, announce, consents
 from ..state.policy import CheckpointPolicy
+from ..topology.changes import OtherInputs
 from .arrow_schema import arrow_schema
 from .connect import DELAY, has_watermark, parallelism, run_near_location, watermark_column
 from .contract import Program, whole_program
@@ -26,7 +27,7 @@ from .event_time import marked
 from .launches import new_launch
 from .location import check_reachable, locate
 from .operator_file import check_operator, operator_storage, read_chain
-from .query_log import committed
+from .query_log import check_named, committed
 from .session import prepare, share_of_overhead
 from .shard.provider import POLICY
 from .shard.shard_id import StateStoreId
@@ -245,6 +246,8 @@ def _begin(operator: Operator, default: int) -> tuple[int, int, list[Difference]
         raise SparkSetupError(f"tasks: found {operator.tasks} with {shards} shards, expected 1 to {shards}")
     asked = replace(operator, shards=shards).fingerprint()
     changes = check_operator(storage, asked, committed(location.query()) + 1, operator.program, operator.allow)
+    if any(isinstance(change, OtherInputs) for change in changes):
+        check_named(location.query())
     return new_launch(storage), shards, changes
 
 

@@ -98,6 +98,19 @@ def next_watermark(checkpoint: Storage) -> int:
         ) from error
 
 
+def check_named(checkpoint: Storage) -> None:
+    """Raise SparkSetupError for a query to which Spark adds no source and from which it drops none, because its
+    sources have no names. One list and one get.
+    """
+    newest = planned(checkpoint)
+    if newest >= 0 and checkpoint.get(f"offsets/{newest}").startswith(b"v1"):
+        raise SparkSetupError(
+            f"{checkpoint.url}/offsets/{newest}: found sources without names, to which Spark adds none, expected a "
+            "query whose sources have had names from its first batch on (DataStreamReader.name() of Spark 4.2, with "
+            "spark.sql.streaming.queryEvolution.enableSourceEvolution=true); begin in a new location"
+        )
+
+
 def committed(checkpoint: Storage) -> int:
     """Return the newest batch in commits/, -1 when there is none. One list; Spark keeps some hundred names."""
     return _newest(checkpoint, "commits/")

@@ -61,16 +61,20 @@ def compare(
     return changes
 
 
+class OtherInputs(Difference):
+    """A change of the inputs that are given, for which a query on Spark must know its sources by name."""
+
+
 def _of_inputs(before: str | None, now: str | None) -> Iterator[Difference]:
     """Yield the changes of a join's inputs, by the name of the one that is not given."""
     if before == now:
         return
     if before is not None:
         note = "its rows meet what is stored; rows that have come out without a partner do not come out again"
-        yield Difference(f"input {before}: not given before, given now", "consent", note, f"add input {before}")
+        yield OtherInputs(f"input {before}: not given before, given now", "consent", note, f"add input {before}")
     if now is not None:
         note = "what is stored of it stays until it expires, and no row of it arrives"
-        yield Difference(f"input {now}: given before, not given now", "consent", note, f"drop input {now}")
+        yield OtherInputs(f"input {now}: given before, not given now", "consent", note, f"drop input {now}")
 
 
 def _steps(description: Mapping[str, Any]) -> str:

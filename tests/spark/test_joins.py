@@ -16,8 +16,12 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 import hybridstore as hs
+from hybridstore.spark.errors import SparkSetupError
+from tests.tools.modes import patiently
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -67,8 +71,9 @@ def write(folder: Path, batches: list[dict[str, Rows]], first: int) -> None:
             hidden.rename(place / f"{number:05d}.json")
 
 
-def read(spark: SparkSession, folder: Path, side: str) -> DataFrame:
-    files = spark.readStream.schema("k string, v string, t timestamp").option("maxFilesPerTrigger", 1)
+def read(spark: SparkSession, folder: Path, side: str, name: str | None = None) -> DataFrame:
+    files: Any = spark.readStream.schema("k string, v string, t timestamp").option("maxFilesPerTrigger", 1)
+    files = files if name is None else files.name(name)
     short = side[0]
     rows = files.json(str(folder / side)).selectExpr("k", f"v {short}v", f"t {short}t")
     return rows.withWatermark(f"{short}t", f"{DELAY} seconds")
@@ -161,6 +166,65 @@ def test_operators_of_spark_behind_a_join_count_every_row(tmp_path: Path, spark:
     of_windows = Counter(int(row["certain_at"].timestamp()) // 20 for row in rows if row["certain_at"] < closed)
     assert {int(start.timestamp()) // 20: number for start, number in counted.items()} == of_windows
     assert sum(counted.values()) > len(rows) // 2
+
+
+@pytest.fixture
+def named_sources(spark: SparkSession) -> Iterator[None]:
+    setting = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+    spark.conf.set(setting, "true")
+    yield
+    spark.conf.unset(setting)
+
+
+COLUMNS = "k string, rv string, rt timestamp"
+
+
+def test_an_input_is_added_to_a_query_whose_sources_have_names(
+    tmp_path: Path, spark: SparkSession, named_sources: None
+) -> None:
+    """With consent, in the same location; the rows are those of the plain engine."""
+    from hybridstore.topology.engine import Engine
+
+    batches = random_batches(random.Random(11), 4)
+    stream = hs.stream(name="l", key="k", timestamp="lt", columns=["lv"])
+    other = hs.stream(name="r", key="k", timestamp="rt", columns=["rv"])
+    join = stream.join(other, within=("5 s", "8 s"), how="left", grace="60 s")
+    results: list[Any] = []
+
+    def start(inputs: dict[str, Any], **more: Any) -> None:
+        rows = join.apply(inputs, "join", location=str(tmp_path / "ck"), shards=2, **more)
+        query = rows.writeStream.option("checkpointLocation", str(tmp_path / "ck"))
+        query = query.trigger(availableNow=True).foreachBatch(lambda df, _: results.extend(df.collect()))
+        query.start().awaitTermination()
+
+    def named(side: str) -> Any:
+        return read(spark, tmp_path / "in", side, name=side)
+
+    write(tmp_path / "in", [{"left": batches[0]["left"], "right": []}], 0)
+    patiently(lambda: start({"l": named("left"), "r": COLUMNS}))
+    write(tmp_path / "in", batches[1:], 1)
+    both = {"l": named("left"), "r": named("right")}
+    with pytest.raises(hs.ProgramMismatchError, match="'add input r'"):
+        start(both)
+    patiently(lambda: start(both, allow="add input r"))
+    parts = [whole_rows(batches, number) for number in range(len(batches))]
+    parts[0]["r"] = []
+    expected: list[Any] = []
+    with Engine(join, tmp_path / "plain", shards=2, durability="os") as engine:
+        for part in parts:
+            expected += engine.process_many(part)
+            engine.commit()
+    assert Counter((row["k"], row["lv"], row["rv"]) for row in results) == Counter(
+        (row["k"], row["lv"], row["rv"]) for row in expected
+    )
+    assert {row["rv"] is None for row in expected} == {True, False}
+    spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "false")
+    unnamed = {side[0]: read(spark, tmp_path / "in", side) for side in ("left", "right")}
+    rows = join.apply({**unnamed, "r": COLUMNS}, "join", location=str(tmp_path / "other"), shards=2)
+    query = rows.writeStream.option("checkpointLocation", str(tmp_path / "other")).format("noop")
+    patiently(lambda: query.trigger(availableNow=True).start().awaitTermination())
+    with pytest.raises(SparkSetupError, match="found sources without names, to which Spark adds none"):
+        join.apply(unnamed, "join", location=str(tmp_path / "other"), shards=2, allow="add input r")
 
 
 def test_a_join_by_stream_time_gives_the_rows_of_the_plain_engine(tmp_path: Path, spark: SparkSession) -> None:
