@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,8 @@ from functools import partial
 from os import PathLike, fspath
 from typing import Any, Final, overload
 
+from changelog.storage import is_url
+
 from ..spark.arrow_schema import arrow_schema
 from ..spark.connect import is_client, run_near_location
 from ..spark.location import Location, locate
@@ -18,7 +19,7 @@ from ..spark.operator import Applied, applied, spark_schema, to_shards, with_sha
 from ..spark.operator_file import FIRST_BATCH, read_chain
 from ..spark.session import prepare
 from ..spark.sharding import SHARD_COLUMN
-from ..spark.ticks import tick_name, tick_offset, with_every_shard
+from ..spark.ticks import tick_offset, with_every_shard
 from .first_batch import OnStep, first_batch, in_tasks, watched
 from .loading import DONE, START, Loading
 from .moves import Asked, Move, move_of
@@ -117,7 +118,8 @@ def import_spark(
                 f"results: found location={each.operator.location.checkpoint!r} beside {new.checkpoint!r}, expected "
                 "one, as of one query"
             )
-    old = locate(place, storage_options=storage_options or dict(new.options))
+    # the new location's options, unless the old one is a directory
+    old = locate(place, storage_options=storage_options or (dict(new.options) if is_url(place) else None))
     names = tuple(each.operator.name for each in known)
     standing = Standing.of(run_near_location(session, partial(_standing, old, new, names)))
     of_spark = chosen(operators_of(session, place), list(results) if several else operator, place)
@@ -141,9 +143,6 @@ def import_spark(
 def _lines(query: Any, known: Sequence[Applied], standing: Standing, checkpoint: str) -> list[str]:
     """Return a line for each source of the new query. Raises ImportRefusedError for sources of another number."""
     now = {"watermark_ms": standing.times.watermark_ms}
-    if standing.named:
-        ticks = ((tick_name(each.operator.name), each.ticks) for each in known if each.ticks is not None)
-        return [*standing.sources, *(f"{name}:{json.dumps(offset | now)}" for name, offset in ticks)]
     offsets = first_offsets(query, known, len(standing.sources), checkpoint)
     users = offsets.count(None)
     if users != len(standing.sources):

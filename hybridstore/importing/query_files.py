@@ -22,9 +22,7 @@ from ..spark.location import METADATA
 from ..spark.query_log import BatchTime, batch_time, committed, next_watermark, planned
 from .report import ImportRefusedError
 
-# Of files of offsets: a line for each source in the order of the plan, or a line NAME:OFFSET for each.
 _VERSION: Final = "v1"
-_NAMED: Final = "v2"
 _OFFSETS: Final = "offsets/0"
 # What Spark writes for a source without an offset yet.
 _NO_OFFSET: Final = "-"
@@ -36,8 +34,7 @@ _POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 class Standing:
     """Where a query stands behind a batch: its times, the watermark of the next batch (ms), and a line for each source.
 
-    `settings` are those that the query has pinned. `named`: the lines begin with the names of the sources
-    (`DataStreamReader.name`).
+    `settings` are those that the query has pinned.
     """
 
     batch: int
@@ -45,11 +42,10 @@ class Standing:
     next_watermark_ms: int
     sources: list[str]
     settings: dict[str, str] = field(default_factory=dict)
-    named: bool = False
 
     def plain(self) -> list[Any]:
         """Return the fields as JSON has them."""
-        return [self.batch, list(self.times), self.next_watermark_ms, self.sources, self.settings, self.named]
+        return [self.batch, list(self.times), self.next_watermark_ms, self.sources, self.settings]
 
     @classmethod
     def of(cls, plain: Sequence[Any]) -> Standing:
@@ -67,15 +63,15 @@ def standing_of(checkpoint: Storage) -> Standing:
         )
     name = f"offsets/{batch}"
     version, *lines = checkpoint.get(name).decode().splitlines()
-    if version not in (_VERSION, _NAMED):
+    if version != _VERSION:
         raise ImportRefusedError(
-            f"{checkpoint.url}/{name}: found version {version!r}, expected {_VERSION!r} or {_NAMED!r}, as pyspark "
-            "writes them up to 4.3: state of such a query cannot be moved"
+            f"{checkpoint.url}/{name}: found version {version!r} (sources with names), expected {_VERSION!r}: state of "
+            "such a query cannot be moved"
         )
     times = batch_time(checkpoint, batch)
     conf = json.loads(lines[0]).get("conf", {})
     settings = {name: conf[name] for name in (_POLICY,) if name in conf}
-    return Standing(batch, times, next_watermark(checkpoint), lines[1:], settings, version == _NAMED)
+    return Standing(batch, times, next_watermark(checkpoint), lines[1:], settings)
 
 
 def check_new(checkpoint: Storage, *, begun: bool = False) -> None:
@@ -107,13 +103,12 @@ def begin_behind(checkpoint: Storage, standing: Standing, old: Storage | None) -
                 checkpoint.create(name, old.get(name))
     # of a query that has failed in batch 0, with Spark's checksum
     checkpoint.delete([_OFFSETS, "offsets/.0.crc"])
-    version = _NAMED if standing.named else _VERSION
     entry: dict[str, Any] = {
         "batchWatermarkMs": standing.times.watermark_ms,
         "batchTimestampMs": standing.times.timestamp_ms,
         "conf": standing.settings,
     }
-    checkpoint.create(_OFFSETS, "\n".join([version, json.dumps(entry), *standing.sources]).encode())
+    checkpoint.create(_OFFSETS, "\n".join([_VERSION, json.dumps(entry), *standing.sources]).encode())
     done = {"nextBatchWatermarkMs": standing.next_watermark_ms}
     checkpoint.create("commits/0", "\n".join([_VERSION, json.dumps(done)]).encode())
 

@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 
 from hybridstore import cli
 from hybridstore import spark as hsp
-from tests.tools.spark_jobs import SCHEMA, Job, Source, failure, row
+from tests.tools.spark_jobs import Job, Source, failure, row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +88,6 @@ class Moved:
 
 
 STEPS = (9, 24)
-NAMED = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 def fill(source: Source, r: random.Random, now: int) -> int:
@@ -518,35 +517,6 @@ def test_state_moves_to_an_object_store(spark: SparkSession, tmp_path: Path, see
         assert not (moved.ours.checkpoint / "hybridstore").exists()
 
 
-@pytest.mark.stress
-def test_a_query_of_sources_with_names_goes_on(
-    spark: SparkSession, tmp_path: Path, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("pyspark", minversion="4.2")
-    if rounds == 1:
-        pytest.skip("a stress run has this case")
-
-    def events(self: Moved) -> DataFrame:
-        reader: Any = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
-        df: DataFrame = reader.name("clicks").json(str(self.source.folder))
-        return df.withWatermark("t", "10 seconds")
-
-    monkeypatch.setattr(Moved, "events", events)
-    r = random.Random(seed)
-    moved = Moved(tmp_path, spark, CASES["windows that close"])
-    spark.conf.set(NAMED, "true")
-    try:
-        now = fill(moved.source, r, 30)
-        moved.run_theirs()
-        moved.stop()
-        moved.move()
-        fill(moved.source, r, now)
-        assert moved.run_ours() == moved.run_theirs() != []
-    finally:
-        spark.conf.unset(NAMED)
-    assert (moved.ours.checkpoint / "offsets" / "1").read_text().startswith("v2")
-
-
 def test_a_move_that_is_refused_or_broken_off_leaves_nothing_that_counts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -566,7 +536,7 @@ def test_a_move_that_is_refused_or_broken_off_leaves_nothing_that_counts(
 
     case = Case(
         lambda events: events.groupBy("k").agg(f().count("*").alias("n"), f().sum("v").alias("s")),
-        lambda events, checkpoint: unwindowed(location=checkpoint),
+        lambda events, checkpoint: unwindowed(checkpoint=checkpoint),
         columns=("coalesce(k, 'null')", "n", "s"),
     )
     moved = Moved(tmp_path, spark, case)

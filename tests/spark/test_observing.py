@@ -48,7 +48,7 @@ def test_a_task_gives_the_sums_of_its_shards_behind_its_results() -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize(("spark", "placement"), [("classic", "worker")], indirect=["spark"])
+@pytest.mark.parametrize(("spark", "placement"), [("classic", "worker"), ("connected", "holder")], indirect=["spark"])
 def test_numbers_of_a_batch_are_in_its_progress_and_nowhere_else(
     spark: SparkSession, source: Source, job: Job, placement: Any
 ) -> None:
