@@ -11,7 +11,7 @@ def test_help_shows_no_private_parameter() -> None:
         names = list(inspect.signature(function).parameters)
         assert names
         assert not [name for name in names if name.startswith("_")], function
-    assert "checkpoint" in inspect.signature(hs.open).parameters
+    assert "checkpoints" in inspect.signature(hs.open).parameters
 
 
 def test_reports_show_their_sentence(tmp_path: Path) -> None:
