@@ -13,6 +13,7 @@ import random
 import sys
 import tempfile
 from datetime import timedelta
+from inspect import signature
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -23,8 +24,10 @@ START = 1_700_000_000_000
 
 
 def _state(folder: Path) -> Any:
-    never = hs.CheckpointPolicy(max_restore=timedelta(days=1))
-    return hs.open(folder, durability="os", checkpoints=never, progress=lambda *_: None)
+    # the name of the option in this tree, and before
+    option = "checkpoints" if "checkpoints" in signature(hs.open).parameters else "checkpoint"
+    never: dict[str, Any] = {option: hs.CheckpointPolicy(max_restore=timedelta(days=1))}
+    return hs.open(folder, durability="os", progress=lambda *_: None, **never)
 
 
 def measure(folder: Path, records: int) -> dict[str, float]:
