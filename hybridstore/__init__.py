@@ -42,6 +42,7 @@ if _typing.TYPE_CHECKING:
     from .aggregation import First as First
     from .aggregation import FirstBy as FirstBy
     from .aggregation import HoppingWindows as HoppingWindows
+    from .aggregation import KafkaSlidingWindows as KafkaSlidingWindows
     from .aggregation import Last as Last
     from .aggregation import LastBy as LastBy
     from .aggregation import Max as Max
@@ -111,8 +112,9 @@ __getattr__, __dir__, __all__ = _lazy(
         "recovery.plan": "RestorePlan",
         "recovery.restore": "RestoreReport",
         ".aggregation": (
-            "Aggregator Collect CollectSet Count CountDistinct First FirstBy HoppingWindows Last LastBy Max MaxBy Mean "
-            "Min MinBy Reduce SessionWindows SlidingWindows Sum TopK TumblingWindows Variance check_laws"
+            "Aggregator Collect CollectSet Count CountDistinct First FirstBy HoppingWindows "
+            "KafkaSlidingWindows Last LastBy Max MaxBy Mean Min MinBy Reduce "
+            "SessionWindows SlidingWindows Sum TopK TumblingWindows Variance check_laws"
         ),
         ".errors": (
             "BufferFullError DamageError HybridStoreError ProgramMismatchError StateClosedError "

@@ -27,10 +27,11 @@ from benchmarks.measure.result import Result, Target, line, show
 from benchmarks.measure.state import NEVER, open_state, scratch
 from benchmarks.measure.timing import Spread, check, stopwatch
 from benchmarks.measure.workload import START_MS, Rows, Stream
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import operator_storage
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 
 KEYS = 20_000

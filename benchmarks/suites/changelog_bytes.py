@@ -95,7 +95,7 @@ def running_aggregates(rows: list[Record], commit_rows: int) -> tuple[float, int
 def overlapping_windows(rows: list[Record], commit_rows: int) -> tuple[float, int]:
     """Log every window that a record changes, when it does."""
     logged, aside = Logged(), Logged()
-    logic = Aggregating(topology(hs.SlidingWindows(SIZE_MS, grace=SIZE_MS, flavour="kafka")), aside.group)
+    logic = Aggregating(topology(hs.KafkaSlidingWindows(SIZE_MS, grace=SIZE_MS)), aside.group)
     retention = 4 * SIZE_MS
     parameters = {"retention_ms": retention, "window_size_ms": None, "grace_ms": retention, "retain_duplicates": False}
     windows: Any = logged.group.open("windows", "window", parameters)

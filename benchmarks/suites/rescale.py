@@ -20,10 +20,11 @@ from typing import Any
 
 import hybridstore as hs
 from hybridstore.shards import shard_of
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import append_operator, operator_storage, plain
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 
 HOUR_MS = 3_600_000
 TOPOLOGY = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(HOUR_MS)).aggregate(total=hs.Sum("n"))

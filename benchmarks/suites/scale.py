@@ -17,9 +17,10 @@ from benchmarks.measure.result import Result, line, show
 from benchmarks.measure.state import fill, open_state, scratch, window_of
 from benchmarks.measure.timing import Spread, check, stopwatch
 from benchmarks.measure.workload import START_MS, Stream
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import operator_storage
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 
 _PUTS = 20_000
 _FETCHES = 200

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from hybridstore.clock import Duration, duration_ms
 
@@ -223,14 +223,11 @@ def _grid(windows: TumblingWindows | HoppingWindows, size_ms: int, advance_ms: i
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows:
-    """Windows of the last `size`. Both ends are inclusive, so a window of 10 ms has 11 distinct times and a window of 0
-    ms has one.
+    """Windows of the last `size`: one for each record, which ends at stream time and moves with it. Both ends are
+    inclusive, so a window of 10 ms has 11 distinct times and a window of 0 ms has one.
 
-    `flavour="kip450"`: one window for each record, which ends at stream time. A record is late if `ts < stream time -
-    size`, and `grace` is None. `flavour="kafka"`: the windows of Kafka 2.7, two for each record. The first window ends
-    at the record, the second begins after the record; `grace` is 0 by default.
-
-    Raises ValueError or TypeError for an invalid duration, a negative grace, or a grace without the kafka flavour.
+    A record is late if `ts < stream time - size`. `KafkaSlidingWindows` stay where they are instead, and close. Raises
+    ValueError or TypeError for an invalid duration.
 
     >>> clicks = hs.stream(key="user", timestamp="ts")
     >>> counts = clicks.windowed_by(hs.SlidingWindows("1 minute")).aggregate(n=hs.Count())
@@ -239,23 +236,14 @@ class SlidingWindows:
     [(0, 0, 1), (0, 60000, 2), (1, 60001, 2)]
     """
 
+    flavour: ClassVar[Flavour] = "kip450"
     size: Duration = field(compare=False)
-    grace: Duration | None = field(default=None, kw_only=True, compare=False)
-    flavour: Flavour = field(default="kip450", kw_only=True)
     size_ms: int = field(init=False, repr=False)
     grace_ms: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.flavour not in ("kip450", "kafka"):
-            raise ValueError(f"SlidingWindows: flavour: found {self.flavour!r}, expected 'kip450' or 'kafka'")
         object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size, zero=True))
-        grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
-        if grace and self.flavour != "kafka":
-            raise ValueError(
-                f"SlidingWindows: grace: found {grace} ms with flavour 'kip450', whose windows end at stream time "
-                "(a record is late when it is older than the window; flavour='kafka' has a grace)"
-            )
-        object.__setattr__(self, "grace_ms", grace)
+        object.__setattr__(self, "grace_ms", 0)
 
     def windows_for(self, ts: int) -> list[int]:
         """Return the start of the window that ends at `ts`, at least 0."""
@@ -284,6 +272,30 @@ class SlidingWindows:
     def describe(self) -> list[Any]:
         """Return a stable description of plain text and numbers."""
         return ["sliding", self.flavour, self.size_ms, self.grace_ms]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSlidingWindows(SlidingWindows):
+    """The sliding windows of Kafka 2.7, which have a fixed place: two for each record, of which the first ends at the
+    record, and the second begins after it. Both ends are inclusive. A window changes for `grace` (0 by default) after
+    its end, and closes.
+
+    Raises ValueError or TypeError for an invalid duration or a negative grace.
+
+    >>> clicks = hs.stream(key="user", timestamp="ts")
+    >>> counts = clicks.windowed_by(hs.KafkaSlidingWindows("1 minute")).aggregate(n=hs.Count(), emit="close")
+    >>> rows = [{"user": "ann", "ts": ts} for ts in (60_000, 60_001, 180_000)]
+    >>> [(row["window_start"], row["window_end"], row["n"]) for row in counts.run(rows)]
+    [(0, 60000, 1), (1, 60001, 2), (60001, 120001, 1)]
+    """
+
+    flavour: ClassVar[Flavour] = "kafka"
+    grace: Duration | None = field(default=None, kw_only=True, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size, zero=True))
+        grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
+        object.__setattr__(self, "grace_ms", grace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +408,7 @@ def windows_of(description: Sequence[Any]) -> Windows:
         case "hopping", size, advance, grace:
             return HoppingWindows(size, advance, grace=grace, align_to=align, time_zone=grid.get("zone"))
         case "sliding", size, grace:
-            return SlidingWindows(size, grace=grace, flavour=rest[0])
+            return KafkaSlidingWindows(size, grace=grace) if rest[0] == "kafka" else SlidingWindows(size)
         case "session", gap, grace:
             return SessionWindows(gap, grace=grace)
         case "forever", 0:

@@ -25,8 +25,8 @@ def inspect(
     Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time (UTC);
     `storage_options` are those of an object store, as `hybridstore.open` takes them. The result has stores by name,
     `versions`, `at`, `history` and `diff`, and is shown as a table in a notebook; for a location with several shards
-    the result is a mapping `operator/shard` -> such a state. Raises FileNotFoundError, ForeignFileError, RestoreError,
-    and StorageUnreachableError if an object store does not answer. O(blocks + tail).
+    the result is a mapping `operator/shard` (of a plain topology: the shard) -> such a state. Raises FileNotFoundError,
+    ForeignFileError, RestoreError, and StorageUnreachableError if an object store does not answer. O(blocks + tail).
 
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1

@@ -29,7 +29,7 @@ from ..state.restart import plan
 from ..stores.kinds import Row
 from .options import choose
 from .rows import facts_of, row_of, store_rows
-from .shards import position_of
+from .shards import position_of, shard_locations
 from .show.html import Html, join, table, tag
 
 if TYPE_CHECKING:
@@ -234,7 +234,8 @@ class InspectedState(Mapping[str, InspectedStore]):
 
     @property
     def position(self) -> Any:
-        """The position in its source that `run` has committed with this version; None without a run.
+        """The position in its source that `run` has committed with this version; None without a run. Raises
+        RestoreError for a damaged state, whose newest position is not known.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> counts = minutes.aggregate(n=hs.Count())
@@ -243,7 +244,7 @@ class InspectedState(Mapping[str, InspectedStore]):
         >>> hs.inspect("state").position
         18
         """
-        return position_of([self.settings])
+        return position_of([self._view])
 
     def restart(self) -> RestorePlan:
         """Return the plan of opening the newest version for writing, with an estimate of its time; nothing is changed.
@@ -368,13 +369,15 @@ class InspectedState(Mapping[str, InspectedStore]):
 
 
 class InspectedShards(Mapping[str, InspectedState]):
-    """All shards of a location, by `operator/shard`: a mapping to `InspectedState`; each is opened at its first use.
+    """All shards of a location, by `operator/shard`, those of a plain topology by their number: a mapping to
+    `InspectedState`; each is opened at its first use.
 
+    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
     >>> from hybridstore.spark.launches import begin
-    >>> ids = [hsp.StateStoreId("checkpoint", "visits", number) for number in range(2)]
-    >>> run = begin(hsp.StateStoreProvider(ids[0]).operator, batch=0)
+    >>> ids = [StateStoreId("checkpoint", "visits", number) for number in range(2)]
+    >>> run = begin(StateStoreProvider(ids[0]).operator, batch=0)
     >>> for shard in ids:
-    ...     store = hsp.StateStoreProvider(shard, claim=run).get_store(0)
+    ...     store = StateStoreProvider(shard, claim=run).get_store(0)
     ...     store.key_value("users").put(f"user-{shard.shard}", 1)
     ...     version = store.commit()
     >>> shards = hs.inspect("checkpoint")
@@ -390,16 +393,17 @@ class InspectedShards(Mapping[str, InspectedState]):
 
     @property
     def position(self) -> Any:
-        """The position in its source that `run` has committed in all shards of a topology; None without a run.
+        """The position in its source that `run` has committed in all shards of a topology; None without a run. Raises
+        as `InspectedState.position`.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> counts = minutes.aggregate(n=hs.Count())
         >>> rows = [{"user": "ann", "ts": 0, "offset": 17}, {"user": "bob", "ts": 500, "offset": 18}]
-        >>> results = list(counts.run(rows, "state", position="offset", shards=2))
+        >>> results = list(counts.run(rows, "state", shards=2, position="offset"))
         >>> hs.inspect("state").position
         18
         """
-        return position_of([state.settings for state in self.values()])
+        return position_of([state._view for state in self.values()])
 
     def follow(self, operator: str | None = None) -> Followed:
         """Return a view of all shards of an operator (None: the only one) that stays at the newest version that all of
@@ -436,13 +440,17 @@ def inspect(
     location: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> InspectedState | InspectedShards:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
-    location; also by URL, with `storage_options` as for `hybridstore.open`: only the needed parts are read.
+    location, or into those of a plain topology; also by URL, with `storage_options` as for `hybridstore.open`: only
+    the needed parts are read.
 
     Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time. Raises
     FileNotFoundError, ForeignFileError, RestoreError. O(blocks + tail) per state.
     """
-    places = resolve(location, storage_options)
+    shards = shard_locations(location, storage_options)
+    places = [place for each in shards for place in resolve(each, storage_options)]
     text = None if at is None else str(at)
+    if len(shards) > 1:
+        return InspectedShards([place._replace(label=str(shard)) for shard, place in enumerate(places)], text)
     if len(places) == 1:
         return InspectedState(places[0], choose(places[0], text))
     return InspectedShards(places, text)

@@ -26,11 +26,11 @@ def shard_places(location: str | os.PathLike[str]) -> list[Place]:
     return [place for each in shard_locations(location) for place in resolve(each)]
 
 
-def shard_locations(location: str | os.PathLike[str]) -> list[str]:
+def shard_locations(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> list[str]:
     """Return the paths or URLs of the shards that count of a plain topology; elsewhere `location` alone. Raises
     ForeignFileError.
     """
-    storage, where = storage_at(location), os.fspath(location)
+    storage, where = storage_at(location, storage_options), os.fspath(location)
     known = not isinstance(storage, LocalStorage) or storage.root.is_dir()
     there = current_shards(storage) if known else None
     if there is None or (there.shards == 1 and not there.generation):
@@ -50,13 +50,16 @@ def versions_at(places: list[Place], version: int) -> list[int]:
     return [version, *(version_of(place, commit) for place in places[1:])]
 
 
-def position_of(settings: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the position in the source that a run has committed in all of its shards, from the settings of each; None
-    without a run.
+def position_of(views: Sequence[View]) -> Any:
+    """Return the position in the source that a run has committed in all of its shards; None without a run. Raises
+    RestoreError for a damaged shard.
     """
     from ..topology.run_state import RUN, RunState  # only here: topologies load much
 
-    runs = [RunState(**each.get(RUN, {})) for each in settings]
+    faults = [fault for view in views for fault in view.faults]
+    if faults:
+        raise RestoreError(faults[0])
+    runs = [RunState(**view.settings.get(RUN, {})) for view in views]
     return min(runs, key=lambda run: run.commit).position if runs else None
 
 

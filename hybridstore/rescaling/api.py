@@ -27,7 +27,7 @@ def rescale(
     shards: int | None = None,
     back: bool = False,
     dry_run: bool = False,
-    late: bool = False,
+    accept_late: bool = False,
     routes: Mapping[str, Route | str] | None = None,
     stopped: bool = False,
     spark: Any = None,
@@ -45,7 +45,7 @@ def rescale(
     back        instead of `shards`: make the shards from before the last rescale count again; possible until the next
                 batch
     dry_run     only return the report; nothing is written
-    late        accept that records expire by a merge, or that windows close without being emitted
+    accept_late  accept that records expire by a merge, or that windows close without being emitted
     routes      store name -> how the operator's key follows from a key of the store: a function, "key", "key,last" (all
                 but the last part) or "first,key" (all but the first), for stores of custom logic with other keys
     stopped     the query is stopped, though the process of its driver is alive
@@ -77,7 +77,7 @@ def rescale(
         raise RescaleError(f"shards: found {shards!r}, expected {RULES['shards'].expected}, or back=True")
     check(storage_options=storage_options)
     asked = RescaleArguments(
-        shards or 0, routes or {}, dry_run, late, spark, progress or _quiet, on_report or (lambda report: None)
+        shards or 0, routes or {}, dry_run, accept_late, spark, progress or _quiet, on_report or (lambda report: None)
     )
     if operator is None:
         place = _plain(location, state_location)

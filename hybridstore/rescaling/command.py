@@ -24,7 +24,7 @@ def arguments(parser: ArgumentParser) -> None:
     what.add_argument("--remove-old", action="store_true", help="Remove old shards that do not count any more.")
     how = parser.add_argument_group("how")
     how.add_argument("--dry-run", action="store_true", help="Only show the effects; change nothing.")
-    how.add_argument("--late", action="store_true", help="Accept that a merge of shards makes records expire.")
+    how.add_argument("--accept-late", action="store_true", help="Accept that a merge of shards makes records expire.")
     text = "How a key of STORE contains the operator's key: key, 'key,last' or 'first,key'."
     how.add_argument("--route", metavar="STORE=HOW", action="append", default=[], help=text)
     text = "Confirm that the query is stopped, although the process of its driver is alive."
@@ -43,7 +43,8 @@ def run(given: Namespace) -> int:
 
     A multiple of the present number (from 4 to 16 shards) is exact: the results are equal to the results without a
     rescale. Any other number merges shards: a new shard takes the latest stream time of its old shards, so records may
-    expire. Their number is shown before anything is written, and a rescale that makes records expire needs --late.
+    expire. Their number is shown before anything is written, and a rescale that makes records expire needs
+    --accept-late.
 
     Exit codes: 0 done, 1 refused with nothing changed, 2 wrong usage, 3 cannot read.
     """
@@ -74,7 +75,7 @@ def _run(given: Namespace) -> int:
             shards=given.shards,
             back=given.back,
             dry_run=given.dry_run,
-            late=given.late,
+            accept_late=given.accept_late,
             routes=_routes(given.route),
             stopped=given.stopped,
             state_location=given.state,

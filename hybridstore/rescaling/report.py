@@ -122,5 +122,6 @@ def check_late(report: RescaleReport, *, late: bool) -> None:
     unseen = f"{report.unseen:,} records of windows close without being handed out" if report.unseen else ""
     raise RescaleError(
         f"{report.operator or report.location}: by this merge {' and '.join(filter(None, (what, unseen)))}, so nothing "
-        "was done (--late agrees to it, late=True in Python; a multiple of the number of shards merges nothing)"
+        "was done (--accept-late agrees to it, accept_late=True in Python; a multiple of the number of shards merges "
+        "nothing)"
     )

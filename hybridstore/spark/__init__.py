@@ -31,10 +31,6 @@ if _typing.TYPE_CHECKING:
     from .observing import observed as observed
     from .operator import apply_program as apply_program
     from .session import configure as configure
-    from .shard.provider import ShardMetrics as ShardMetrics
-    from .shard.provider import StateStore as StateStore
-    from .shard.provider import StateStoreProvider as StateStoreProvider
-    from .shard.shard_id import StateStoreId as StateStoreId
     from .shard_rows import metrics as metrics
     from .stateful_processor import transform_with_state as transform_with_state
 
@@ -50,8 +46,6 @@ __getattr__, __dir__, __all__ = _lazy(
         ".observing": "observed",
         ".operator": "apply_program",
         ".session": "configure",
-        ".shard.provider": "ShardMetrics StateStore StateStoreProvider",
-        ".shard.shard_id": "StateStoreId",
         ".shard_rows": "metrics",
         ".stateful_processor": "transform_with_state",
     },

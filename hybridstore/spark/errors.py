@@ -13,7 +13,8 @@ class MissingVersionError(RestoreError):
 
     Bring the files back, or turn the query back to the batch that the message names.
 
-    >>> hsp.StateStoreProvider(hsp.StateStoreId("checkpoint", "visits", 0)).get_read_store(3)
+    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
+    >>> StateStoreProvider(StateStoreId("checkpoint", "visits", 0)).get_read_store(3)
     Traceback (most recent call last):
     ...
     hybridstore.spark.MissingVersionError: ...: version 3 was never written: there is no object of this shard ...
@@ -28,10 +29,11 @@ class SkippedBatchError(RestoreError):
 
     Write the whole output of the operator, and do the batch again.
 
+    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
     >>> from hybridstore.spark.launches import begin
-    >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
-    >>> run = begin(hsp.StateStoreProvider(shard).operator, batch=0)
-    >>> provider = hsp.StateStoreProvider(shard, claim=run)
+    >>> shard = StateStoreId("checkpoint", "visits", 0)
+    >>> run = begin(StateStoreProvider(shard).operator, batch=0)
+    >>> provider = StateStoreProvider(shard, claim=run)
     >>> provider.get_store(0).commit()
     1
     >>> provider.get_store(2)
@@ -48,12 +50,13 @@ class StaleAttemptError(HybridStoreError):
 
     What it writes does not count; its output must be dropped.
 
+    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
     >>> from hybridstore.spark.launches import begin
-    >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
-    >>> old, new = (begin(hsp.StateStoreProvider(shard).operator, batch=0) for _ in range(2))
-    >>> hsp.StateStoreProvider(shard, claim=new).get_store(0).commit()
+    >>> shard = StateStoreId("checkpoint", "visits", 0)
+    >>> old, new = (begin(StateStoreProvider(shard).operator, batch=0) for _ in range(2))
+    >>> StateStoreProvider(shard, claim=new).get_store(0).commit()
     1
-    >>> hsp.StateStoreProvider(shard, claim=old).get_store(0)
+    >>> StateStoreProvider(shard, claim=old).get_store(0)
     Traceback (most recent call last):
     ...
     hybridstore.spark.StaleAttemptError: ...: launch ... of the query has begun while an attempt of launch ...
@@ -65,10 +68,11 @@ class StaleAttemptError(HybridStoreError):
 class CannotCommitError(HybridStoreError):
     """A version could not be committed. What was committed before is intact; run the batch again.
 
+    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
     >>> import pathlib
     >>> from hybridstore.spark.launches import begin
-    >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
-    >>> provider = hsp.StateStoreProvider(shard, claim=begin(hsp.StateStoreProvider(shard).operator, batch=0))
+    >>> shard = StateStoreId("checkpoint", "visits", 0)
+    >>> provider = StateStoreProvider(shard, claim=begin(StateStoreProvider(shard).operator, batch=0))
     >>> store = provider.get_store(0)
     >>> folder = pathlib.Path(provider.path)
     >>> folder.mkdir(parents=True, exist_ok=True)

@@ -123,7 +123,7 @@ class Steps(Plan):
 
         `retention` is how long windows are kept, for `Engine.windows` and `Engine.find_sessions` to read (default: as
         long as they may change; tumbling and hopping windows count from their start, sessions from their end). Sliding
-        windows of the default flavour keep none. With `flavour="kafka"` a window beyond its retention is not emitted as
+        `SlidingWindows` keep none. With `KafkaSlidingWindows` a window beyond its retention is not emitted as
         final either, as in Kafka. Raises ValueError when the retention is less than the time that windows may change,
         and TypeError for another type.
 
@@ -200,7 +200,7 @@ class Steps(Plan):
             if emit == "close" and self.windows.flavour == "kip450":
                 raise ValueError(
                     'aggregate: emit: found "close", but a sliding window never closes: it slides (use "record" or '
-                    '"commit", or SlidingWindows(..., flavour="kafka"), whose windows stay where they are and close)'
+                    '"commit", or KafkaSlidingWindows(...), whose windows stay where they are and close)'
                 )
         elif strategy is not None:
             raise ValueError(f"aggregate: strategy: found {strategy!r}, expected with SlidingWindows only")
@@ -233,8 +233,8 @@ class Steps(Plan):
             )
         if suppression.final and isinstance(self.windows, SlidingWindows) and self.windows.flavour == "kip450":
             raise ValueError(
-                "suppress: until_window_closes: a sliding window never closes: it slides (use SlidingWindows(..., "
-                'flavour="kafka"), whose windows stay where they are and close, or until_time_limit)'
+                "suppress: until_window_closes: a sliding window never closes: it slides (use "
+                "KafkaSlidingWindows, whose windows stay where they are and close, or until_time_limit)"
             )
         return replace(self, suppression=suppression)
 

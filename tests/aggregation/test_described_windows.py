@@ -30,7 +30,7 @@ WINDOWS: st.SearchStrategy[Windows] = st.one_of(
     st.builds(lambda size, grace, zone: hs.TumblingWindows(size, grace=grace, time_zone=zone), DAYS, GRACES, ZONES),
     st.builds(lambda size, zone: hs.HoppingWindows(2 * size, size, time_zone=zone), DAYS, ZONES),
     st.builds(lambda size: hs.SlidingWindows(size), SPANS),
-    st.builds(lambda size, grace: hs.SlidingWindows(size, grace=grace, flavour="kafka"), SPANS, GRACES),
+    st.builds(lambda size, grace: hs.KafkaSlidingWindows(size, grace=grace), SPANS, GRACES),
     st.builds(lambda gap, grace: hs.SessionWindows(gap, grace=grace), SPANS, GRACES),
     st.just(Forever()),
 )

@@ -111,7 +111,7 @@ def test_sessions_and_sliding_windows_are_full_scans_however_commits_are_cut(see
     gap = 7
     sessions = hs.stream(key="k", timestamp="t").windowed_by(hs.SessionWindows(gap, grace=10**6))
     slides = hs.stream(key="k", timestamp="t").windowed_by(hs.SlidingWindows(SIZE))
-    kafka = hs.stream(key="k", timestamp="t").windowed_by(hs.SlidingWindows(SIZE, grace=10**6, flavour="kafka"))
+    kafka = hs.stream(key="k", timestamp="t").windowed_by(hs.KafkaSlidingWindows(SIZE, grace=10**6))
     for number in range(rounds):
         r = random.Random(f"{seed} {number}")
         rows = rows_of(r, 60)

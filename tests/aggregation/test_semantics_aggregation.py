@@ -116,7 +116,7 @@ def test_values_are_applied_in_order_of_time_unless_the_aggregator_commutes(stat
 def test_in_the_kafka_flavour_a_record_has_a_window_that_ends_at_it_and_one_after_the_one_before(
     tmp_path: Path,
 ) -> None:
-    with engine(hs.SlidingWindows(10, grace=50, flavour="kafka"), tmp_path) as running:
+    with engine(hs.KafkaSlidingWindows(10, grace=50), tmp_path) as running:
         assert step(running, 100) == [(90, 100, 1)]
         # within the size of 100: (101, 111) begins right after it
         assert sorted(step(running, 110)) == [(100, 110, 2), (101, 111, 1)]
@@ -126,17 +126,17 @@ def test_in_the_kafka_flavour_a_record_has_a_window_that_ends_at_it_and_one_afte
 
 
 def test_in_the_kafka_flavour_windows_of_early_records_share_the_first_window(tmp_path: Path) -> None:
-    with engine(hs.SlidingWindows(10, grace=50, flavour="kafka"), tmp_path) as running:
+    with engine(hs.KafkaSlidingWindows(10, grace=50), tmp_path) as running:
         assert step(running, 0) == [(0, 10, 1)]
         assert sorted(step(running, 5)) == [(0, 10, 2), (1, 11, 1)]
 
 
 def test_in_the_kafka_flavour_a_window_changes_until_its_grace_is_over_inclusively(tmp_path: Path) -> None:
-    with engine(hs.SlidingWindows(10, grace=5, flavour="kafka"), tmp_path) as running:
+    with engine(hs.KafkaSlidingWindows(10, grace=5), tmp_path) as running:
         step(running, 100)
         step(running, 115, "other")
         assert (step(running, 99), running.dropped) == ([], 1)  # (89, 99) ended 16 before, and so did (90, 100)
-    with engine(hs.SlidingWindows(10, grace=5, flavour="kafka"), tmp_path / "in time") as running:
+    with engine(hs.KafkaSlidingWindows(10, grace=5), tmp_path / "in time") as running:
         step(running, 115, "other")
         assert step(running, 110) == [(100, 110, 1)]  # end = stream time - grace
         # (99, 109), which would end at it, has closed; the others that it belongs to have not
@@ -209,7 +209,7 @@ def test_a_merged_session_is_dropped_only_when_it_ends_before_stream_time_less_g
 CLOSING: dict[str, tuple[Any, int, int, tuple[int, int, int]]] = {
     # declaration, first record, last stream time at which the window is open, the final result
     "tumbling": (hs.TumblingWindows(10, grace=5), 3, 14, (0, 10, 1)),
-    "sliding of kafka": (hs.SlidingWindows(10, grace=5, flavour="kafka"), 100, 105, (90, 100, 1)),
+    "sliding of kafka": (hs.KafkaSlidingWindows(10, grace=5), 100, 105, (90, 100, 1)),
     "session": (hs.SessionWindows(10, grace=5), 100, 115, (100, 100, 1)),
 }
 

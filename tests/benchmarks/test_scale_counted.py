@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from benchmarks.suites.object_costs import BATCH
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from tests.conftest import STRESS
 from tests.tools.memory_storage import MemoryStorage

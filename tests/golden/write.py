@@ -21,9 +21,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import hybridstore as hs
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import agree_on_description, operator_storage
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.opening import Tuning
 
 VALUES: list[Any] = [

@@ -14,8 +14,9 @@ from hybridstore.reading import version as version_module
 from hybridstore.reading.follow import Followed
 from hybridstore.reading.places import resolve
 from hybridstore.reading.version import Version
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import newest_claim
 from tests.tools.hooks import crash

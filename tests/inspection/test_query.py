@@ -14,8 +14,9 @@ import pytest
 from hybridstore.cli import run
 from hybridstore.inspection.commands import watch
 from hybridstore.inspection.query import wholes
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.numbers import row_of
 from tests.tools.shard_tools import ATTEMPTS, operator, started
 

@@ -17,10 +17,11 @@ from hybridstore.cli import run
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
 from hybridstore.shards import shard_of
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import agree_on_description, operator_storage
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.block import seal
 from recovery.runs import newest_claim

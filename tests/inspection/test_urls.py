@@ -22,11 +22,11 @@ from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.errors import ForeignFileError
 from hybridstore.inspection.api import InspectedShards, InspectedState
-from hybridstore.spark import StateStoreId
 from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import agree_on_description, operator_storage
 from hybridstore.spark.shard.provider import SHARD_SIZES, StateStoreProvider
 from hybridstore.spark.shard.shard import Shard
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.opening import Tuning
 from hybridstore.state.policy import CheckpointPolicy, Logged
 from tests.tools.s3_server import S3Server

@@ -50,7 +50,7 @@ def rescaled(rng: random.Random, engine: Engine, join: hs.Topology, path: Path) 
             crash(state)
     for _ in range(rng.choice((1, 1, 2, 3))):
         shards = rng.choice([number for number in NUMBERS if number != shards])
-        assert hs.rescale(path, shards=shards, late=True).done
+        assert hs.rescale(path, shards=shards, accept_late=True).done
     return opened(join, path, shards)
 
 
@@ -312,7 +312,7 @@ def test_a_merge_by_which_rows_expire_is_told_and_needs_consent(
     assert "shard 0 is 90 ms behind" in " ".join(hs.rescale(path, shards=1, dry_run=True).sentences())
     with pytest.raises(hs.RescaleError, match=r"by this merge 1 records expire, so nothing was done"):
         hs.rescale(path, shards=1)
-    hs.rescale(path, shards=1, late=True)
+    hs.rescale(path, shards=1, accept_late=True)
     assert [row["since"] for row in waiting(path / shard_folder(1, 0), capsys, "--alone")] == [5, 95]
     engine = opened(join, path, 1)
     assert [row["a"] for row in engine.process_many({"left": [], "right": []})] == [1]

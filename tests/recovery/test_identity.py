@@ -34,7 +34,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for shard in range(2):
             with hs.open(root / name / f"{shard}") as state:
                 state.checkpoint(wait=True)
-    assert hs.rescale(root / "rescaled", shards=4, late=True).done
+    assert hs.rescale(root / "rescaled", shards=4, accept_late=True).done
     return root
 
 
@@ -99,7 +99,7 @@ def test_files_of_another_place_are_refused_by_every_reader(prepared: Path, tmp_
         "open": lambda: COUNTS.open(path, shards=shards),
         "compare": lambda: COUNTS.compare(path),
         "position": lambda: hs.inspect(path).position,
-        "rescale": lambda: hs.rescale(path, shards=8 if shards == 4 else 3, late=True),
+        "rescale": lambda: hs.rescale(path, shards=8 if shards == 4 else 3, accept_late=True),
     }
     accepted = [reader for reader, call in whole.items() if not refuses(call)]
     accepted += [reader for reader, read in READERS.items() if not refuses(lambda read=read: read(path / shard))]
@@ -223,7 +223,7 @@ def test_another_shard_on_an_object_store_is_refused() -> None:
             lambda: hs.open(f"{url}/0", at="newest", storage_options=options),
             lambda: COUNTS.compare(url, storage_options=options),
             lambda: hs.inspect(f"{url}/0", storage_options=options),
-            lambda: hs.rescale(url, shards=3, late=True, storage_options=options),
+            lambda: hs.rescale(url, shards=3, accept_late=True, storage_options=options),
         ]
         for call in calls:
             with pytest.raises(HybridStoreError, match=r"belongs to shard 1 of 2 .*, its place to shard 0 of 2"):

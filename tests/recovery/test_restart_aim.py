@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.spark import StateStoreProvider
 from hybridstore.spark.shard.provider import POLICY as SHARD_POLICY
+from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.state.checkpointer import Attempt
 from hybridstore.state.policy import SPEED, Logged
 from hybridstore.topology import engine as local

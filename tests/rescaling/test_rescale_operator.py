@@ -151,7 +151,7 @@ def test_a_crash_at_any_write_keeps_the_old_shards_in_charge_or_has_the_new_ones
         job = Job(in_memory(killer, storage), TOTALS)
         job.number = prepared.number
         try:
-            hs.rescale(job.location, "op", shards=into, late=True)
+            hs.rescale(job.location, "op", shards=into, accept_late=True)
         except Killed:
             assert killer.writes == at
         job.location = in_memory(storage=storage)
@@ -164,7 +164,7 @@ def test_a_crash_at_any_write_keeps_the_old_shards_in_charge_or_has_the_new_ones
         after = job.rows()
         if count == shards:
             job.forget()
-            assert hs.rescale(job.location, "op", shards=into, late=True).done
+            assert hs.rescale(job.location, "op", shards=into, accept_late=True).done
             assert job.rows() == after
             job.start(into)
         job.batch(rows_of(4))
@@ -251,9 +251,9 @@ def apart() -> Job:
 
 def test_a_merge_that_makes_records_expire_says_so_and_needs_consent() -> None:
     job = apart()
-    refused(job, "1 records expire and 1 records of windows close without being handed out.*--late", shards=1)
+    refused(job, "1 records expire and 1 records of windows close without being handed out.*--accept-late", shards=1)
     reports: list[Any] = []
-    report = hs.rescale(job.location, "op", shards=1, late=True, on_report=reports.append)
+    report = hs.rescale(job.location, "op", shards=1, accept_late=True, on_report=reports.append)
     assert reports == [report]
     assert report.behind_ms == {0: 89_900, 1: 0}
     assert (report.expiring, report.unseen) == (1, 1)

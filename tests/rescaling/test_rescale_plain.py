@@ -42,7 +42,7 @@ def test_a_run_goes_on_with_the_rows_of_one_that_was_never_changed(
     for state in ("always", "job"):
         run(topology, rows[:60], tmp_path / state, shards)
     expected = run(topology, rows, tmp_path / "always", shards)
-    report = hs.rescale(tmp_path / "job", shards=into, late=True)
+    report = hs.rescale(tmp_path / "job", shards=into, accept_late=True)
     assert (report.done, report.shards, report.into) == (True, shards, into)
     assert hs.inspect(tmp_path / "job").position == 60
     assert run(topology, rows, tmp_path / "job", into) == expected
@@ -62,7 +62,7 @@ def test_results_that_were_not_taken_are_handed_out_again_after_a_rescale(
             next(results)
         results.close()
         if state == "job":
-            assert hs.rescale(tmp_path / state, shards=into, late=True).done
+            assert hs.rescale(tmp_path / state, shards=into, accept_late=True).done
         number = into if state == "job" else shards
         again.append(sorted(map(str, topology.run(rows, location=tmp_path / state, shards=number, commit_rows=10))))
     assert again[0] == again[1]

@@ -28,7 +28,7 @@ WINDOWS: dict[str, tuple[Any, dict[str, Any]]] = {
     "panes": (hs.HoppingWindows(20, 5, grace=10), {}),
     "sessions": (hs.SessionWindows(6, grace=9), {}),
     "sliding": (hs.SlidingWindows(30), {}),
-    "sliding of kafka": (hs.SlidingWindows(12, grace=10, flavour="kafka"), {}),
+    "sliding of kafka": (hs.KafkaSlidingWindows(12, grace=10), {}),
     "no windows": (None, {}),
 }
 KEYS = [f"k{number}" for number in range(30)]
@@ -112,7 +112,7 @@ def check(lot: random.Random, topology: Any, time: str) -> None:
     for number, rows in enumerate(batches):
         if number == cut:
             before = job.rows()
-            report = hs.rescale(job.location, "op", shards=into, late=True)
+            report = hs.rescale(job.location, "op", shards=into, accept_late=True)
             assert (report.done, report.unseen) == (True, 0)
             if comparable:
                 assert report.expiring == 0

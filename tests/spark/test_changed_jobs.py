@@ -109,7 +109,7 @@ def test_the_state_of_a_changed_program_is_rescaled(into: int, back: bool) -> No
         each.start(SHARDS)
     assert job.batch(rows_of(3)) == always.batch(rows_of(3))
     job.forget()
-    assert hs.rescale(job.location, "op", shards=into, late=True).done
+    assert hs.rescale(job.location, "op", shards=into, accept_late=True).done
     if back:
         hs.rescale(job.location, "op", back=True)
     job.start(SHARDS if back else into)

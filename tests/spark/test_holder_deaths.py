@@ -20,9 +20,11 @@ pytest.importorskip("pyarrow")
 
 from changelog.cloud_storage import CloudStorage
 from changelog.storage import LocalStorage
-from hybridstore.spark import StateStoreId, StateStoreProvider, exchange, placement
+from hybridstore.spark import exchange, placement
 from hybridstore.spark.location import Location, locate
 from hybridstore.spark.placement import holder_name
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.holder_jobs import Job, no_holder_stays
 from tests.tools.s3_server import S3Server

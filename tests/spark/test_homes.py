@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from recovery.layout import LOG, LogName, parse_log_name
 from recovery.rule import NOTE
 from tests.tools.script import run_script

@@ -16,7 +16,7 @@ pytest.importorskip("moto")
 from changelog.errors import StorageUnreachableError
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
-from hybridstore.spark import SparkSetupError, StateStoreId, StateStoreProvider, metrics
+from hybridstore.spark import SparkSetupError, metrics
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.location import Location, check_reachable, locate
 from hybridstore.spark.operator_file import agree_on_description
@@ -24,6 +24,8 @@ from hybridstore.spark.query_log import committed, next_watermark, time_in_run
 from hybridstore.spark.reading import open_version as version_of
 from hybridstore.spark.reading import operators, shards
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import Claim
 from tests.tools.s3_server import S3Server

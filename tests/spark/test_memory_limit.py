@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.session import share_of_overhead
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.spark.shard.shard import Shard
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import Claim
 from tests.tools.shard_tools import ATTEMPTS, started

@@ -14,8 +14,9 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from hybridstore.shards import shard_of
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.location import locate
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from tests.tools.s3_server import S3Server, Weather
 from tests.tools.script import run_script
 from tests.tools.standalone import standalone

@@ -10,6 +10,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.shards import shard_of
+from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
@@ -59,7 +60,7 @@ def test_every_shard_holds_the_keys_that_python_gives_it(source: Source, job: Jo
     job.run(count(source.stream(), job, shards=5))
     for shard in range(5):
         query = json.loads((job.checkpoint / "metadata").read_text())["id"]
-        provider = hsp.StateStoreProvider(hsp.StateStoreId(str(job.checkpoint), "op", shard, query_id=query))
+        provider = StateStoreProvider(StateStoreId(str(job.checkpoint), "op", shard, query_id=query))
         keys = list(provider.get_read_store(1).key_value("counts"))
         assert keys
         assert {shard_of(key, 5) for key in keys} == {shard}

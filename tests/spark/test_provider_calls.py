@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from changelog.storage import Storage
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.home import with_cache
 from hybridstore.state.policy import CheckpointPolicy
 from recovery import attempts

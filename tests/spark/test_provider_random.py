@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from hybridstore.spark import SkippedBatchError, StateStore, StateStoreProvider
+from hybridstore.spark import SkippedBatchError
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStore, StateStoreProvider
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.line import EMPTY, Step
 from tests.tools.shard_tools import content, provider, started

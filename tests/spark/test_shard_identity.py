@@ -13,11 +13,12 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.errors import HybridStoreError
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import append_operator, operator_storage, read_chain
 from hybridstore.spark.reading import changes, open_version, shards
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from recovery.runs import newest_claim
 from tests.tools.readers import command, inspected, verified
 from tests.tools.shard_tools import OFTEN

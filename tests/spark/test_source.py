@@ -18,6 +18,7 @@ from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import agree_on_description, operator_storage
 from hybridstore.spark.reading import newest_version, shards
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
 from tests.tools.modes import both_modes
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ def make_state(root: Path, operator: str = "op") -> Path:
     agree_on_description(storage, asked, 0)
     cache, begun = ShardCache(), begin(storage, 0)
     for shard in range(SHARDS):
-        identity = hsp.StateStoreId(str(root), operator, shard, query_id="q")
-        provider = hsp.StateStoreProvider(identity, cache=cache, claim=begun)
+        identity = StateStoreId(str(root), operator, shard, query_id="q")
+        provider = StateStoreProvider(identity, cache=cache, claim=begun)
         for batch in range(4):
             store = provider.get_store(batch)
             counts, seen = store.key_value("counts"), store.window("seen", retention="1 day")
@@ -211,7 +212,7 @@ class TestDataSource:
 
 
 def test_contents_equal_what_the_store_holds(state: Path) -> None:
-    store = hsp.StateStoreProvider(shards(state)[0].id, cache=ShardCache(0)).get_read_store(4)
+    store = StateStoreProvider(shards(state)[0].id, cache=ShardCache(0)).get_read_store(4)
     mine = [key for key in KEYS if shard_of(key, SHARDS) == 0]
     assert sorted(store.key_value("counts")) == sorted(mine)
     with pytest.raises(hs.HybridStoreError):

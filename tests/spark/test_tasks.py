@@ -19,13 +19,14 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from hybridstore.shards import shard_of
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.contract import Batch, whole_program, whole_runner
 from hybridstore.spark.errors import SkippedBatchError
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.location import locate
 from hybridstore.spark.operator_file import has_moved, operator_storage
 from hybridstore.spark.shard.cache import CACHE
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.spark.shipped import Operator
 from hybridstore.spark.worker import ShardWork
 from tests.tools.spark_programs import RunningCount

@@ -8,7 +8,8 @@ import pytest
 
 import hybridstore as hs
 from changelog.files import Files
-from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.checkpointer import Checkpointer
 from tests.tools.faults import QuickFiles
 from tests.tools.shard_tools import started

@@ -22,7 +22,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.spark import ShardMetrics, metrics
+from hybridstore.spark import metrics
+from hybridstore.spark.shard.provider import ShardMetrics
 from hybridstore.state import metrics_server
 from hybridstore.state.metrics_server import MetricsServer
 from hybridstore.state.numbers import COLUMNS, CONTENT_TYPE, NUMBERS, TOTALS, openmetrics, row_of

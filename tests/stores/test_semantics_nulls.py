@@ -18,7 +18,7 @@ WINDOWS: dict[str, Any] = {
     "hopping": hs.HoppingWindows(20, 5),
     "session": hs.SessionWindows(4, grace=10),
     "sliding": hs.SlidingWindows(15),
-    "sliding of kafka": hs.SlidingWindows(15, grace=10, flavour="kafka"),
+    "sliding of kafka": hs.KafkaSlidingWindows(15, grace=10),
 }
 
 

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 from pyspark import accumulators, cloudpickle
 
-from hybridstore.spark import StateStoreId, exchange, placement, shipped
+from hybridstore.spark import exchange, placement, shipped
 from hybridstore.spark.contract import Batch
 from hybridstore.spark.exchange import SocketFolder
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.location import Location, locate
 from hybridstore.spark.placement import hand_over, holder_name
 from hybridstore.spark.shard.cache import CACHE
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.spark.shipped import POLICY, Operator
 from hybridstore.spark.worker import ShardFunction, ShardWork
 from hybridstore.state.policy import CheckpointPolicy

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from changelog.storage import Storage
-from hybridstore.spark import StateStore, StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import begin
 from hybridstore.spark.operator_file import operator_storage
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStore, StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.layout import CheckpointName, LogName, list_checkpoints
 from recovery.runs import Claim, newest_claim

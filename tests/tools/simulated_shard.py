@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.launches import STARTS, claim, new_launch
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.simulated_storage import Process, SimulatedStorage
 from tests.tools.spark_query import Rows, Task

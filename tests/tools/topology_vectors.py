@@ -50,7 +50,7 @@ def declared(params: dict[str, Any]) -> hs.Topology:
     kind, grace = params["type"], params["grace"]
     windows: Any
     if kind == "sliding":
-        windows = hs.SlidingWindows(params["time_difference"], grace=grace, flavour="kafka")
+        windows = hs.KafkaSlidingWindows(params["time_difference"], grace=grace)
     elif kind == "session_windows":
         windows = hs.SessionWindows(params["gap"], grace=grace)
     elif params["advance"] == params["size"]:

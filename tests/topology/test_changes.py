@@ -26,7 +26,7 @@ CUT: Final = 20
 TUMBLING = hs.TumblingWindows(100, grace=50)
 HOPPING = hs.HoppingWindows(100, 50, grace=50)
 SLIDING = hs.SlidingWindows(100)
-KAFKA = hs.SlidingWindows(60, grace=50, flavour="kafka")
+KAFKA = hs.KafkaSlidingWindows(60, grace=50)
 SESSION = hs.SessionWindows(25, grace=50)
 
 
@@ -153,21 +153,20 @@ def test_a_shorter_retention_lets_what_is_older_expire(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("emit", ["record", "commit", "close"])
 @pytest.mark.parametrize(
-    "windows", [hs.TumblingWindows, hs.SessionWindows, hs.SlidingWindows], ids=lambda w: w.__name__
+    "windows", [hs.TumblingWindows, hs.SessionWindows, hs.KafkaSlidingWindows], ids=lambda w: w.__name__
 )
 @pytest.mark.parametrize(("before", "after"), [(50, 200), (200, 50), (0, 120), (120, 0)])
 def test_grace_may_change_and_no_window_is_final_twice_or_never(
     tmp_path: Path, windows: Any, emit: Any, before: int, after: int
 ) -> None:
     def topology(grace: int) -> hs.Topology:
-        more = {"flavour": "kafka"} if windows is hs.SlidingWindows else {}
-        return stream(windows(60, grace=grace, **more)).aggregate(emit=emit, n=hs.Count(), total=hs.Sum("x"))
+        return stream(windows(60, grace=grace)).aggregate(emit=emit, n=hs.Count(), total=hs.Sum("x"))
 
     old, new = topology(before), topology(after)
     # Rows that are up to 150 late: some come behind the longer grace, too.
     rows = [{**row, "ts": max(0, row["ts"] - (150 if row["x"] % 7 == 3 else 0))} for row in ROWS]
     first = go_on(old, tmp_path / "s", rows[:CUT])
-    closed = CUT * 10 - before - {hs.TumblingWindows: 0, hs.SessionWindows: 61, hs.SlidingWindows: 1}[windows]
+    closed = CUT * 10 - before - {hs.TumblingWindows: 0, hs.SessionWindows: 61, hs.KafkaSlidingWindows: 1}[windows]
     second = go_on(new, tmp_path / "s", rows[CUT:])
     if emit != "close":
         # A window that had closed stays as it was.
@@ -201,7 +200,7 @@ def test_hopping_panes_follow_the_grace(tmp_path: Path) -> None:
         (HOPPING, hs.HoppingWindows(200, 50, grace=50)),
         (HOPPING, hs.HoppingWindows(100, 20, grace=50)),
         (SESSION, hs.SessionWindows(30, grace=50)),
-        (KAFKA, hs.SlidingWindows(70, grace=50, flavour="kafka")),
+        (KAFKA, hs.KafkaSlidingWindows(70, grace=50)),
         (TUMBLING, HOPPING),
         (SLIDING, KAFKA),
         (SESSION, TUMBLING),

@@ -34,7 +34,7 @@ WINDOWS: dict[str, tuple[Any, Callable[[], Any]]] = {
     "hopping with rests": (hs.HoppingWindows(20, 7, grace=GRACE), lambda: TimeOracle(20, 7, GRACE)),
     "sessions": (hs.SessionWindows(6, grace=GRACE), lambda: SessionOracle(6, GRACE)),
     "sliding": (hs.SlidingWindows(30), lambda: SlidingOracle(30)),
-    "sliding of kafka": (hs.SlidingWindows(12, grace=GRACE, flavour="kafka"), lambda: KafkaSlidingOracle(12)),
+    "sliding of kafka": (hs.KafkaSlidingWindows(12, grace=GRACE), lambda: KafkaSlidingOracle(12)),
 }
 KINDS = pa.schema([("user", pa.string()), ("time", pa.int64()), ("x", pa.float64())])
 

@@ -46,9 +46,7 @@ TOPOLOGIES: dict[str, hs.Topology] = {
         emit="commit", n=hs.Count(), s=hs.Sum("n")
     ),
     "sliding": STEPS.windowed_by(hs.SlidingWindows(20)).aggregate(emit="commit", n=hs.Count(), s=hs.Sum("n")),
-    "kafka": STEPS.windowed_by(hs.SlidingWindows(20, grace=100, flavour="kafka")).aggregate(
-        emit="commit", **AGGREGATES
-    ),
+    "kafka": STEPS.windowed_by(hs.KafkaSlidingWindows(20, grace=100)).aggregate(emit="commit", **AGGREGATES),
     "running": STEPS.aggregate(emit="commit", **AGGREGATES),
     "one group": hs.stream(timestamp="t").filter(is_small).map(parsed).aggregate(emit="commit", **AGGREGATES),
     "where": STREAM.aggregate(emit="commit", n=hs.Count(where=is_small), total=hs.Sum("d")),

@@ -146,7 +146,7 @@ ROWS = [{"k": "ab"[i % 2] if i % 3 else None, "l": i % 2 or None, "t": i} for i 
 def test_a_state_goes_on_after_a_restart_and_with_another_number_of_shards(tmp_path: Path) -> None:
     always, job = ([*COUNT.run(ROWS[:20], tmp_path / name, shards=2, commit_rows=5)] for name in ("always", "job"))
     assert always == job
-    assert hs.rescale(tmp_path / "job", shards=4, late=True).into == 4
+    assert hs.rescale(tmp_path / "job", shards=4, accept_late=True).into == 4
     rest = [
         sorted(map(str, COUNT.run(ROWS, tmp_path / name, shards=shards, commit_rows=5)))
         for name, shards in (("always", 2), ("job", 4))

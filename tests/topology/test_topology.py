@@ -21,7 +21,7 @@ WINDOWS: dict[str, Any] = {
     "hopping": hs.HoppingWindows(20, 5, grace=10),
     "session": hs.SessionWindows(4, grace=10),
     "sliding": hs.SlidingWindows(20),
-    "kafka": hs.SlidingWindows(20, grace=10, flavour="kafka"),
+    "kafka": hs.KafkaSlidingWindows(20, grace=10),
 }
 EMITS = [
     (name, emit) for name in WINDOWS for emit in ("record", "commit", "close") if (name, emit) != ("sliding", "close")
@@ -500,7 +500,7 @@ def test_every_kind_of_store_can_be_declared(tmp_path: Path) -> None:
 
 
 def test_kafkas_sliding_windows_load_two_sizes_of_a_key_however_long_they_are_kept(tmp_path: Path) -> None:
-    topology = declared(hs.SlidingWindows(20, grace=100_000, flavour="kafka"), "commit")
+    topology = declared(hs.KafkaSlidingWindows(20, grace=100_000), "commit")
     with topology.open(tmp_path, durability="os") as engine:
         engine.process_many([{"user": "a", "time": ts, "n": 1} for ts in range(0, 5000, 10)])
         engine.commit()

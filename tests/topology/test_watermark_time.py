@@ -262,7 +262,7 @@ def test_sliding_windows_of_kafka_by_a_watermark(suppressed: bool, tmp_path: Pat
     for number in range(rounds):
         r = random.Random(seed + number)
         grace = r.choice([0, 15, 40])
-        windows = hs.SlidingWindows(20, grace=grace, flavour="kafka")
+        windows = hs.KafkaSlidingWindows(20, grace=grace)
         shard = Shard(
             declared(windows, "record" if suppressed else "close", suppressed=suppressed), tmp_path / f"{number}", r
         )

@@ -229,9 +229,7 @@ def test_sliding_windows_of_kafka(size: int, emit: str, tmp_path: Path, seed: in
         r = random.Random(seed + number)
         oracle = KafkaSlidingOracle(size)
         # a grace beyond the stream: nothing is late, so that windows follow from the records alone
-        run = Reopening(
-            declared(hs.SlidingWindows(size, grace=100_000, flavour="kafka"), emit), tmp_path / f"{number}", r
-        )
+        run = Reopening(declared(hs.KafkaSlidingWindows(size, grace=100_000), emit), tmp_path / f"{number}", r)
         for batch in batches(r, 120, 60):
             rows: list[Row] = []
             for record in sorted(batch):
@@ -251,7 +249,7 @@ def test_final_windows_of_kafka_come_once_and_complete(size: int, tmp_path: Path
     for number in range(rounds):
         r = random.Random(seed + number)
         oracle = KafkaSlidingOracle(size)
-        windows = hs.SlidingWindows(size, grace=0, flavour="kafka")
+        windows = hs.KafkaSlidingWindows(size, grace=0)
         run = Reopening(declared(windows, "close"), tmp_path / f"{number}", r)
         now, emitted = -1, []
         for batch in batches(r, 200, 0):

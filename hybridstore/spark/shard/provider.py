@@ -57,7 +57,8 @@ class ShardMetrics:
     (reloads). `failed_checkpoints` and `failed_clearings` count failures of this process after commits since it loaded
     the shard.
 
-    >>> provider = hsp.StateStoreProvider(hsp.StateStoreId("checkpoint", "visits", 0))
+    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
+    >>> provider = StateStoreProvider(StateStoreId("checkpoint", "visits", 0))
     >>> numbers = provider.metrics()
     >>> numbers.version, numbers.records
     (0, {})
@@ -104,10 +105,11 @@ class StateStore(NamedStores):
     The stores are opened as with a `State`: by `key_value`, `window`, and the other kinds, or by `open(name,
     kind, parameters)`.
 
+    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
     >>> from hybridstore.spark.launches import begin
-    >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
-    >>> run = begin(hsp.StateStoreProvider(shard).operator, batch=0)
-    >>> store = hsp.StateStoreProvider(shard, claim=run).get_store(0)
+    >>> shard = StateStoreId("checkpoint", "visits", 0)
+    >>> run = begin(StateStoreProvider(shard).operator, batch=0)
+    >>> store = StateStoreProvider(shard, claim=run).get_store(0)
     >>> store.window("clicks", retention="1 hour").put("ann", 1, ts=60_000)
     >>> store.abort()
     >>> store.has_committed
@@ -175,10 +177,11 @@ class StateStore(NamedStores):
 
         Raises CannotCommitError when the object could not be created, StateClosedError after a commit or abort.
 
+        >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
         >>> from hybridstore.spark.launches import begin
-        >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
-        >>> run = begin(hsp.StateStoreProvider(shard).operator, batch=0)
-        >>> store = hsp.StateStoreProvider(shard, claim=run).get_store(0)
+        >>> shard = StateStoreId("checkpoint", "visits", 0)
+        >>> run = begin(StateStoreProvider(shard).operator, batch=0)
+        >>> store = StateStoreProvider(shard, claim=run).get_store(0)
         >>> store.key_value("users").put("ann", 1)
         >>> store.commit(), store.has_committed
         (1, True)
@@ -200,7 +203,8 @@ class StateStore(NamedStores):
     def abort(self) -> None:
         """Discard the changes. Harmless after a commit, twice, and after the provider was closed.
 
-        >>> store = hsp.StateStoreProvider(hsp.StateStoreId("checkpoint", "visits", 0)).get_read_store(0)
+        >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
+        >>> store = StateStoreProvider(StateStoreId("checkpoint", "visits", 0)).get_read_store(0)
         >>> store.abort()
         """
         if not self._ended:
@@ -211,10 +215,11 @@ class StateStore(NamedStores):
     def dropped_by(self, store: Any) -> dict[str, int]:
         """Return how many records a store has dropped since this version was loaded, by reason.
 
+        >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
         >>> from hybridstore.spark.launches import begin
-        >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
-        >>> run = begin(hsp.StateStoreProvider(shard).operator, batch=0)
-        >>> store = hsp.StateStoreProvider(shard, claim=run).get_store(0)
+        >>> shard = StateStoreId("checkpoint", "visits", 0)
+        >>> run = begin(StateStoreProvider(shard).operator, batch=0)
+        >>> store = StateStoreProvider(shard, claim=run).get_store(0)
         >>> clicks = store.window("clicks", retention=100)
         >>> clicks.put("ann", 1, ts=1_000)
         >>> clicks.put("ann", 1, ts=5)
@@ -227,7 +232,8 @@ class StateStore(NamedStores):
     def metrics(self) -> ShardMetrics:
         """Return the numbers as of now; after a commit those of the commit.
 
-        >>> store = hsp.StateStoreProvider(hsp.StateStoreId("checkpoint", "visits", 0)).get_read_store(0)
+        >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
+        >>> store = StateStoreProvider(StateStoreId("checkpoint", "visits", 0)).get_read_store(0)
         >>> store.metrics().version
         0
         """
@@ -247,10 +253,11 @@ class StateStoreProvider:
     lenient   called when a version is absent; True means that batches without changes have left no object
     cache     where loaded shards are kept between tasks; None: this process's
 
+    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
     >>> from hybridstore.spark.launches import begin
-    >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
-    >>> run = begin(hsp.StateStoreProvider(shard).operator, batch=0)
-    >>> provider = hsp.StateStoreProvider(shard, claim=run)
+    >>> shard = StateStoreId("checkpoint", "visits", 0)
+    >>> run = begin(StateStoreProvider(shard).operator, batch=0)
+    >>> provider = StateStoreProvider(shard, claim=run)
     >>> store = provider.get_store(0)
     >>> store.key_value("users").put("ann", 1)
     >>> store.commit()

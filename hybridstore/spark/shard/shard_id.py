@@ -18,7 +18,8 @@ class StateStoreId:
     `generation` counts how often the number of shards was changed: each time, new shards are made beside the old ones.
     `shards` is how many the operator has, 0 if that is not known.
 
-    >>> shard = hsp.StateStoreId("checkpoint", "clicks", 3)
+    >>> from hybridstore.spark.shard.provider import StateStoreId
+    >>> shard = StateStoreId("checkpoint", "clicks", 3)
     >>> str(shard.directory)
     'checkpoint/hybridstore/clicks/000000/000003'
     """
