@@ -16,14 +16,16 @@ SHARD_COLUMN = "__hybridstore_shard"
 
 
 def check_key(kind: Any, name: str, *, wide: bool = False) -> None:
-    """Raise TypeError for a Spark type that cannot be a key of a store. `wide`: dates, timestamps and structs can."""
+    """Raise TypeError for a Spark type that cannot be a key of a store. `wide`: dates, timestamps, decimals and structs
+    can.
+    """
     from pyspark.sql import types as t
 
     if wide and isinstance(kind, t.StructType):
         for field in kind:
             check_key(field.dataType, f"{name}.{field.name}", wide=True)
         return
-    if wide and isinstance(kind, (t.DateType, t.TimestampType, t.TimestampNTZType)):
+    if wide and isinstance(kind, (t.DateType, t.TimestampType, t.TimestampNTZType, t.DecimalType)):
         return
 
     whole = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
@@ -66,6 +68,10 @@ def _stored_text(column: Column, kind: Any, name: str) -> Column:
         column = f.concat(f.lit('{"timestamp":'), f.unix_micros(column).cast("string"), f.lit("}"))
     elif isinstance(kind, t.TimestampNTZType):
         column = f.concat(f.lit('{"clock":"'), column.cast("string"), f.lit('"}'))
+    elif isinstance(kind, t.DecimalType):
+        # unlike a cast, whose text depends on spark.sql.ansi.enabled, always that of Java's and Python's str
+        text = f.concat(f.lit('{"decimal":"'), f.format_string("%s", column), f.lit('"}'))
+        column = f.when(column.isNotNull(), text)
     elif isinstance(kind, t.StringType):
         for plain, escaped in QUOTED:
             column = f.replace(column, f.lit(plain), f.lit(escaped))

@@ -3,6 +3,7 @@ text.
 
     None ─▶ null     "a" ─▶ "a"     5 ─▶ 5     ("a", None) ─▶ ["a",null]     not a number ─▶ {"float":"NaN"}
     a date ─▶ {"date":days}     a moment ─▶ {"timestamp":µs}     a time without zone ─▶ {"clock":"its text"}
+    a decimal ─▶ {"decimal":"its text"}
 
 A store needs keys of one type with an order, but None cannot be compared with text, and nan has no order. The surprise:
 Spark makes the same text in SQL (`hybridstore.spark.sharding`), because the shard of a row is the hash of this text. So
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from json import JSONDecoder
 from math import isinf, isnan
 from typing import TYPE_CHECKING, Any, Final
@@ -100,6 +102,8 @@ def _text(part: Any) -> str:
         return f'{{"timestamp":{(part - _EPOCH) // _MICROSECOND}}}'
     if isinstance(part, date):
         return f'{{"date":{part.toordinal() - _EPOCH_DAY}}}'
+    if kind is Decimal:
+        return f'{{"decimal":"{part}"}}'
     if isinstance(part, dict):  # a struct of Arrow's, in the order of its fields
         return f"[{','.join(map(_text, part.values()))}]"
     if isinstance(part, tuple):
@@ -131,6 +135,8 @@ def _special(fields: dict[str, Any]) -> Any:
         return _EPOCH + fields["timestamp"] * _MICROSECOND
     if "clock" in fields:
         return datetime.fromisoformat(fields["clock"])
+    if "decimal" in fields:
+        return Decimal(fields["decimal"])
     return float.fromhex(fields["float"]) if "float" in fields else bytes.fromhex(fields["hex"])
 
 

@@ -121,7 +121,9 @@ class TestInQueries:
             results = {scenario.name: FAILS}
         if os.environ.get("HYBRIDSTORE_WRITE_SCENARIOS"):
             RECORDED.update(plain(results))
-            PATH.write_text(json.dumps(dict(sorted(RECORDED.items())), indent=0, ensure_ascii=False) + "\n")
+            # a line for each scenario
+            lines = (f"{json.dumps(name)}: {json.dumps(rows, ensure_ascii=False)}" for name, rows in RECORDED.items())
+            PATH.write_text("{\n" + ",\n".join(sorted(lines)) + "\n}\n")
         assert plain(results) == {name: RECORDED[name] for name in results}
 
     def test_a_batch_dataframe_gives_the_same_rows(

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,8 @@ def _arrow(kind: Any) -> Any:
         "timestamp": pa.timestamp("us", "UTC"),
         "timestamp_ntz": pa.timestamp("us"),
     }
+    if kind.name.startswith("decimal"):
+        return pa.decimal128(*map(int, kind.name.removeprefix("decimal(").removesuffix(")").split(",")))
     if kind.name.startswith("array"):
         return pa.list_(_arrow(kind.parts[0].kind))
     if kind.name.startswith("struct"):
@@ -172,6 +175,8 @@ def _typed(given: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
     result = {}
     for each in schema:
         cell = given.get(each.name)
+        if cell is not None and pa.types.is_decimal(each.type):
+            cell = Decimal(str(cell)).quantize(Decimal(1).scaleb(-each.type.scale))
         result[each.name] = read[each.type](cell) if cell is not None and each.type in read else cell
     return result
 

@@ -160,6 +160,19 @@ for column in ("t", "d", "n", "s", "e", "x", "b"):
         timer=lambda p, k, e, t: [f"fired {e} {p.s.get()}"],
     )
 
+CENTS = [[row(c=1.5), row(c=0.0000001)], [row(c=1.50, t=9), row(t=9), row(c=-12345.25, t=20)], [row(c=1e-7, t=31)]]
+for kind in ("c decimal(14,2)", "c decimal(20,10)"):
+    add(
+        f"keys of {kind[2:]}",
+        value(),
+        remembered,
+        key=("c",),
+        schema=f"k string, v long, t timestamp, {kind}",
+        batches=CENTS,
+        mode="EventTime",
+        timer=lambda p, k, e, t: [f"fired {k!r} {e} {p.s.get()}"],
+    )
+
 add("output fields in another order", no_state, lambda p, k, r, t: [Row(k="a", a="1"), Row(a="2", k="b")])
 add("an output row without a field", no_state, lambda p, k, r, t: [Row(k="a", a="1"), Row(k="b"), Row(a="3")])
 add("an output row with more fields", no_state, lambda p, k, r, t: [Row(k="a", a="1", z=5), Row(z=1, a="2", k="b")])
