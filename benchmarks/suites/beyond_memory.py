@@ -2,6 +2,7 @@
 
     python -m benchmarks beyond-memory --records 5000000 --limit 100000000 --operations 300000
     python -m benchmarks beyond-memory --records 1000000 --kinds window,session,sliding,suppression
+    python -m benchmarks beyond-memory --records 300000 --operations 3000 --works uniform   # memory of the five kinds
 
 Each subject works in a process of its own, whose anonymous memory is read from outside. Without a limit, a kind of
 store is first measured without one, and gets a fifth of the memory that its load takes.

@@ -1,6 +1,7 @@
 """Commit latency: from the median to the longest, with and without checkpoints, paced and as fast as it goes.
 
     python -m benchmarks commit-latency --records 1000000 --commits 100000
+    python -m benchmarks commit-latency --records 200000 --commits 5000 --checkpoints 2   # within two minutes
 
 A commit is 10 puts of a random key each and the call of `commit`. The sustained rate is that of the loop without
 checkpoints and pauses. A paced loop begins each commit when it is due, at half of that rate, or as soon as the commit
