@@ -18,16 +18,19 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import accumulate, pairwise
+from itertools import count, pairwise
 from typing import Any, Final, NamedTuple
 
 from changelog.codec import UNPACK_ERRORS, packer, unpack, unpacker
 from changelog.errors import UnsupportedVersionError
 
+from .columns import WHOLE as WHOLE
+from .columns import Columns as Columns
+from .columns import joined, without_ones
 from .errors import CorruptCheckpointError
 
 # Loads the block of a line of the directory. Stores get this function instead of a checkpoint.
@@ -40,36 +43,8 @@ BLOCK_BYTES = 1 << 20
 # kilobytes.
 SLICE_VALUES = 32
 HASH_BYTES = 16
-# The `from` of a key of a layer that replaces all records of before; and of one that only adds records, later than all.
-WHOLE: Final = -1
+# The `from` of a key of a layer that only adds records, later than all; see also `WHOLE`.
 ADDED: Final = (1 << 63) - 1
-
-
-class Columns:
-    """The records of a block, or of a change to one, by column. Keys are unique and sorted in Python's order.
-
-    `froms` of a change has a time for each key (None: `WHOLE` for all): the older records of the key whose first
-    integer is at or after it are replaced by those here. Records of a key are in the order of their first integer.
-    """
-
-    __slots__ = ("counts", "froms", "ints", "keys", "values")
-
-    def __init__(
-        self,
-        keys: list[Any],
-        counts: list[int] | None,
-        ints: tuple[array[int], ...],
-        values: list[Any],
-        froms: list[int] | None = None,
-    ) -> None:
-        self.keys = keys
-        self.counts = counts
-        self.ints = ints
-        self.values = values
-        self.froms = froms
-
-    def __len__(self) -> int:
-        return len(self.values)
 
 
 class Place(NamedTuple):
@@ -288,12 +263,6 @@ def _columns(
     return Columns(keys, counts, ints, values, froms)
 
 
-def _offsets(columns: Columns) -> list[int]:
-    if columns.counts is None:
-        return list(range(len(columns.keys) + 1))
-    return list(accumulate(columns.counts, initial=0))
-
-
 def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
     """Return `old`, a block, with the records of `changed` in place and without the keys in `removed`.
 
@@ -307,45 +276,12 @@ def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
         return _spliced(old, changed, removed)
     if changed.keys and removed.isdisjoint(changed.keys) and removed.union(changed.keys).issuperset(old.keys):
         # This happens when all keys of a bucket got a record.
-        return Columns(changed.keys, _counts(changed.counts), changed.ints, changed.values)
-    if old.counts is None and changed.counts is None and len(old.ints) == len(changed.ints):
-        places = dict(zip(old.keys, range(len(old.keys)), strict=True))
-        places.update(zip(changed.keys, range(len(old.keys), len(old.keys) + len(changed.keys)), strict=True))
-        for key in removed:
-            places.pop(key, None)
-        keys = sorted(places)
-        order = [places[key] for key in keys]
-        columns = [a + b for a, b in zip(old.ints, changed.ints, strict=True)]
-        both = old.values + changed.values
-        return Columns(keys, None, tuple(array("q", [c[i] for i in order]) for c in columns), [both[i] for i in order])
-    origin: dict[Any, tuple[Columns, int, int]] = {}
-    for source in (old, changed):
-        if source.counts is None:
-            for i, key in enumerate(source.keys):
-                origin[key] = (source, i, i + 1)
-        else:
-            offsets = _offsets(source)
-            for i, key in enumerate(source.keys):
-                origin[key] = (source, offsets[i], offsets[i + 1])
+        return Columns(changed.keys, without_ones(changed.counts), changed.ints, changed.values)
+    places = dict(zip(old.keys, count(), strict=False))
+    places.update(zip(changed.keys, count(len(old.keys)), strict=False))
     for key in removed:
-        origin.pop(key, None)
-    keys = sorted(origin)
-    width = max(len(old.ints), len(changed.ints))
-    counts: list[int] = []
-    ints: tuple[array[int], ...] = tuple(array("q") for _ in range(width))
-    values: list[Any] = []
-    for key in keys:
-        source, start, end = origin[key]
-        counts.append(end - start)
-        for column, piece in zip(ints, source.ints, strict=True):
-            column.extend(piece[start:end])
-        values.extend(source.values[start:end])
-    return Columns(keys, _counts(counts), ints, values)
-
-
-def _counts(counts: list[int] | None) -> list[int] | None:
-    """Return None for counts of one record each."""
-    return None if counts is None or counts.count(1) == len(counts) else counts
+        places.pop(key, None)
+    return joined((old, changed)).take([places[key] for key in sorted(places)])
 
 
 def layer_of(changed: Columns, removed: set[Any]) -> Columns:
@@ -379,7 +315,7 @@ def _resolved(old: Columns, changed: Columns) -> Columns:
     counts: list[int] = []
     ints: tuple[array[int], ...] = tuple(array("q") for _ in range(width))
     values: list[Any] = []
-    offsets, starts = _offsets(old), _offsets(changed)
+    offsets, starts = old.offsets(), changed.offsets()
     at = 0
     for key, time, start, end in zip(changed.keys, changed.froms, starts, starts[1:], strict=False):
         at = bisect_left(old.keys, key, at)
@@ -393,7 +329,7 @@ def _resolved(old: Columns, changed: Columns) -> Columns:
             column.extend(piece[start:end])
         values.extend(changed.values[start:end])
         counts.append(len(values))
-    return Columns(changed.keys, _counts([b - a for a, b in pairwise([0, *counts])]), ints, values)
+    return Columns(changed.keys, without_ones([b - a for a, b in pairwise([0, *counts])]), ints, values)
 
 
 def composed(older: Columns, newer: Columns) -> Columns:
@@ -406,7 +342,7 @@ def composed(older: Columns, newer: Columns) -> Columns:
     ints: tuple[array[int], ...] = tuple(array("q") for _ in range(max(len(older.ints), len(newer.ints))))
     values: list[Any] = []
     starts = {id(each): dict(zip(each.keys, range(len(each.keys)), strict=True)) for each in (older, newer)}
-    offsets = {id(each): _offsets(each) for each in (older, newer)}
+    offsets = {id(each): each.offsets() for each in (older, newer)}
     for key in keys:
         time, records = ADDED, 0
         pieces: list[tuple[Columns, int, int]] = []
@@ -424,7 +360,7 @@ def composed(older: Columns, newer: Columns) -> Columns:
             records += last - first
         counts.append(records)
         froms.append(time)
-    return Columns(keys, _counts(counts), ints, values, None if froms.count(WHOLE) == len(froms) else froms)
+    return Columns(keys, without_ones(counts), ints, values, None if froms.count(WHOLE) == len(froms) else froms)
 
 
 def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
@@ -432,7 +368,7 @@ def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
 
     O(n), and a step per change.
     """
-    offsets, starts = _offsets(old), _offsets(changed)
+    offsets, starts = old.offsets(), changed.offsets()
     places = {key: i for i, key in enumerate(changed.keys) if key not in removed}
     keys: list[Any] = []
     counts: list[int] = []
@@ -455,7 +391,7 @@ def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
         if (place := places.get(key)) is not None:
             add(changed, place, place + 1, starts[place], starts[place + 1])
     add(old, at, len(old.keys), offsets[at], offsets[-1])
-    return Columns(keys, _counts(counts), ints, values)
+    return Columns(keys, without_ones(counts), ints, values)
 
 
 def laid(over: Columns, older_of: Callable[[Any], Columns], combine: Combine, high: int) -> Columns:
@@ -469,7 +405,7 @@ def laid(over: Columns, older_of: Callable[[Any], Columns], combine: Combine, hi
     all_values: list[Any] = []
     nothing: tuple[array[int], ...] = tuple(array("q") for _ in over.ints)
     none = Columns([], None, nothing, [])
-    for at, (key, (start, end)) in enumerate(zip(over.keys, pairwise(_offsets(over)), strict=True)):
+    for at, (key, (start, end)) in enumerate(zip(over.keys, pairwise(over.offsets()), strict=True)):
         time = WHOLE if over.froms is None else over.froms[at]
         older = none if time > high else older_of(key)
         newer = tuple(column[start:end] for column in over.ints), over.values[start:end]
@@ -491,57 +427,8 @@ def lay_over(old: Columns, over: Columns, combine: Combine) -> Columns:
 
     O(n), and O(log n) for each key of `over`.
     """
-    change = laid(over, lambda key: only(old, key, key), combine, ADDED)
+    change = laid(over, lambda key: old.between(key, key), combine, ADDED)
     return merge(old, change, set())
-
-
-def only(columns: Columns, key_from: Any, key_to: Any) -> Columns:
-    """Cut columns to the keys within inclusive bounds (None: open). O(log keys), with counts O(keys)."""
-    keys, counts = columns.keys, columns.counts
-    first = 0 if key_from is None else bisect_left(keys, key_from)
-    last = len(keys) if key_to is None else max(first, bisect_right(keys, key_to))
-    start, end = (first, last) if counts is None else (sum(counts[:first]), sum(counts[:last]))
-    return _slice(columns, first, last, start, end)
-
-
-def split(columns: Columns, limit: int) -> list[Columns]:
-    """Cut columns into pieces of about `limit` records; a key's records stay together. O(n)."""
-    total = len(columns)
-    if total <= limit + limit // 2:
-        return [columns] if total else []
-    pieces = -(-total // limit)
-    step = -(-total // pieces)
-    if columns.counts is None:
-        bounds = list(range(0, len(columns.keys), step))
-        return [
-            _slice(columns, a, min(a + step, len(columns.keys)), a, min(a + step, len(columns.keys))) for a in bounds
-        ]
-    offsets = _offsets(columns)
-    result, start = [], 0
-    while start < len(columns.keys):
-        end = max(start + 1, bisect_right(offsets, offsets[start] + step) - 1)
-        result.append(_slice(columns, start, end, offsets[start], offsets[end]))
-        start = end
-    return result
-
-
-def halve(columns: Columns) -> list[Columns]:
-    """Cut columns of two keys or more in two pieces of as many keys. O(n)."""
-    keys = len(columns.keys)
-    middle = keys // 2
-    records = middle if columns.counts is None else sum(columns.counts[:middle])
-    return [_slice(columns, 0, middle, 0, records), _slice(columns, middle, keys, records, len(columns))]
-
-
-def _slice(columns: Columns, first: int, last: int, start: int, end: int) -> Columns:
-    counts = None if columns.counts is None else columns.counts[first:last]
-    return Columns(
-        columns.keys[first:last],
-        _counts(counts),
-        tuple(c[start:end] for c in columns.ints),
-        columns.values[start:end],
-        None if columns.froms is None else columns.froms[first:last],
-    )
 
 
 def entry_of(block: int, bucket: int, columns: Columns, base: Place, layers: tuple[Place, ...] = ()) -> BlockEntry:

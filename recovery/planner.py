@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import accumulate, compress, pairwise
+from itertools import compress, pairwise, repeat
 from typing import Any, Final, TypeAlias
 
 from changelog.codec import pack as packed
@@ -28,14 +28,11 @@ from .block import (
     StoreCapture,
     composed,
     entry_of,
-    halve,
     hiding,
     laid,
     layer_of,
     merge,
-    only,
     pack_block,
-    split,
     with_layer,
 )
 from .checkpoint import CheckpointReader
@@ -197,7 +194,7 @@ class Planner:
         if not columns.ints or not columns.keys or min(columns.ints[0]) > through:
             return columns
         rows = [time > through for time in columns.ints[0]]
-        offsets = list(accumulate(columns.counts or [1] * len(columns.keys), initial=0))
+        offsets = columns.offsets()
         counts = [sum(rows[start:end]) for start, end in pairwise(offsets)]
         return Columns(
             list(compress(columns.keys, counts)),
@@ -248,7 +245,7 @@ class Planner:
 
 def _rows_of(columns: Columns, key: Any) -> Columns:
     """Return the records of a key, none if there are none. O(log keys), with counts O(keys)."""
-    return only(columns, key, key)
+    return columns.between(key, key)
 
 
 def _counted(line: BlockEntry, change: BucketChange, older_of: Callable[[Any], Columns]) -> BlockEntry | None:
@@ -312,12 +309,12 @@ def pack_records(
     Blocks are cut below BLOCK_BYTES, but not so small that their first and last keys, which the directory has again,
     are most of what is written: a block of keys of 1 MB has 16 to 32 of them.
     """
-    pieces = split(columns, limit)[::-1]
+    pieces = columns.split(limit)[::-1]
     while pieces:
         piece = pieces.pop()
         data, hashed = pack(piece)
         if len(data) > BLOCK_BYTES and len(piece.keys) > 1 and len(data) > _BOUNDS * _bounds_bytes(piece):
-            pieces += halve(piece)[::-1]
+            pieces += piece.halves()[::-1]
             continue
         number, offset = writer.add(plan.capture.number, plan.next_block, data, hashed)
         plan.items.append([entry_of(plan.next_block, bucket, piece, Place(number, offset, len(data), hashed))])
@@ -334,27 +331,15 @@ def _shares(items: Sequence[Any], change: BucketChange) -> Iterator[tuple[Any, B
     removed = sorted(change.removed)
     columns, over = change.columns, change.over
     cuts = [_cuts(keys, firsts) for keys in (columns.keys, removed, [] if over is None else over.keys)]
-    offsets = None if columns.counts is None else list(accumulate(columns.counts, initial=0))
-    over_offsets = None if over is None or over.counts is None else list(accumulate(over.counts, initial=0))
-    for i, item in enumerate(items):
-        (start, end), (first, last), (low, high) = ((at[i], at[i + 1]) for at in cuts)
-        if start == end and first == last and low == high:
-            yield item, None
+    pieces = columns.pieces(cuts[0])
+    overs: Iterator[Columns | None] = repeat(None, len(items)) if over is None else over.pieces(cuts[2])
+    for item, piece, (first, last), above in zip(items, pieces, pairwise(cuts[1]), overs, strict=True):
+        above = above if above is not None and above.keys else None
+        if piece.keys or first < last or above is not None:
+            yield item, BucketChange(piece, set(removed[first:last]), False, above)
         else:
-            above = None if over is None or low == high else _slice(over, low, high, over_offsets)
-            yield item, BucketChange(_slice(columns, start, end, offsets), set(removed[first:last]), False, above)
+            yield item, None
 
 
 def _cuts(keys: Sequence[Any], firsts: Sequence[Any]) -> list[int]:
     return [0, *(bisect_left(keys, first) for first in firsts), len(keys)]
-
-
-def _slice(columns: Columns, start: int, end: int, offsets: list[int] | None) -> Columns:
-    first, last = (start, end) if offsets is None else (offsets[start], offsets[end])
-    return Columns(
-        columns.keys[start:end],
-        None if columns.counts is None else columns.counts[start:end],
-        tuple(column[first:last] for column in columns.ints),
-        columns.values[first:last],
-        None if columns.froms is None else columns.froms[start:end],
-    )

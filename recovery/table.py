@@ -30,7 +30,6 @@ from .block import (
     content_hash,
     hiding,
     is_sound,
-    only,
     pack_counts,
     seal,
     short_froms,
@@ -145,7 +144,7 @@ class Whole:
 
     def rows_of(self, key: Any) -> Columns:
         """Return the records of a key. O(log keys), with counts O(keys)."""
-        return only(self._columns, key, key)
+        return self._columns.between(key, key)
 
 
 class RecordTable:

@@ -14,7 +14,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from changelog.errors import ChangelogError, HybridStoreError
-from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, lay_over, only
+from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, lay_over
 from recovery.block import merge as merged
 from recovery.checkpoint import StoreRecord
 from recovery.directory import Directory
@@ -211,7 +211,7 @@ class Scan:
         returned.
         """
         columns = (self.block(entry) if self._in_time(entry, selection) else None) or NOTHING
-        return columns if over is None else self._laid(columns, only(over, entry.first, entry.last))
+        return columns if over is None else self._laid(columns, over.between(entry.first, entry.last))
 
     def _in_time(self, entry: BlockEntry, selection: Selection) -> bool:
         if entry.high < 0:
@@ -223,7 +223,7 @@ class Scan:
 
     def _rows(self, columns: Columns, selection: Selection, touched: set[Any], reverse: bool) -> Iterator[Row]:
         if selection.key_from is not None or selection.key_to is not None:
-            columns = only(columns, selection.key_from, selection.key_to)
+            columns = columns.between(selection.key_from, selection.key_to)
         rows = self._plain_rows(columns)
         if reverse:
             rows = iter(list(rows)[::-1])

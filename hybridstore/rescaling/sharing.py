@@ -13,10 +13,9 @@ also the blocks whose keys overlap.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, groupby, islice
+from itertools import chain, groupby, islice
 from math import gcd
 from operator import itemgetter, lt
 from shlex import quote
@@ -26,6 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from changelog.codec import pack, unpack
 from recovery.block import BLOCK_RECORDS, Columns
 from recovery.checkpoint import CheckpointReader, StoreRecord
+from recovery.columns import joined
 
 from ..shards import hash_of
 from ..stores.keys import shown
@@ -300,10 +300,10 @@ class ShardGroup:
 
     def _ready(self, store: _Store, gathered: list[Columns], frontier: Any) -> tuple[Columns, Columns]:
         """Return the records of a child before the next block's first key, sorted by key, and the other records."""
-        columns = _joined(gathered)
+        columns = joined(gathered)
         keys = columns.keys
         if not all(map(lt, keys, islice(keys, 1, None))):
-            columns = _sorted(columns)
+            columns = columns.in_order()
             keys = columns.keys
             same = next((key for key, other in zip(keys, islice(keys, 1, None), strict=False) if not key < other), None)
             if same is not None:
@@ -312,7 +312,7 @@ class ShardGroup:
                     "multiple of the number of shards)"
                 )
         at = len(keys) if frontier is None else bisect_left(keys, frontier)
-        return _cut(columns, 0, at), _cut(columns, at, len(keys))
+        return columns.cut(0, at), columns.cut(at, len(keys))
 
     def _by_child(
         self, store: _Store, parent: OldShard, route: Route | None, columns: Columns
@@ -335,7 +335,7 @@ class ShardGroup:
         for place, number in enumerate(hashes):
             places.setdefault(number % into, []).append(place)
         for child in sorted(places):
-            yield child, _taken(columns, places[child])
+            yield child, columns.take(places[child])
 
     def _no_route(self, store: _Store, why: str) -> RescaleError:
         return RescaleError(
@@ -473,67 +473,6 @@ def _lines(store: _Store) -> list[tuple[int, Any, int, Any]]:
     return lines
 
 
-def _offsets(columns: Columns) -> Sequence[int]:
-    if columns.counts is None:
-        return range(len(columns.keys) + 1)
-    return list(accumulate(columns.counts, initial=0))
-
-
-def _taken(columns: Columns, places: list[int]) -> Columns:
-    """Return the records of the keys at these places, in this order. O(records of these keys)."""
-    keys, values = columns.keys, columns.values
-    if len(places) == len(keys) and all(map(lt, places, islice(places, 1, None))):
-        return columns
-    if columns.counts is None:
-        rows: Sequence[int] = places
-        counts = None
-    else:
-        offsets = _offsets(columns)
-        rows = [row for place in places for row in range(offsets[place], offsets[place + 1])]
-        counts = [columns.counts[place] for place in places]
-    return Columns(
-        [keys[place] for place in places],
-        counts,
-        tuple(array("q", [column[row] for row in rows]) for column in columns.ints),
-        [values[row] for row in rows],
-    )
-
-
-def _joined(parts: list[Columns]) -> Columns:
-    """Return the records of several parts, joined in order. O(records)."""
-    if len(parts) == 1:
-        return parts[0]
-    keys: list[Any] = []
-    values: list[Any] = []
-    ints = tuple(array("q") for _ in parts[0].ints)
-    counted = any(part.counts is not None for part in parts)
-    counts: list[int] = []
-    for part in parts:
-        keys += part.keys
-        values += part.values
-        for column, more in zip(ints, part.ints, strict=True):
-            column.extend(more)
-        if counted:
-            counts += part.counts or [1] * len(part.keys)
-    return Columns(keys, counts if counted else None, ints, values)
-
-
-def _sorted(columns: Columns) -> Columns:
-    return _taken(columns, sorted(range(len(columns.keys)), key=columns.keys.__getitem__))
-
-
-def _cut(columns: Columns, first: int, last: int) -> Columns:
-    """Return the records of the keys from place `first` to before `last`. O(these records)."""
-    if first == 0 and last == len(columns.keys):
-        return columns
-    offsets = _offsets(columns)
-    start, end = offsets[first], offsets[last]
-    counts = None if columns.counts is None else columns.counts[first:last]
-    return Columns(
-        columns.keys[first:last], counts, tuple(column[start:end] for column in columns.ints), columns.values[start:end]
-    )
-
-
 def blocks_of(content: CheckpointReader, number: int) -> Iterator[Columns]:
     """Yield the records of a store of a checkpoint, block by block. Raises CorruptCheckpointError. O(records)."""
     return (columns for _, columns in _bucketed(content, number))
@@ -576,11 +515,11 @@ class Compared:
                 self._differs(f"store {number}: found nothing, expected key {shown(columns.keys[at])}")
                 return
             keys = min(len(piece[1].keys), len(columns.keys) - at)
-            old, new = _cut(columns, at, at + keys), _cut(piece[1], 0, keys)
-            if piece[0] != bucket or not _equal(old, new):
+            old, new = columns.cut(at, at + keys), piece[1].cut(0, keys)
+            if piece[0] != bucket or not old.same_as(new):
                 self._differs(f"store {number}: keys {shown(old.keys[0])} to {shown(old.keys[-1])}")
             if keys < len(piece[1].keys):
-                self._here[number] = piece[0], _cut(piece[1], keys, len(piece[1].keys))
+                self._here[number] = piece[0], piece[1].cut(keys, len(piece[1].keys))
             at += keys
 
     def finish(self) -> None:
@@ -592,14 +531,3 @@ class Compared:
 
     def _differs(self, what: str) -> None:
         self.different = self.different or f"{self._content.where}: {what}"
-
-
-def _equal(old: Columns, new: Columns) -> bool:
-    counts = [part.counts or [1] * len(part.keys) for part in (old, new)]
-    # packed values are compared, too, because nan is not equal to itself
-    return (
-        old.keys == new.keys
-        and counts[0] == counts[1]
-        and old.ints == new.ints
-        and (old.values == new.values or pack(old.values) == pack(new.values))
-    )

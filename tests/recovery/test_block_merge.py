@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recovery import block
-from recovery.block import Columns, lay_over, merge, only
+from recovery.block import Columns, lay_over, merge
 
 Rows = dict[int, list[tuple[int, str]]]
 rows = st.lists(st.tuples(st.integers(0, 9), st.text("ab", max_size=2)), min_size=1, max_size=3)
@@ -60,5 +60,5 @@ def test_only_cuts_to_a_range_of_keys(part: Rows, low: int | None, high: int | N
     expected = {
         key: rows for key, rows in part.items() if (low is None or key >= low) and (high is None or key <= high)
     }
-    rows = only(columns(part, timed=True), low, high)
+    rows = columns(part, timed=True).between(low, high)
     assert same(rows, columns(expected, timed=True))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from changelog.codec import pack
-from recovery.block import Columns, content_hash, only, pack_block, unpack_block, unpack_block_in_slices
+from recovery.block import Columns, content_hash, pack_block, unpack_block, unpack_block_in_slices
 from recovery.errors import CorruptCheckpointError
 from recovery.table import MOST_KEYS, RecordTable, Whole, look_into, pack_with_table, table_fault
 from tests.tools.checkpoints import flip, own_packs, reader_of
@@ -62,7 +62,7 @@ def test_a_key_has_the_records_of_the_decoded_block(block: tuple[Columns, list[A
     assert isinstance(table, RecordTable)
     assert (table.kept, len(table)) == (True, len(columns.keys))
     for key in [*columns.keys, *other]:
-        got, expected = table.rows_of(key), only(columns, key, key)
+        got, expected = table.rows_of(key), columns.between(key, key)
         assert rows(got) == rows(expected)
     assert table_fault(raw, columns) is None
 
