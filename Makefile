@@ -38,7 +38,7 @@ test stress: export TMPDIR := $(or $(TMPDIR),$(MEMORY))
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python scripts/find_java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check fmt lint type cover bench docs stress lock clean
+.PHONY: help demo test quick check fmt lint type cover bench docs stress release lock clean
 
 help:  ## show this list
 	@awk -F ':.*##' '/^[a-z]+:.*##/ { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -87,6 +87,9 @@ docs: $(READY)  ## build the documentation site; a dead link or a page that noth
 stress: $(READY)  ## long random runs: N=rounds or examples per test, SEED=to repeat a run
 	@$(WITH_JAVA) HYBRIDSTORE_STRESS=$(N) $(if $(SEED),HYBRIDSTORE_SEED=$(SEED)) \
 		$(BIN)/python -m pytest -m "hypothesis or stress" $(ARGS)
+
+release: $(READY)  ## build, check and try the wheel and the sdist, and write the notes; nothing is uploaded
+	@$(BIN)/python scripts/release.py
 
 lock:  ## resolve all dependencies anew and write constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "make: $(PYTHON) is not Python 3.11, \
