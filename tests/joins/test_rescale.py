@@ -258,7 +258,7 @@ def test_an_operator_of_spark_is_merged(how: str, time: str) -> None:
                     job.forget()
                     for _ in range(rng.choice((1, 1, 2))):
                         shards = rng.choice([into for into in NUMBERS if into != shards])
-                        hs.rescale(job.location, "op", shards=shards, late=time == "stream")
+                        hs.rescale(job.location, "op", shards=shards, accept_late=time == "stream")
                     job.start(shards)
                 times = [row["lt"] for row in batch["left"]] + [row["rt"] for row in batch["right"]]
                 answer.append(job.of_inputs(batch, watermark))
