@@ -157,12 +157,12 @@ class Planner:
             if whole is not None and self._add_layer(line, change, whole, keys):
                 return
             merged = self._previous.block(number, line)
-        merged = self._live_rows(merge(merged, change.columns, change.removed))
+        merged = merge(merged, change.columns, change.removed)
         if look is None and merged.keys:
             whole = entry_of(line.block, line.bucket, merged, line.places[0])
             if self._add_layer(line, change, whole, keys):
-                return
-        self._rewrite(line.bucket, merged)
+                return  # with the expired records of the block, which its line counts
+        self._rewrite(line.bucket, self._live_rows(merged))
 
     def _looked(self, line: BlockEntry) -> Lookup | None:
         """Return what finds single records of a block; None if the block is to be decoded instead: because it has no
