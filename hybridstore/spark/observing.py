@@ -39,7 +39,7 @@ def observed(results: DataFrame) -> DataFrame:
     >>> query = results.writeStream.format("noop").option("checkpointLocation", location).start()
     >>> query.processAllAvailable()
     >>> query.recentProgress[0].observedMetrics["hybridstore:totals"].rows
-    1
+    2
     >>> query.stop()
     """
     from pyspark.sql import functions as f
