@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from recovery import write
+from recovery import planner
 
 NEVER = hs.CheckpointPolicy(max_restore="1 hour", keep=1)
 # A hundredth of the real ones: a block of 10 kB and keys as large.
@@ -32,7 +32,7 @@ def packed(path: Path) -> int:
 def test_keys_are_written_little_more_than_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, alike: bool
 ) -> None:
-    monkeypatch.setattr(write, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(planner, "BLOCK_BYTES", BLOCK)
     options, put = PUTS[kind]
     rest = "x" * (KEY - 4)
     keys = [f"{rest}{i:04}" if alike else f"{i:04}{rest}" for i in range(KEYS)]
