@@ -288,7 +288,8 @@ class TimeBuckets(Edge):
         rows = rows_apart(bucket.cold, index, key)
         if rows is None:
             self._load(bucket, index)
-        elif rows.keys:
+        elif rows.keys or key in bucket.tombstoned:
+            # put and deleted over the block, which may lack the key: the tombstones are not needed any more
             with self._journal.sure:
                 take(bucket.cold, index, key, len(rows))
                 self._install(bucket, rows)

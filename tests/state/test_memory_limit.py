@@ -107,6 +107,24 @@ def test_a_touched_key_is_taken_alone_while_memory_is_limited(tmp_path: Path) ->
         assert contents(state) == right
 
 
+def test_what_was_put_and_deleted_over_a_block_without_it_is_not_read(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        for key in ("a", "c"):
+            state.session("s", retention="1 hour").put(key, 1, 2, key)
+            state.window("w", retention="1 hour").put(key, key, 2)
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path / "s", memory_limit=1 << 40) as state:
+        sessions, rows = state.session("s", retention="1 hour"), state.window("w", retention="1 hour")
+        sessions.put("b", 1, 2, "b")
+        rows.put("b", "b", 2)
+        sessions.delete("b", 1, 2)
+        rows.delete("b", 2)
+        assert (list(sessions.find_sessions("b")), list(rows.fetch("b"))) == ([], [])
+        check_stores(state)
+        assert ([key for (key, *_), _ in sessions.all()], [key for (key, _), _ in rows.all()]) == (["a", "c"],) * 2
+
+
 def test_a_snapshot_keeps_what_is_taken_out_of_its_blocks_later(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s", _tuning=SMALL) as state:
         for i in range(40):
