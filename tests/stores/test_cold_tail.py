@@ -65,7 +65,7 @@ class Twins:
         act = self.dice.random()
         key = rows[0][0]
         if act < 0.5:
-            return lambda store: rows_of(store.put_many(rows))
+            return lambda store: rows_of((store.add_many if self.kind == "sliding" else store.put_many)(rows))
         if act < 0.75 or self.kind == "sliding":
             return lambda store: (store.add if self.kind == "sliding" else store.put)(*rows[0])
         if self.kind.startswith("key_value"):

@@ -57,10 +57,10 @@ def put(store: Any, call: str, rows: list[Row]) -> list[Any]:
                 result = store.add(*row) if sliding else store.put(*row)
                 results += [result] if sliding else (result or [])
         elif call == "put_many":
-            results += store.put_many(iter(rows)) or []
+            results += (store.add_many if sliding else store.put_many)(iter(rows)) or []
         elif rows:
             columns = list(map(list, zip(*rows, strict=True)))
-            results += store.put_columns(*columns) or []
+            results += (store.add_columns if sliding else store.put_columns)(*columns) or []
     except hs.BufferFullError as error:
         return [*results, *error.emitted, "full"]
     if sliding:  # by column, only the aggregates are given
@@ -155,11 +155,12 @@ def test_a_batch_with_a_bad_row_leaves_the_store_as_it_was_and_logs_nothing(
 def test_a_batch_with_a_ragged_row_leaves_the_store_as_it_was(state: hs.State, kind: str) -> None:
     store = KINDS[kind](state)
     width = 3 if kind in TIMED else 2
+    many, columns = (store.add_many, store.add_columns) if kind == "sliding" else (store.put_many, store.put_columns)
     version, before = state.commit(), content(store)
     with pytest.raises(ValueError, match=rf"row 2: found 1 fields, expected {width} \(key, value"):
-        store.put_many([("a", 1, 5)[:width], ("b", 2, 6)[:width], ("c",)])
+        many([("a", 1, 5)[:width], ("b", 2, 6)[:width], ("c",)])
     with pytest.raises(ValueError, match=r"columns: found .* expected equal lengths"):
-        store.put_columns(["a", "b"], [1], *([[5, 6]] if width == 3 else []))
+        columns(["a", "b"], [1], *([[5, 6]] if width == 3 else []))
     assert (content(store), logged(state, "s"), state.commit()) == (before, [], version)
 
 
