@@ -67,7 +67,7 @@ if _typing.TYPE_CHECKING:
     from .errors import StatePoisonedError as StatePoisonedError
     from .errors import StorageUnreachableError as StorageUnreachableError
     from .errors import UpgradeError as UpgradeError
-    from .importing.door import import_spark as import_spark
+    from .importing.api import import_spark as import_spark
     from .importing.frames import backfill as backfill
     from .importing.frames import initial_state as initial_state
     from .importing.report import ImportRefusedError as ImportRefusedError
@@ -120,7 +120,7 @@ __getattr__, __dir__, __all__ = _lazy(
             "BufferFullError DamageError HybridStoreError ProgramMismatchError StateClosedError "
             "StateLockedError StatePoisonedError StorageUnreachableError UpgradeError"
         ),
-        ".importing.door": "import_spark",
+        ".importing.api": "import_spark",
         ".importing.frames": "backfill initial_state",
         ".importing.report": "ImportRefusedError ImportReport",
         ".inspection": "inspect",

@@ -47,7 +47,7 @@ HASH_BYTES = 16
 ADDED: Final = (1 << 63) - 1
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """Where bytes of a block are: `pack` is the number of a pack in the checkpoint's list."""
 
     pack: int
@@ -76,12 +76,12 @@ class BlockEntry(NamedTuple):
     hash: bytes
     pack: int
     offset: int
-    layers: tuple[Place, ...] = ()
+    layers: tuple[Extent, ...] = ()
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[Extent, ...]:
         """The places of the base and of the layers, the oldest first. O(layers)."""
-        return Place(self.pack, self.offset, self.size, self.hash), *self.layers
+        return Extent(self.pack, self.offset, self.size, self.hash), *self.layers
 
     @property
     def bytes(self) -> int:
@@ -431,7 +431,7 @@ def lay_over(old: Columns, over: Columns, combine: Combine) -> Columns:
     return merge(old, change, set())
 
 
-def entry_of(block: int, bucket: int, columns: Columns, base: Place, layers: tuple[Place, ...] = ()) -> BlockEntry:
+def entry_of(block: int, bucket: int, columns: Columns, base: Extent, layers: tuple[Extent, ...] = ()) -> BlockEntry:
     """Return the directory line of a block with these records, whose base and layers are at these places."""
     times: Sequence[int] = columns.ints[0] if columns.ints else ()
     return BlockEntry(

@@ -28,7 +28,7 @@ from changelog.segment import Position
 from changelog.storage import Storage
 
 from . import index
-from .block import BlockEntry, Columns, Place, content_hash, is_sound, seal, unpack_block, unseal_fields, with_layer
+from .block import BlockEntry, Columns, Extent, content_hash, is_sound, seal, unpack_block, unseal_fields, with_layer
 from .directory import Directory, PageEntry, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
@@ -159,7 +159,7 @@ def _sound(data: bytes | memoryview, where: str, advice: str = "") -> bytes | me
     return data
 
 
-def _matching(data: bytes | memoryview, place: Place, where: str) -> bytes | memoryview:
+def _matching(data: bytes | memoryview, place: Extent, where: str) -> bytes | memoryview:
     """Return a block's bytes. Raises CorruptCheckpointError unless they have the directory's hash. O(bytes)."""
     if content_hash(memoryview(data)[4:]) != place.hash:
         raise CorruptCheckpointError(
@@ -315,17 +315,17 @@ class CheckpointReader:
         name = next((record.name for record in self.meta.packs if record.number == number), f"pack {number}")
         return f"{self.storage.url}/{name} at byte {offset}"
 
-    def _where(self, store: int, entry: BlockEntry, place: Place | None = None) -> str:
+    def _where(self, store: int, entry: BlockEntry, place: Extent | None = None) -> str:
         pack_number, offset = (entry.pack, entry.offset) if place is None else place[:2]
         return f"{self._in_pack(pack_number, offset)}: block {entry.block} of store {store}"
 
-    def raw_block(self, place: BlockEntry | Place) -> bytes | memoryview:
+    def raw_block(self, place: BlockEntry | Extent) -> bytes | memoryview:
         """Return the bytes of a block's base or layer, unchecked: a view of the map of its pack where that is a local
         file. O(1) there.
         """
         return self._bytes(place.pack, place.offset, place.size)
 
-    def sound_block(self, store: int, entry: BlockEntry, place: Place) -> bytes | memoryview:
+    def sound_block(self, store: int, entry: BlockEntry, place: Extent) -> bytes | memoryview:
         """Return the bytes of a block's base or layer. Raises CorruptCheckpointError when its checksum does not fit.
         O(bytes).
         """
@@ -349,7 +349,7 @@ class CheckpointReader:
         if entry.layers and self.far:
             self.prefetch([entry])
 
-    def layer(self, store: int, entry: BlockEntry, place: Place) -> Columns:
+    def layer(self, store: int, entry: BlockEntry, place: Extent) -> Columns:
         """Load the base or a layer of a block. Raises CorruptCheckpointError. O(its size)."""
         where = self._where(store, entry, place)
         return self._read_twice(place, lambda data: unpack_block(self._checked(place, data, where), where))
@@ -372,7 +372,7 @@ class CheckpointReader:
             return self._look_at(store, entry, places[0])
         return Layers([self._look_at(store, entry, place) for place in reversed(places)])
 
-    def _look_at(self, store: int, entry: BlockEntry, place: Place) -> RecordTable | Whole:
+    def _look_at(self, store: int, entry: BlockEntry, place: Extent) -> RecordTable | Whole:
         opened, where = self._packs.get(place.pack), self._where(store, entry, place)
         local = opened is not None and not opened.far and not isinstance(opened, OpenedPack)
         kept = local and (place.pack, place.offset) not in self._fetched
@@ -389,7 +389,7 @@ class CheckpointReader:
         """
         return self._checked(entry.places[0], self.raw_block(entry), self._where(store, entry))
 
-    def _checked(self, place: Place, data: bytes | memoryview, where: str) -> bytes | memoryview:
+    def _checked(self, place: Extent, data: bytes | memoryview, where: str) -> bytes | memoryview:
         """Check the hash of a block that a request or a cache has given. Of a local file only the pack's number is
         compared, when it is opened: a hash for each block costs a fifth of its load. Verify compares all hashes.
         """
@@ -397,7 +397,7 @@ class CheckpointReader:
             return _matching(data, place, where)
         return data
 
-    def _read_twice(self, line: Place | PageEntry, decode: Callable[[bytes | memoryview], Decoded]) -> Decoded:
+    def _read_twice(self, line: Extent | PageEntry, decode: Callable[[bytes | memoryview], Decoded]) -> Decoded:
         """Read and decode a page or block; once more where only the copy in a cache is damaged."""
         data = self._bytes(line.pack, line.offset, line.size)
         try:
@@ -505,7 +505,7 @@ class CheckpointReader:
 
     # --- damage ---------------------------------------------------------------------------------------------------
 
-    def _damaged(self, error: CorruptCheckpointError, line: Place | PageEntry) -> CorruptCheckpointError:
+    def _damaged(self, error: CorruptCheckpointError, line: Extent | PageEntry) -> CorruptCheckpointError:
         """Write the marker that makes the next restore fall back, and return the error."""
         newest = self._newest[0]() if self._newest else None
         reader = newest if newest is not None and newest is not self and newest._names(line) else self
@@ -518,7 +518,7 @@ class CheckpointReader:
             with suppress(OSError):
                 self.storage.create(damage_name(self.name), str(error).encode("utf-8", "replace") + b"\n")
 
-    def _names(self, line: Place | PageEntry) -> bool:
+    def _names(self, line: Extent | PageEntry) -> bool:
         """True when this checkpoint refers to the same bytes as a line of an older checkpoint. O(blocks)."""
         pages = [page for record in self.meta.stores for page in self.directory(record.number).pages]
         if isinstance(line, PageEntry):

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from changelog.codec import pack, unpack
 
-from .block import HASH_BYTES, BlockEntry, Columns, Place, content_hash, is_sound, seal, unseal
+from .block import HASH_BYTES, BlockEntry, Columns, Extent, content_hash, is_sound, seal, unseal
 from .errors import CorruptCheckpointError
 from .table import Lookup
 
@@ -81,7 +81,7 @@ def decode_page(data: bytes | memoryview, where: str, hashed: bytes) -> list[Blo
         hashes = [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
         buckets = [bucket] * len(blocks)
         layers = [
-            tuple(map(Place._make, zip(*(each[i::4] for i in range(4)), strict=True))) if each else () for each in over
+            tuple(map(Extent._make, zip(*(each[i::4] for i in range(4)), strict=True))) if each else () for each in over
         ]
         columns = (blocks, buckets, firsts, lasts, keys, records, sizes, lows, highs, hashes, packs, offsets, layers)
         return list(map(BlockEntry._make, zip(*columns, strict=True)))

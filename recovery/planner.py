@@ -24,7 +24,7 @@ from .block import (
     BlockEntry,
     BucketChange,
     Columns,
-    Place,
+    Extent,
     StoreCapture,
     composed,
     entry_of,
@@ -231,7 +231,7 @@ class Planner:
         if (sum(kept_keys) + hiding(layer)) * LAYERED_SHARE > base_keys:
             return False
         pack, offset = self._writer.add(number, plan.next_block, data, hashed)
-        layers = (*kept, Place(pack, offset, len(data), hashed))
+        layers = (*kept, Extent(pack, offset, len(data), hashed))
         plan.items.append([whole._replace(block=plan.next_block, layers=layers)])
         plan.next_block += 1
         plan.packed += 1
@@ -283,7 +283,7 @@ def _bounds_bytes(columns: Columns) -> int:
     return len(packed([columns.keys[0], columns.keys[-1]]))
 
 
-def _first_alike(layers: Sequence[Place], size: int) -> int:
+def _first_alike(layers: Sequence[Extent], size: int) -> int:
     """Return the index of the first of the newest layers that are of the size class of `size` bytes, or a lower one."""
     start = len(layers)
     while start and _size_class(layers[start - 1].size) <= _size_class(size):
@@ -317,7 +317,7 @@ def pack_records(
             pieces += piece.halves()[::-1]
             continue
         number, offset = writer.add(plan.capture.number, plan.next_block, data, hashed)
-        plan.items.append([entry_of(plan.next_block, bucket, piece, Place(number, offset, len(data), hashed))])
+        plan.items.append([entry_of(plan.next_block, bucket, piece, Extent(number, offset, len(data), hashed))])
         plan.next_block += 1
         plan.packed += 1
         plan.packed_bytes += len(data)

@@ -27,7 +27,7 @@ from changelog.reader import LoggedVersion, Tail
 from changelog.segment import Position, segment_name
 from changelog.storage import LocalStorage, Storage
 
-from .block import BlockEntry, Place, content_hash, entry_of, is_sound, unpack_block
+from .block import BlockEntry, Extent, content_hash, entry_of, is_sound, unpack_block
 from .checkpoint import CheckpointMeta, StoreRecord
 from .directory import PageEntry, page_entry
 from .errors import CorruptCheckpointError
@@ -329,7 +329,7 @@ class Verifier:
             file = self._names(reader, newest.pack) or reader.where
             yield Fault(file, newest.offset, f"store {record.name!r}: block {entry.block}: {reason}")
 
-    def _belongs(self, line: FooterLine, record: StoreRecord, entry: BlockEntry, place: Place) -> bool:
+    def _belongs(self, line: FooterLine, record: StoreRecord, entry: BlockEntry, place: Extent) -> bool:
         """True when a footer's line is that of a block's base or layer: written for this block or, below its newest
         layer, for one before it.
         """
@@ -338,7 +338,7 @@ class Verifier:
             line.number == entry.block or (not newest and line.number < entry.block)
         )
 
-    def _place(self, reader: PageCheckpoint, place: Place) -> str | None:
+    def _place(self, reader: PageCheckpoint, place: Extent) -> str | None:
         """Return the fault of the bytes of a block's base or layer as text, or None."""
         try:
             raw = reader.raw_block(place)

@@ -22,7 +22,7 @@ from . import index
 from .block import (
     BlockEntry,
     Columns,
-    Place,
+    Extent,
     StoreCapture,
     content_hash,
     pack_block,
@@ -109,7 +109,7 @@ class _Rewriter:
         )
         return line._replace(pack=base.pack, offset=base.offset, layers=tuple(layers))
 
-    def _copied(self, number: int, line: BlockEntry, place: Place) -> Place:
+    def _copied(self, number: int, line: BlockEntry, place: Extent) -> Extent:
         assert self._previous is not None
         data = self._previous.sound_block(number, line, place)
         pack, offset = self._writer.add(number, line.block, data, place.hash)

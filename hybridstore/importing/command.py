@@ -56,7 +56,7 @@ def _run(given: Namespace, job: Any) -> int:
     from pyspark.sql import SparkSession
 
     from ..spark.session import configure
-    from .door import import_spark
+    from .api import import_spark
     from .spark_state import operators_of
 
     session = SparkSession.getActiveSession() or configure(SparkSession.builder).getOrCreate()

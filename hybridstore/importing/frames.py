@@ -24,10 +24,10 @@ from ..spark.ticks import with_every_shard
 from ..topology.plan import END as WINDOW_END
 from ..topology.plan import START as WINDOW_START
 from ..topology.plan import Plan
+from .api import applied_to, check_location, finish, first_offsets, load_state, new_query_id, quiet
 from .buffers import DISTINCT, SKETCH, Part
-from .door import applied_to, check_location, finish, first_offsets, load_state, new_query_id, quiet
 from .first_batch import OnStep, first_batch, in_tasks, now_ms, watched
-from .loading import END, START, STORE, Aggregates, Stored
+from .loading import END, START, STORE, Aggregates, StoredRows
 from .moves import Move
 from .query_files import Standing, unread, with_ticks
 from .report import ImportRefusedError, ImportReport
@@ -302,7 +302,7 @@ def _stored(frames: Any, known: Applied, plan: Plan, where: str) -> Move:
         columns.append((_millis(frame, "time") if timed else f.lit(None).cast("bigint")).alias(START))
         parts.append(frame.select(*columns))
     rows = reduce(lambda all_, each: all_.unionByName(each, allowMissingColumns=True), parts)
-    return Move(rows, Stored(plan, program.clocked, list(frames)))
+    return Move(rows, StoredRows(plan, program.clocked, list(frames)))
 
 
 def _numbers(known: Applied, where: str) -> list[Column]:

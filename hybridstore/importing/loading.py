@@ -197,7 +197,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRows:
     """Rows of the stores of `process`: s<n> is the value of the n-th store, m<n> its key if it is not the stream's."""
 
     plan: Plan

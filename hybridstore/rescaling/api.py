@@ -1,4 +1,4 @@
-"""Door: `hybridstore.rescale`, which finds the kind of a location and runs its rescale."""
+"""API: `hybridstore.rescale`, which finds the kind of a location and runs its rescale."""
 
 from __future__ import annotations
 

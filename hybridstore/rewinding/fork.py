@@ -41,7 +41,7 @@ _NO_LINKS: Final = frozenset((errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.
 _TRIES: Final = 5
 
 
-class Part(NamedTuple):
+class ForkedDirectory(NamedTuple):
     """What a fork has of one state directory: its folder below the state, the files that are named a second time, and
     the segment that is copied up to a byte.
     """
@@ -104,7 +104,7 @@ def _split(text: str) -> tuple[str, str | None]:
     return (path, at) if mark and path and not Path(text).exists() else (text, None)
 
 
-def fork(where: Path, at: str | None, target: Path) -> tuple[list[Part], int]:
+def fork(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirectory], int]:
     """Begin the state `target` at a version of the state `where`; return what it has of it, and how many bytes were
     copied. Durable on return. Raises RestoreError, OccupiedError, OSError. O(files + bytes behind the last segment's
     begin).
@@ -139,7 +139,7 @@ def claim_place(target: Path) -> None:
         claim(target)
 
 
-def _parts(where: Path, places: list[Place], at: str | None) -> Iterator[Part]:
+def _parts(where: Path, places: list[Place], at: str | None) -> Iterator[ForkedDirectory]:
     views = [_sound(places[0], choose(places[0], at))]
     if len(places) > 1 and (at is not None or RUN in views[0].settings):
         versions: list[int | None] = [*versions_at(places, views[0].version)]
@@ -155,7 +155,7 @@ def _parts(where: Path, places: list[Place], at: str | None) -> Iterator[Part]:
         behind = [number for number in list_segments(source / CHANGELOG) if first <= number < segment]
         shared += [f"{CHANGELOG}/{segment_name(number)}" for number in behind]
         folder = "" if source == where else str(source.relative_to(where))
-        yield Part(source, folder, view, shared, f"{CHANGELOG}/{segment_name(segment)}", end)
+        yield ForkedDirectory(source, folder, view, shared, f"{CHANGELOG}/{segment_name(segment)}", end)
 
 
 def _sound(place: Place, version: int | None) -> View:
@@ -167,7 +167,7 @@ def _sound(place: Place, version: int | None) -> View:
     return view
 
 
-def _build(where: Path, parts: list[Part], building: Path) -> int:
+def _build(where: Path, parts: list[ForkedDirectory], building: Path) -> int:
     """Write the new state into a folder that does not exist yet, durably, and read it. Return the bytes copied."""
     copied = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""Words: no variable, argument, attribute or function is named with a participle or pronoun that says nothing."""
+"""Words: no name is a participle or pronoun that says nothing, and no two classes of the product have one name."""
 
 import ast
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("changelog", "recovery", "hybridstore")
 EMPTY_WORDS = frozenset({"found", "made", "held", "own", "left", "gone", "one", "told", "said"})
 
 
@@ -32,8 +33,7 @@ def complaints(root: Path, rooms: tuple[str, ...]) -> list[str]:
 
 
 def test_every_name_says_what_it_stands_for() -> None:
-    rooms = ("changelog", "recovery", "hybridstore", "benchmarks", "examples", "scripts", "tests")
-    assert complaints(ROOT, rooms) == []
+    assert complaints(ROOT, (*PRODUCT, "benchmarks", "examples", "scripts", "tests")) == []
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,23 @@ def test_a_planted_name_is_complained_about(tmp_path: Path, source: str) -> None
 def test_what_is_only_used_or_part_of_a_longer_name_is_no_complaint(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("found_rows = match.found\nleft_out = 1\nraise ValueError('found 1')\n")
     assert complaints(tmp_path, (".",)) == []
+
+
+def repeated_classes(root: Path, rooms: tuple[str, ...]) -> list[str]:
+    """Return `name: file:line, file:line` for each name of several classes; a stub of a Protocol is no second class."""
+    places: dict[str, list[str]] = {}
+    for path in [path for room in rooms for path in sorted((root / room).rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+            if isinstance(node, ast.ClassDef) and not any("Protocol" in ast.unparse(base) for base in node.bases):
+                places.setdefault(node.name, []).append(f"{path.relative_to(root)}:{node.lineno}")
+    return [f"{name}: {', '.join(lines)}" for name, lines in sorted(places.items()) if len(lines) > 1]
+
+
+def test_every_class_name_means_one_class() -> None:
+    assert repeated_classes(ROOT, PRODUCT) == []
+
+
+def test_a_planted_second_class_is_complained_about(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("class _Part: pass\nclass Log(Protocol): pass\nclass Log: pass\n")
+    (tmp_path / "y.py").write_text("def f():\n    class _Part: pass\nclass Log(Protocol[T]): pass\n")
+    assert repeated_classes(tmp_path, (".",)) == ["_Part: x.py:1, y.py:2"]

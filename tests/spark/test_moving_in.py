@@ -520,7 +520,7 @@ def test_state_moves_to_an_object_store(spark: SparkSession, tmp_path: Path, see
 def test_a_move_that_is_refused_or_broken_off_leaves_nothing_that_counts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hybridstore.importing import door
+    from hybridstore.importing import api
 
     def unwindowed(key: str = "k", checkpoint: str = "", **aggregates: Any) -> DataFrame:
         nulls: Any = "group" if checkpoint else "skip"
@@ -555,7 +555,7 @@ def test_a_move_that_is_refused_or_broken_off_leaves_nothing_that_counts(
 
     moved.results = moved.applied()
     with monkeypatch.context() as patch:
-        patch.setattr(door, "finish", lambda *_: exec("raise OSError('no space')"))
+        patch.setattr(api, "finish", lambda *_: exec("raise OSError('no space')"))
         with pytest.raises(OSError, match="no space"):
             hs.import_spark(moved.old, moved.results)
     text = failure(lambda: moved.ours.run(moved.results))

@@ -59,7 +59,7 @@ def stat_row(store: StoreView, iso: bool) -> dict[str, Any]:
     }
 
 
-class Sizes(NamedTuple):
+class StoreSizes(NamedTuple):
     """The result of reading every record: the keys with the most bytes, the largest values, the number of records, and
     the records per age and size.
     """
@@ -71,7 +71,7 @@ class Sizes(NamedTuple):
     total: int
 
 
-def measure(store: StoreView, top: int, progress: Progress) -> Sizes:
+def measure(store: StoreView, top: int, progress: Progress) -> StoreSizes:
     """Read every record of a store. Memory: the keys of one block of each bucket. O(records log buckets)."""
     ages: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
@@ -103,7 +103,7 @@ def measure(store: StoreView, top: int, progress: Progress) -> Sizes:
         for record in store.unordered():
             weigh(record)
     best = [(size, key, times) for size, _, key, times in nlargest(top, largest)]
-    return Sizes(heaviest, best, ages, sizes, count)
+    return StoreSizes(heaviest, best, ages, sizes, count)
 
 
 def _age_step(age: int) -> int:
@@ -240,7 +240,7 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def _top_tables(
-    view: View, store: StoreView, sizes: Sizes, top: int, iso: bool, labelled: Any
+    view: View, store: StoreView, sizes: StoreSizes, top: int, iso: bool, labelled: Any
 ) -> list[tuple[str, tuple[str, ...], list[dict[str, Any]]]]:
     keys = [
         labelled(

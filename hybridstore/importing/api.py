@@ -1,4 +1,4 @@
-"""Door: `hybridstore.import_spark`, which moves the state of a Spark query's own operator into an applied operator."""
+"""API: `hybridstore.import_spark`, which moves the state of a Spark query's own operator into an applied operator."""
 
 from __future__ import annotations
 
