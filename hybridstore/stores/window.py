@@ -373,8 +373,7 @@ class WindowStore(WindowReads):
                 continue
             bucket.runs.update(zip(part, zip(times[i:j], values[i:j], strict=True), strict=True))
             bucket.records += j - i
-            if bucket.dirty is not None:
-                bucket.dirty.update(part)
+            bucket.changed(part, times[i:j])
 
     def _insert_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
         """Insert rows wherever they belong, in the order given."""

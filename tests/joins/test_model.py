@@ -170,6 +170,20 @@ def test_a_run_that_is_broken_off_goes_on_and_gives_each_result_once(how: str, t
         assert results == Counter(whole), f"seed {seed}"
 
 
+def test_rows_older_than_those_of_a_checkpoint_are_in_the_next_checkpoint(tmp_path: Path) -> None:
+    """Many rows of keys that are new, as a commit brings them: older than what the last checkpoint has."""
+    join = interval("inner", 1_000_000, 1_000_000, 1_000_000)
+    for first, at in ((0, 5000), (20, 100)):
+        with join.open(tmp_path / "s") as engine:
+            engine.process_many({"left": [{"k": first + n, "lt": at + n, "a": n} for n in range(20)]})
+            engine.commit()
+            for state in engine.states:
+                state.checkpoint(wait=True)
+    with join.open(tmp_path / "s") as engine:
+        rows = engine.process_many({"right": [{"k": n, "rt": 6000, "b": n} for n in range(40)]})
+    assert [row["k"] for row in rows] == list(range(40))
+
+
 @pytest.mark.stress
 def test_as_of_equals_a_sorted_merge_after_shuffling_within_the_grace(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
