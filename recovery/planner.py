@@ -150,9 +150,10 @@ class Planner:
         else:
             keys = look.hiding
             change = self._plain(change, look.rows_of, line.high)
-            if not (change.columns.keys or change.removed):
-                self._keep([[line]])
-                return
+        if not (change.columns.keys or change.removed):
+            self._keep([[line]])  # all rows over the block were deleted again
+            return
+        if look is not None:
             whole = _counted(line, change, look.rows_of)
             if whole is not None and self._add_layer(line, change, whole, keys):
                 return

@@ -1,4 +1,4 @@
-"""Steady: reading files while a writer adds, replaces and removes files."""
+"""Retrying: reading files while a writer adds, replaces and removes files."""
 
 from __future__ import annotations
 

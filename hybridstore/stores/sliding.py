@@ -231,8 +231,6 @@ class SlidingStore(SlidingMaps):
         if columns[0]:
             self._journal.record_columns(self.number * 16 + PUT_COLUMNS, *columns)
 
-    # every store has these names
-
     # --- reads ------------------------------------------------------------------------------------------------
 
     @read

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.clock import BY_ADVANCE
 from hybridstore.state.opening import Tuning
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError
 from recovery.verify import verify
+from tests.tools.hooks import crash
 
 HOUR = 3_600_000
 NO_CHECKPOINTS = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
@@ -112,6 +114,51 @@ def test_rows_added_late_deleted_and_over_unloaded_blocks_are_those_of_a_twin(
         state.close()
         with opened(tmp_path / "state", limit) as state:
             assert list(store_of(state, kind).all()) == list(stores[1].all())
+
+
+@LIMITS
+@pytest.mark.parametrize("kind", ["window", "session"])
+def test_rows_put_and_deleted_over_an_unloaded_block_are_nothing_to_write(
+    tmp_path: Path, kind: str, limit: int | None
+) -> None:
+    with opened(tmp_path, limit) as state:
+        store = store_of(state, kind)
+        for i in range(200):
+            put(store, kind, f"key {i:03}", i, 10 * i)
+        right = list(store.all())
+        state.commit()
+        state.checkpoint(wait=True)
+        put(store, kind, "key 050 and a half", 1, 5000)
+        store.delete("key 050 and a half", *((4993, 5000) if kind == "session" else (5000,)))
+        state.commit()
+        crash(state)
+    with opened(tmp_path, limit) as state:  # the replay deletes over the block, which stays unloaded
+        state.checkpoint(wait=True)
+        assert state.metrics().failed_checkpoints == 0
+    assert list(verify(tmp_path, decode=True)) == []
+    with opened(tmp_path, limit) as state:
+        assert list(store_of(state, kind).all()) == right
+
+
+@LIMITS
+@pytest.mark.parametrize("kind", ["window", "duplicates", "session"])
+def test_late_batches_of_a_store_timed_by_advance_are_in_the_next_checkpoint(
+    tmp_path: Path, kind: str, limit: int | None
+) -> None:
+    with opened(tmp_path, limit) as state:
+        parameters = store_of(state, kind).parameters | BY_ADVANCE
+        name = "session" if kind == "session" else "window"
+        store = state._open_store("advanced", name, parameters)
+        store.advance(10_000)
+        for first in (5000, 1000):  # the second batch is earlier than all rows of the checkpoint
+            keys, times = [f"key {first + i}" for i in range(50)], list(range(first, first + 50))
+            store.put_columns(keys, *([times, times, times] if kind == "session" else [times, times]))
+            state.commit()
+            state.checkpoint(wait=True)
+        right = list(store.all())
+        assert len(right) == 100
+    with opened(tmp_path, limit) as state:
+        assert list(state.stores["advanced"].all()) == right
 
 
 def fail(*_: Any, **__: Any) -> None:
