@@ -8,16 +8,10 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from hybridstore.spark import (
-    CannotCommitError,
-    MissingVersionError,
-    ShardMetrics,
-    SkippedBatchError,
-    StaleAttemptError,
-    StateStoreId,
-    StateStoreProvider,
-)
+from hybridstore.spark import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import ShardMetrics, StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.shard_tools import (
     at,
@@ -75,7 +69,7 @@ def test_no_future_versions(tmp_path: Path) -> None:
             match="version 2 was never written, or its object is lost: the newest is 1, so batch 1 did not",
         ):
             asked.get_store(2)
-    with pytest.raises(MissingVersionError, match="version 2 was never written: there is no object of this shard"):
+    with pytest.raises(MissingVersionError, match="version 2 was never written: found no object of this shard"):
         provider(tmp_path / "elsewhere").get_store(2)
 
 

@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from hybridstore.spark import (
-    MissingVersionError,
-    StateStoreId,
-    StateStoreProvider,
-)
+from hybridstore.spark import MissingVersionError
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.shard_tools import (
     OFTEN,
@@ -110,5 +108,5 @@ def test_damaged_run_object(tmp_path: Path) -> None:
     path.unlink()
     # without its runs nothing says which objects count: none does
     for mine in (StateStoreProvider(StateStoreId(str(tmp_path), "op", 0)), restarted(tmp_path, 2)):
-        with pytest.raises(MissingVersionError, match="there is no object of this shard"):
+        with pytest.raises(MissingVersionError, match="found no object of this shard"):
             mine.get_read_store(2)

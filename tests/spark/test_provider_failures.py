@@ -13,15 +13,11 @@ import pytest
 
 import hybridstore as hs
 from changelog.files import Files
-from hybridstore.spark import (
-    CannotCommitError,
-    MissingVersionError,
-    SkippedBatchError,
-    StateStoreId,
-    StateStoreProvider,
-)
+from hybridstore.spark import CannotCommitError, MissingVersionError, SkippedBatchError
 from hybridstore.spark.launches import begin
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.shard_tools import (

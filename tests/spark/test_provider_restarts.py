@@ -9,14 +9,11 @@ import pytest
 import hybridstore as hs
 from changelog.files import Files
 from changelog.storage import LocalStorage
-from hybridstore.spark import (
-    SkippedBatchError,
-    StaleAttemptError,
-    StateStoreId,
-    StateStoreProvider,
-)
+from hybridstore.spark import SkippedBatchError, StaleAttemptError
 from hybridstore.spark.launches import begin, claim, new_launch
 from hybridstore.spark.shard.cache import ShardCache
+from hybridstore.spark.shard.provider import StateStoreProvider
+from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.shard_tools import (
     ATTEMPTS,

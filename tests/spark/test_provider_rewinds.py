@@ -223,7 +223,7 @@ def test_a_damaged_segment_stops_clearing_up_and_nothing_is_removed(tmp_path: Pa
 def test_a_shard_whose_folder_is_gone_is_named(tmp_path: Path) -> None:
     build(tmp_path, 2)
     shutil.rmtree(tmp_path / SHARD)
-    with pytest.raises(MissingVersionError, match="there is no object of this shard"):
+    with pytest.raises(MissingVersionError, match="found no object of this shard"):
         provider(tmp_path).get_store(2)
     # a batch without rows looks at nothing: the next one with rows does
     provider(tmp_path).note_empty(2)
