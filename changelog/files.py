@@ -9,6 +9,7 @@ import errno
 import os
 from contextlib import suppress
 from pathlib import Path
+from stat import S_IMODE
 from typing import Final
 
 FILE_MODE: Final = 0o644
@@ -86,14 +87,15 @@ class Files:
         """Open an existing file for appending. A file that has a second name (in a fork) is copied first, because what
         is appended or cut must not change there: O(bytes) then.
         """
-        if path.stat().st_nlink > 1:
-            self._part(path)
+        status = path.stat()
+        if status.st_nlink > 1:
+            self._part(path, S_IMODE(status.st_mode))
         return AppendFile(path, create=False)
 
-    def _part(self, path: Path) -> None:
+    def _part(self, path: Path, mode: int) -> None:
         """Replace a file by a copy of its own, durably. A crash leaves the file, or its copy."""
         temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(16).hex()}{TEMPORARY_SUFFIX}")
-        copy = AppendFile(temporary, create=True, mode=self.mode)
+        copy = AppendFile(temporary, create=True, mode=mode)
         try:
             copy.write(path.read_bytes())
             copy.sync()

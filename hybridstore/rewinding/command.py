@@ -134,7 +134,9 @@ def _cut_of(place: Place, version: int) -> Cut:
     root, view = path_of(place), open_view(place, version, thorough=True)
     newest = max(version, open_view(place).version)
     segment, end = end_of(place, view)
-    checkpoints = [root / str(name) for name in list_checkpoints(place.storage) if name.version > version]
+    later = [str(name) for name in list_checkpoints(place.storage) if name.version > version]
+    # the file of an object that was written in place has a suffix
+    checkpoints = [LocalStorage(root).path(name) or root / name for name in later]
     segments = [root / CHANGELOG / segment_name(first) for first in list_segments(root / CHANGELOG) if first > segment]
     return Cut(
         root,

@@ -18,9 +18,10 @@ import shutil
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_IMODE
 from typing import Final, NamedTuple
 
-from changelog.files import REAL_FILES, make_folders
+from changelog.files import REAL_FILES, Files, make_folders
 from changelog.segment import list_segments, segment_name
 from changelog.storage import LocalStorage, is_url
 from recovery.errors import RestoreError
@@ -110,12 +111,16 @@ def fork(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirector
     begin).
     """
     places = shard_places(where)
+    target = target.resolve()
+    if where.resolve() in target.parents:
+        raise RestoreError(f"{target}: is inside of {where}, expected a directory beside it")
     claim_place(target)
     building = target.parent / f".{target.name}.{os.urandom(8).hex()}.fork"
     for tries in range(_TRIES):
         try:
             parts = list(_parts(where, places, at))
             copied = _build(where, parts, building)
+            building.rename(target)
             break
         except FileNotFoundError as error:
             shutil.rmtree(building, ignore_errors=True)
@@ -127,7 +132,6 @@ def fork(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirector
         except Exception:
             shutil.rmtree(building, ignore_errors=True)
             raise
-    building.rename(target)
     REAL_FILES.sync_directory(target.parent)
     return parts, copied
 
@@ -172,13 +176,17 @@ def _build(where: Path, parts: list[ForkedDirectory], building: Path) -> int:
     copied = 0
     for part in parts:
         root = building / part.folder
+        files = Files(S_IMODE((part.source / part.segment).stat().st_mode))  # who may read the state may read the fork
         for name in (CHANGELOG, CHECKPOINTS):
-            make_folders(REAL_FILES, root / name)
+            make_folders(files, root / name)
         for name in part.shared:
-            (root / name).parent.mkdir(exist_ok=True)
-            copied += _share(part.source / name, root / name)
-        copied += _copy(part.source / part.segment, root / part.segment, part.end)
-    storage, new = LocalStorage(where), LocalStorage(building)
+            files.mkdir((root / name).parent)
+            # the file of an object that was written in place has a suffix
+            source = LocalStorage(part.source).path(name)
+            assert source is not None
+            copied += _share(source, (root / name).with_name(source.name), files)
+        copied += _copy(part.source / part.segment, root / part.segment, part.end, files)
+    storage, new = LocalStorage(where), LocalStorage(building, files=files)
     for name in storage.list(f"{GENERATIONS}/"):
         new.create(name, storage.get(name))
     for folder in (building, *(path for path in building.rglob("*") if path.is_dir())):
@@ -193,22 +201,22 @@ def _build(where: Path, parts: list[ForkedDirectory], building: Path) -> int:
     return copied
 
 
-def _share(source: Path, path: Path) -> int:
+def _share(source: Path, path: Path, files: Files) -> int:
     """Give a file a second name, or copy it where the file system cannot; return the bytes copied."""
     try:
-        REAL_FILES.link(source, path)
+        files.link(source, path)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        return _copy(source, path, None)
+        return _copy(source, path, None, files)
     return 0
 
 
-def _copy(source: Path, path: Path, end: int | None) -> int:
+def _copy(source: Path, path: Path, end: int | None, files: Files) -> int:
     """Copy the first `end` bytes of a file (None: all), durably; return how many."""
     with source.open("rb") as old:
         data = old.read() if end is None else old.read(end)
-    file = REAL_FILES.create(path)
+    file = files.create(path)
     try:
         file.write(data)
         file.sync()

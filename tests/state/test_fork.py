@@ -188,10 +188,10 @@ def test_the_owner_may_prune_meanwhile(tmp_path: Path, monkeypatch: pytest.Monke
                 state.commit()
             state.checkpoint(wait=True)
 
-        def share(source: Path, path: Path) -> int:
+        def share(*args: Any) -> int:
             if next(calls) in (0, 5):
                 commits()
-            return real(source, path)
+            return real(*args)
 
         commits()
         monkeypatch.setattr(forking, "_share", share)
@@ -200,7 +200,7 @@ def test_the_owner_may_prune_meanwhile(tmp_path: Path, monkeypatch: pytest.Monke
             assert copy.version in (12, 18)
             assert copy.key_value("rows")["a"].startswith(f"{copy.version - 1} ")
         # a version that is pruned meanwhile is named
-        monkeypatch.setattr(forking, "_share", lambda source, path: (commits(), real(source, path))[1])
+        monkeypatch.setattr(forking, "_share", lambda *args: (commits(), real(*args))[1])
         assert fork(f"{tmp_path / 's'}@{state.version}", tmp_path / "g") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "s"]
 
@@ -247,6 +247,7 @@ def test_what_cannot_be_forked_is_refused_and_nothing_is_written(
         ("s@3", "f", 1, "version 3 is not retained"),
         ("s@13", "f", 1, "version 13 is not retained"),
         ("s", "full", 3, "exists already"),
+        ("s", "s/inner", 1, "is inside of"),
         ("query", "f", 1, "is of a Spark query"),
         ("empty", "f", 1, "has no version yet"),
         ("absent", "f", 3, "absent"),
@@ -264,9 +265,50 @@ def test_what_cannot_be_forked_is_refused_and_nothing_is_written(
     assert not (tmp_path / "f").exists()
 
 
+def test_a_state_on_a_file_system_without_links_is_forked_and_rewound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoints and packs were written in place, under names with a suffix."""
+
+    def link(self: Files, temporary: Path, final: Path) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    monkeypatch.setattr(files.Files, "link", link)
+    seen = build_state(tmp_path / "s")
+    assert list((tmp_path / "s" / "packs").glob("*.whole"))
+    assert fork(f"{tmp_path / 's'}@9", tmp_path / "f") == 0
+    assert rewind(tmp_path / "s", 5, "--write") == 0
+    for path, version in ((tmp_path / "f", 9), (tmp_path / "s", 5)):
+        with hs.open(path, checkpoints=KEPT, _tuning=SMALL) as state:
+            assert (state.version, rows(state)) == (version, seen[version])
+
+
+def test_who_may_not_read_a_state_may_not_read_its_fork(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", file_mode=0o600, checkpoints=KEPT, _tuning=SMALL) as state:
+        for number in range(8):
+            state.key_value("rows").put("a", f"{number} {'z' * 900}")
+            state.commit()
+    assert fork(tmp_path / "s", tmp_path / "f") == 0
+    assert rewind(tmp_path / "s", 2, "--write") == 0
+    for path in (tmp_path / "f", *(tmp_path / "f").rglob("*"), *(tmp_path / "s" / "changelog").iterdir()):
+        assert not path.stat().st_mode & 0o077, path
+
+
 def test_an_empty_directory_becomes_the_fork(tmp_path: Path) -> None:
     build_state(tmp_path / "s")
     (tmp_path / "f").mkdir()
     assert fork(tmp_path / "s", tmp_path / "f") == 0
     with hs.open(tmp_path / "f", _tuning=Tuning()) as state:
         assert state.version == 12
+
+
+@pytest.mark.parametrize("name", ["link", "."])
+def test_an_empty_directory_may_have_another_name(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_state(tmp_path / "s")
+    (tmp_path / "f").mkdir()
+    (tmp_path / "link").symlink_to("f")
+    monkeypatch.chdir(tmp_path / "f" if name == "." else tmp_path)
+    assert fork(tmp_path / "s", Path(name)) == 0
+    with hs.open(tmp_path / "f", _tuning=Tuning()) as state:
+        assert state.version == 12
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "link", "s"]
