@@ -224,7 +224,7 @@ def test_two_operators_in_one_query_one_of_them_process(source: Source, job: Job
 def test_another_checkpoint_than_the_querys_is_refused(source: Source, job: Job, tmp_path: Path) -> None:
     source.add(row("a"))
     df = hsp.apply_program(source.stream(), RunningCount(), name="op", location=str(tmp_path / "else"), shards=2)
-    assert "checkpoint= is not the query's checkpointLocation" in failure(lambda: job.run(df))
+    assert "location= is not the query's checkpointLocation" in failure(lambda: job.run(df))
 
 
 def test_bad_arguments(source: Source, job: Job, spark: "SparkSession") -> None:
@@ -241,9 +241,9 @@ def test_bad_arguments(source: Source, job: Job, spark: "SparkSession") -> None:
     with pytest.raises(ValueError, match="column 'v' is missing"):
         count(df.drop("v"), job)
     for location, message in (
-        ("relative/path", "checkpoint: found"),
-        (None, "checkpoint: found NoneType, expected a path or a URL"),
-        ("hdfs://name/x", "checkpoint: hdfs://name/x: state cannot be kept at hdfs:// locations"),
+        ("relative/path", "location: found"),
+        (None, "location: found NoneType, expected a path or a URL"),
+        ("hdfs://name/x", "location: hdfs://name/x: state cannot be kept at hdfs:// locations"),
     ):
         with pytest.raises(hsp.SparkSetupError, match=message):
             hsp.apply_program(df, RunningCount(), name="op", location=location, shards=1)
