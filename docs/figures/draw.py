@@ -12,15 +12,15 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 STYLE = """
 svg { font: 13px system-ui, sans-serif; --ink: #1f2328; --soft: #8b949e; --fill: #ddf4ff; --edge: #0969da;
-      --old: #eaeef2; --accept-late: #cf222e; --ground: #ffffff; background: var(--ground) }
+      --old: #eaeef2; --late: #cf222e; --ground: #ffffff; background: var(--ground) }
 @media (prefers-color-scheme: dark) { svg { --ink: #e6edf3; --soft: #8b949e; --fill: #0c2d6b; --edge: #58a6ff;
-      --old: #21262d; --accept-late: #ff7b72; --ground: #0d1117 } }
-text { fill: var(--ink) } .soft { fill: var(--soft) } .late { fill: var(--accept-late) } .head { font-weight: 600 }
+      --old: #21262d; --late: #ff7b72; --ground: #0d1117 } }
+text { fill: var(--ink) } .soft { fill: var(--soft) } .late { fill: var(--late) } .head { font-weight: 600 }
 .head, .soft, .late { paint-order: stroke; stroke: var(--ground); stroke-width: 3px }
 .axis, .arrow { stroke: var(--ink); stroke-width: 1.2; fill: none } .mark { stroke: var(--soft); stroke-dasharray: 4 3 }
 .box { fill: var(--fill); stroke: var(--edge) } .old { fill: var(--old); stroke: var(--soft) }
-.cross { stroke: var(--accept-late); stroke-width: 2 }
-.dot { fill: var(--edge) } .gone { fill: var(--soft) } .drop { fill: var(--accept-late) }
+.cross { stroke: var(--late); stroke-width: 2 }
+.dot { fill: var(--edge) } .gone { fill: var(--soft) } .drop { fill: var(--late) }
 """
 
 
