@@ -2,7 +2,7 @@
 notebook.
 
 state = hs.inspect("state/")
-state["clicks"].scan(prefix="al")    state.at(42)["clicks"]
+state["clicks"].scan(prefix="al")       state.at(42)["clicks"]
 state.history("clicks", "alice")        state.at(40).diff(state)
 state.follow()                          stays at the newest version of a running job
 """
