@@ -34,7 +34,8 @@ def aggregating(holder: Any) -> Aggregating:
 def row_by_row(holder: Any) -> None:
     """Let every batch of a shard go row by row, as without numpy, and so into its store."""
     logic = aggregating(holder)
-    logic._by_column = Why.NO_NUMPY
+    assert hasattr(logic, "_never")
+    logic._never = Why.NO_NUMPY
     store = logic.windowed.store
     if isinstance(store, SlidingStore) and isinstance(store._strategy, Subtract):
         store._strategy.parts = None
