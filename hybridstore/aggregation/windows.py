@@ -250,7 +250,7 @@ class SlidingWindows:
         return [max(0, ts - self.size_ms)]
 
     def closing_ms(self, *, clocked: bool = False) -> int:
-        """Return how long (ms) after its inclusive end a window of the kafka flavour may still change."""
+        """Return how long (ms) after its inclusive end a window that closes may still change."""
         return self.grace_ms + 1
 
     def latest_end(self, ts: int) -> int:

@@ -158,7 +158,7 @@ class Topology(Steps):
         position        the position of a row in the source: a column or a function of the row (of Arrow batches: a
                         column), which rises with every row, also from one run to the next. None: the count of rows;
                         every run then gets the source from its beginning. The last position is committed with the state
-                        (`hybridstore.inspect(location).position`)
+                        (`hybridstore.inspect(location).position`; a generator may ask for it at its first row)
         checkpoints     when to checkpoint, as for `hybridstore.open`; None: aim at a replay of 25 ms at a restart
         progress        True: a line on standard error with rows, rows a second, event time and late rows, on a terminal
                         twice a second, elsewhere every ten seconds; or a function, called with the number of every

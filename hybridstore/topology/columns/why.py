@@ -22,7 +22,7 @@ class Why(StrEnum):
     # of the topology
     NO_NUMPY = "numpy or pyarrow is not installed"
     WHOLE_ROWS = "map, filter, process and aggregates of whole rows take rows"
-    WINDOWS = "session windows and sliding windows of the kafka flavour have no way by column"
+    WINDOWS = "session windows and KafkaSlidingWindows have no way by column"
     SUPPRESSED = "suppress takes results one by one"
     AGGREGATES = "an aggregator has no way by column with this emit"
     WATERMARK = "sliding windows by a watermark let records wait one by one"
