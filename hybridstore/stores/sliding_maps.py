@@ -464,6 +464,8 @@ class SlidingMaps(KeyBlocks):
         super().clear_state()
         # keys with values beside a cold block that a checkpoint has merged into that block
         self._beside: set[Any] = set()
+        # those of the last capture alone: if its checkpoint fails, no block has their values
+        self._newly_beside: set[Any] = set()
         # time of a key's newest value // width -> keys to check when that value has expired
         self._idle = {}
         self._next_idle = INT64_MAX
@@ -523,9 +525,10 @@ class SlidingMaps(KeyBlocks):
                     unknown.add(key)  # only the block has values of this key
         # loading blocks may have added keys
         columns, emptied = self._columns(dirty.difference(over, unknown), changed=True)
+        self._newly_beside = set(over) - self._beside
         if not over:
             return BucketChange(columns, emptied, False)
-        self._beside.update(over)
+        self._beside |= self._newly_beside
         return BucketChange(columns, emptied, False, self._columns(over, changed=True)[0])
 
     def _columns(self, keys: Iterable[Any], *, changed: bool = False) -> tuple[Columns, set[Any]]:
@@ -567,7 +570,7 @@ class SlidingMaps(KeyBlocks):
         super().recapture(capture)
         for change in capture.changed.values():
             self._bucket.recaptured(change)
-            self._beside.difference_update(change.over.keys if change.over else ())
+            self._beside -= self._newly_beside
 
     def _expired_through(self) -> int:
         return self._low - 1

@@ -349,3 +349,41 @@ def test_checkpoints_of_what_lies_beside_cold_blocks(tmp_path: Path, no_hydratio
     assert list(restarting.all()) == list(steady.all())
     a.close()
     b.close()
+
+
+def test_values_beside_a_block_are_written_once_after_a_failed_checkpoint(tmp_path: Path, no_hydration: None) -> None:
+    def opened() -> tuple[hs.State, Any]:
+        state = hs.open(tmp_path, durability="os", _tuning=SMALL)
+        return state, state.sliding("s", size=1000, aggregator=hs.Collect())
+
+    state, store = opened()
+    for i in range(100):
+        store.add(f"k{i:02}", i, i)
+    state.commit()
+    state.checkpoint(wait=True)
+    store.add("k50", "first", 300)
+    state.commit()
+    crash(state)
+    state, store = opened()
+    state.checkpoint(wait=True)  # "first" stays beside its block
+    for value, ts in (("second", 310), ("late", 290)):  # as a worker that catches up
+        store.apply_time(ts)
+        store.apply_rows(["k50"], [value], [ts])
+        if value == "second":
+            for capture in state._group.capture():  # as after a checkpoint that failed
+                store.recapture(capture)
+    expected = [(50, 50), (290, "late"), (300, "first"), (310, "second")]
+    store._check()
+    (capture,) = state._group.capture()
+    store.recapture(capture)
+    written = [(50, 50), (300, "first")]
+    for change in capture.changed.values():
+        for columns in (change.columns, change.over):
+            for key, time in zip(columns.keys, columns.froms or [], strict=True) if columns is not None else ():
+                assert key == "k50"
+                assert columns is change.columns, "the writer would lay the values over the block once more"
+                written = [row for row in written if row[0] < time]
+                written += zip(columns.ints[0], columns.values, strict=True)
+    assert written == expected
+    assert list(store.fetch("k50")) == expected
+    state.close()
