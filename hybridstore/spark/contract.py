@@ -39,6 +39,8 @@ class Batch:
     changed: bool = False
     # of the operator's shards, as the description in force says
     generation: int = 0
+    # the call has no row that says whose it is: another call of this batch may have the rows of its shards
+    guessed: bool = False
 
 
 class Runner(ABC):

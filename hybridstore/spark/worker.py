@@ -275,6 +275,8 @@ class ShardWork:
                     "process_cpu_ms": round((time.thread_time() - cpu_begun) * 1000, 3),
                 }
             )
+            if batch.guessed:
+                store.shard.doubt()
         except BaseException:
             store.abort()
             raise
@@ -293,7 +295,8 @@ class ShardWork:
 
         A row or a tick says whose call it is. A call without either is taken for that of the task's number, unless
         tasks have moved: such a call has no shards, which wait for their next row or tick. What a call without rows
-        commits ranks below the objects of calls that know their shards (`KNOWN`). O(shards of the task), one list each.
+        commits ranks below the objects of calls that know their shards (`KNOWN`), and is compared with the log before
+        this process goes on from it. O(shards of the task), one list each.
         """
         operator, batch = self.operator, self.batch
         if operator.input is None:
@@ -307,8 +310,7 @@ class ShardWork:
             self._note_moved()
             if not arrived:
                 return []
-        if arrived:
-            self.batch = replace(batch, attempt=batch.attempt + KNOWN)
+        self.batch = replace(batch, attempt=batch.attempt + KNOWN) if arrived else replace(batch, guessed=True)
         return [(shard, tables.get(shard, empty)) for shard in mine]
 
     def _was_called(self, shard: int) -> bool:

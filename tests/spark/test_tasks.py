@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -19,12 +20,14 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from hybridstore.shards import shard_of
+from hybridstore.spark import worker
 from hybridstore.spark.contract import Batch, whole_program, whole_runner
 from hybridstore.spark.errors import SkippedBatchError
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.location import locate
 from hybridstore.spark.operator_file import has_moved, operator_storage
-from hybridstore.spark.shard.cache import CACHE
+from hybridstore.spark.shard import provider
+from hybridstore.spark.shard.cache import CACHE, ShardCache
 from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.spark.shipped import Operator
@@ -181,6 +184,38 @@ def test_merged_tasks_are_not_taken_for_skipped_ones(root: Path, seed: int) -> N
             rows = query.merged_batch(number, chosen, merged)
             counts |= {key: counts.get(key, 0) + 1 for key in chosen}
             assert {row["k"]: row["n"] for row in rows} == {key: counts[key] for key in chosen}, (turn, number, merged)
+
+
+@pytest.mark.parametrize("guess_commits_last", [False, True])
+def test_a_worker_that_guessed_its_shards_goes_on_with_the_rows_of_the_call_that_knew_them(
+    root: Path, monkeypatch: pytest.MonkeyPatch, guess_commits_last: bool
+) -> None:
+    query = Query(root / "state", 4)
+    query.start(0, None)
+    rows = pa.table({"k": ["a"], "v": [1]})
+    shard = shard_of("a", 4)
+    asked = replace(query.operator, input=rows.schema)
+    caches = {"guesses": ShardCache(), "knows": ShardCache()}
+
+    def work(number: int, partition: int) -> ShardWork:
+        batch = Batch(number, "query", query.claim.run_id, partition, 0, 0, query.claim, next(ATTEMPTS))
+        return ShardWork(asked, batch)
+
+    def call(process: str, work: ShardWork, table: pa.Table) -> list[dict[str, object]]:
+        for module in (provider, worker):
+            monkeypatch.setattr(module, "CACHE", caches[process])
+        rows: list[dict[str, object]] = work.shard(shard, table, 0.0).to_pylist()
+        return rows
+
+    # below coalesce(2), at once: one task has the shard's rows, another has no row, and the shard's number
+    guess, known = work(0, shard), work(0, shard - 1)
+    assert [number for number, _ in guess.everywhere([])] == [shard]
+    assert [number for number, _ in known.everywhere([(shard, rows)])] == [shard]
+    calls = [lambda: call("guesses", guess, rows.slice(1)), lambda: call("knows", known, rows)]
+    for each in reversed(calls) if guess_commits_last else calls:
+        each()
+    # the next batch's rows come to the worker that guessed
+    assert call("guesses", work(1, shard), rows) == [{"k": "a", "n": 2, "total": 2}]
 
 
 def test_an_object_of_ones_own_class_gets_what_it_lacks_from_the_contract() -> None:

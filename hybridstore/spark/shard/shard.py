@@ -242,6 +242,10 @@ class Shard:
         while len(self.parents) > KEPT_PARENTS:
             del self.parents[next(iter(self.parents))]
 
+    def doubt(self) -> None:
+        """Have the next load compare the version in memory with the log, although this run has committed it."""
+        self.reached = self.reached._replace(run_id="")
+
     # --- committing ---------------------------------------------------------------------------------------------------
 
     def commit(
