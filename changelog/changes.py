@@ -25,7 +25,7 @@ from .mutation import (
 
 
 class Deleted:
-    """Stands for the value of a record that is deleted."""
+    """The mark in place of the value of a deleted record."""
 
     def __repr__(self) -> str:
         return "DELETED"

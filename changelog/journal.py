@@ -174,12 +174,12 @@ class Journal:
 
     @property
     def whole(self) -> _Whole:
-        """`with journal.whole:` stands around a change that may still be refused. O(1)."""
+        """`with journal.whole:` encloses a change that may still be refused. O(1)."""
         return _Whole(self.cut_short)
 
     @property
     def sure(self) -> _Whole:
-        """`with journal.sure:` stands around a change that cannot be refused any more. O(1)."""
+        """`with journal.sure:` encloses a change that cannot be refused any more. O(1)."""
         return _Whole(self.fail)
 
     def record(self, *mutation: Any) -> None:

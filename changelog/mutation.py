@@ -2,7 +2,7 @@
 
 In a frame a mutation is a code followed by its arguments, flat: `code, arg, ...`, where
 `code = store number * 16 + op` and the op decides how many arguments follow (`ARITY`). Store 0 is the system: it
-defines the other stores and holds named settings. The surprise: there is no object per mutation on any hot path.
+defines the other stores and holds named settings. The surprise: no hot path has an object per mutation.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     end()            forget what was read so
 
 From `begin` to `end`, lists of these folders, reads of absent objects and reads of fetched objects are answered from
-memory, as the storage was at that moment; a restore needs no more. Every other call goes to the storage.
+memory, as the storage was at that moment; a restore needs no more. The storage serves every other call.
 
 The surprise: on a local disk `begin` and `fetch` do nothing, because a thread costs more than reading a small file.
 """

@@ -48,7 +48,7 @@ def _carry_out(work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the (start, end) of requests that cover the (start, length) of `ranges`, in order.
 
-    Ranges between which there are fewer bytes than a request costs are one request. O(n log n).
+    Ranges with fewer bytes between them than a request costs become a single request. O(n log n).
     """
     spans: list[tuple[int, int]] = []
     for start, length in sorted(ranges):

@@ -67,7 +67,7 @@ def segment_name(first_version: int) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Return the first version that a file name stands for, or None when it is not a segment's name."""
+    """Return the first version that a file name names, or None when it is not a segment's name."""
     match = _NAME.fullmatch(name)
     return int(match.group(1)) if match else None
 

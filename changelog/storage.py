@@ -1,4 +1,4 @@
-"""Storage: an object store in eight verbs. Every byte that hybridstore writes outside a process goes through this
+"""Storage: an object store in eight verbs. hybridstore writes every byte outside a process through this
 interface.
 
     create(name, data) -> bool       atomic and durable; never overwrites; False: the name is taken
@@ -10,7 +10,7 @@ interface.
     open_append(name)                local only: the log of a plain store
     url                              where the storage is, for messages
 
-There is neither an overwrite nor a rename: among competing writers, `create` decides. Names are relative, with `/`
+It has no verb to overwrite or rename: among competing writers, `create` decides. Names are relative, with `/`
 between their parts; no part begins with a dot. `below(folder)` is the same storage seen from a folder of it,
 `folders(folder)` says which folders it has, and `path(name)` is the local file of an object, for readers that map it.
 
@@ -98,7 +98,7 @@ class Storage(Protocol):
 
         None: not local.
 
-        Raises FileNotFoundError where there is no such object.
+        Raises FileNotFoundError when the object does not exist.
         """
 
     def below(self, folder: str) -> Storage:

@@ -116,7 +116,7 @@ class ChangelogWriter:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Stands around every write: a second call meanwhile is refused, and any error in the block poisons."""
+        """Context manager of every write: a second call meanwhile is refused, and any error in the block poisons."""
         if not self._entered.acquire(blocking=False):
             raise StateInUseError(
                 f"{self._directory}: found a write in the middle of another one, expected one at a time"

@@ -76,7 +76,7 @@ class ReadAhead:
         self._stop.wait(REST_SECONDS)
 
     def step(self, rest: Callable[[], None]) -> bool:
-        """Decode the next block, with a call of `rest` after each slice; False when there is none left, or `stop`
+        """Decode the next block, with a call of `rest` after each slice; False when none exists left, or `stop`
         was called.
         """
         while (self._waiting or self._pages or self._stores) and not self._stop.is_set():
@@ -104,7 +104,7 @@ class ReadAhead:
     def _fill(self) -> None:
         """Open the next page of the directory, or begin with the next store. O(lines of a page).
 
-        Where they are far, pages are opened until there are enough blocks to be read side by side.
+        Where they are far, pages are opened until enough blocks can be read side by side.
         """
         if not self._pages:
             number = self._stores.pop()

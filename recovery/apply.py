@@ -41,9 +41,7 @@ class Restorable(Protocol):
 
 
 class Known(NamedTuple):
-    """How to apply a code: the function, how many arguments it takes, and, if there is one, the function that takes
-    columns.
-    """
+    """How to apply a code: the function, how many arguments it takes, and the function that takes columns, or None."""
 
     function: Callable[..., None]
     arity: int

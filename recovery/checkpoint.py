@@ -195,7 +195,7 @@ class CheckpointReader:
     """An open checkpoint: attaches in milliseconds and reads pages and blocks when asked.
 
     Raises CorruptCheckpointError when the index is damaged, cut short or foreign or when a pack is missing or too
-    short, UnsupportedVersionError when it is newer, FileNotFoundError when there is none of this name. Blocks stay
+    short, UnsupportedVersionError when it is newer, FileNotFoundError for an unknown name. Blocks stay
     readable as long as this object lives, also after their packs were pruned. Not usable in a forked child.
 
     With `marks`, a block that proves damaged later leaves a marker beside the index, so that the next restore falls
@@ -480,7 +480,7 @@ class CheckpointReader:
         for offset, size in ranges:
             at = bisect_right(parts, offset, key=itemgetter(0)) - 1
             start, data = parts[at] if at >= 0 else (0, memoryview(b""))
-            # For a fetched pack there is nothing to keep. A missing or short pack is reported when a missing part is
+            # Nothing is kept of a fetched pack. A missing or short pack is reported when a missing part is
             # read.
             if offset + size <= start + len(data):
                 self._fetched[number, offset] = data[offset - start : offset - start + size]

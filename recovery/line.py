@@ -55,7 +55,7 @@ class SegmentShape(Enum):
 
 
 class Segment(NamedTuple):
-    """One segment of a line: its file, the first version that its name stands for, and, in a shard, the step that it
+    """One segment of a line: its file, the first version that its name says, and, in a shard, the step that it
     must hold.
 
     `data` is the content of a segment that is not a local file, or a function that returns the content when the walk
@@ -124,7 +124,7 @@ class Walk:
     A version is yielded only if it continues the version before it: number, digest, store and segment. Behind a fault
     the walk continues with the next complete version and accepts its parent.
 
-    While it goes on, `step` is the version reached (None: behind a fault, unknown), `position` its end, `reader` the
+    During the walk, `step` is the version reached (None: behind a fault, unknown), `position` its end, `reader` the
     segment's reader. At the end `cut` is the torn end of the newest segment, `ended` the end mark of the last, `stale`
     the segment that died at its birth, `sizes` the bytes of each segment that has a sound header, by its first version,
     `marked` those that end with a mark, `begins` the version that the first continues. O(bytes from `start` on); with

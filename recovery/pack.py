@@ -184,7 +184,7 @@ class StoredPack:
         return self._storage.get_ranges(self._name, ranges)
 
     def bring(self, go_on: Callable[[], bool] | None = None) -> bool:
-        """Fetch the whole pack into the cache, if there is one, and map it; True when it is mapped.
+        """Fetch the whole pack into the cache, if the state has a cache, and map it; True when it is mapped.
 
         `go_on` is called between parts, for a background thread; with `go_on`, a pack that another process fetches is
         skipped. Raises OSError. O(bytes).
@@ -205,7 +205,7 @@ class StoredPack:
             storage.drop(self._name)
 
     def read_afresh(self, offset: int, size: int) -> bytes | None:
-        """Drop the damaged copy in the cache, and read a range of the pack itself; None if there was no copy. Raises
+        """Drop the damaged copy in the cache, and read a range of the pack itself; None without a copy. Raises
         OSError. O(size).
         """
         if self._mapped is None or not isinstance(self._storage, CachedStorage):

@@ -245,7 +245,7 @@ class Planner:
 
 
 def _rows_of(columns: Columns, key: Any) -> Columns:
-    """Return the records of a key, none if there are none. O(log keys), with counts O(keys)."""
+    """Return the records of a key, possibly none. O(log keys), with counts O(keys)."""
     return columns.between(key, key)
 
 

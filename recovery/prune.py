@@ -52,7 +52,7 @@ def prune(path: Path, *, keep: int, files: Files = REAL_FILES) -> list[Path]:
 
 def prune_checkpoints(storage: Storage, *, keep: int) -> tuple[list[str], int | None]:
     """Delete all but the newest `keep` sound checkpoints, packs and markers that none of the others has; return their
-    names, and the oldest segment that the kept ones need (None: there are fewer, so every segment is needed).
+    names, and the oldest segment that the kept ones need (None: fewer exist, so every segment is needed).
     """
     deleted: list[str] = []
     sound: list[CheckpointName] = []

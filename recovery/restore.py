@@ -37,7 +37,7 @@ class RestoreReport:
 
     `version` and `digest` are those of the version reached; `checkpoint_version` is None when only the changelog was
     replayed; `tail_counts` has the replayed records by mutation code; `cut` is the torn end that was left out (None:
-    there was none); `skipped` lists checkpoints that were not used, and why.
+    no torn end); `skipped` lists checkpoints that were not used, and why.
 
     >>> state = hs.open("state")
     >>> print(state.restore_report.summary())
@@ -67,7 +67,7 @@ class RestoreReport:
 
     @property
     def belongs_to(self) -> Identity:
-        """The identity of the state, once there is one."""
+        """The identity of the state, once it is known."""
         assert self.identity is not None
         return self.identity
 

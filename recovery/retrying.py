@@ -45,7 +45,7 @@ def retry_while_changing(
     sign: Callable[[], Signature] | None = None,
     late: bool = False,
 ) -> T:
-    """Return `look()`, and try again while it fails or raises and files change meanwhile. The last failure stands.
+    """Return `look()`, and try again while it fails or raises and files change meanwhile. The last failure is final.
 
     An OSError of the last try becomes a RestoreError. `sign` gives the signature of what is looked at (default: of the
     state directory `path`); `late`: signing is so expensive that the first try omits it, and a failure of the first try

@@ -87,7 +87,7 @@ def counting(runs: Runs, version: int) -> Run | None:
 
 
 def launch_of(runs: Runs, version: int) -> int:
-    """Return the launch whose objects of a version count; 0 if there is none. O(log runs)."""
+    """Return the launch whose objects of a version count; 0 if none exists. O(log runs)."""
     run = counting(runs, version)
     return 0 if run is None else run.launch
 
@@ -119,16 +119,16 @@ class CountingObjects:
 
     @property
     def newest(self) -> int:
-        """The newest version that counts; 0 if there is none."""
+        """The newest version that counts; 0 if none exists."""
         return max(max(self.attempts, default=0), max(self.notes, default=0))
 
     def newest_name(self) -> LogName | None:
-        """Return the object of the newest version that counts, or its note; None if there is none. O(versions)."""
+        """Return the object of the newest version that counts, or its note; None if none exists. O(versions)."""
         version = self.newest
         return self.attempts[version][0] if version in self.attempts else self.notes.get(version)
 
     def greatest(self) -> LogName | None:
-        """Return the greatest attempt of the newest version that has an attempt; None if there is none. O(versions)."""
+        """Return the greatest attempt of the newest version that has an attempt; None if none exists. O(versions)."""
         return self.attempts[max(self.attempts)][0] if self.attempts else None
 
     def has(self, version: int) -> bool:
@@ -147,9 +147,9 @@ class CountingObjects:
         return sum(len({name.digest8 for name in names}) > 1 for names in self.attempts.values())
 
     def top(self, version: int, parent_of: Callable[[LogName], Step]) -> LogName | None:
-        """Return the newest object at or below a version that is not a note; None where there is none.
+        """Return the newest object at or below a version that is not a note; None where none exists.
 
-        If attempts differ, or a note stands beside them, the result is the attempt that later objects name, else the
+        If attempts differ, or a note has the same version, the result is the attempt that later objects name, else the
         greatest. O(versions), and one call of `parent_of` for each later version that does not settle it.
         """
         newest = max((number for number in self.attempts if number <= version), default=None)
@@ -174,7 +174,7 @@ class CountingObjects:
         return version in self.notes or any(name.digest8 != names[0].digest8 for name in names)
 
     def below(self, version: int) -> LogName | None:
-        """Return the greatest attempt of the newest version below `version` that has an attempt; None if there is none.
+        """Return the greatest attempt of the newest version below `version` that has an attempt; None if none exists.
         O(versions).
         """
         older = max((number for number in self.attempts if number < version), default=None)

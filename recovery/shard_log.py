@@ -137,7 +137,7 @@ class ShardLog:
         return item.commit
 
     def segments(self, standing: CountingObjects, needed: int, floor: int = 0) -> list[Segment]:
-        """Return the objects of the newest version's line, oldest first, as far down as there are any above `floor`.
+        """Return the objects of the newest version's line, oldest first, down to the oldest above `floor`.
 
         An object above version `needed` that is missing, or whose header cannot be read, is among them, so that a walk
         reports the fault. Objects below it are assumed to be of the line. O(objects).

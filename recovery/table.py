@@ -245,7 +245,7 @@ class Layers:
         self.kept = all(part.kept for part in parts)
 
     def __len__(self) -> int:
-        """How many parts there are."""
+        """The number of parts."""
         return len(self._parts)
 
     @property

@@ -1,4 +1,4 @@
-"""Verify: every fault of a state directory, with file and offset; it goes on after each.
+"""Verify: every fault of a state directory, with file and offset; a fault does not end the check.
 
     changelog    headers, frames, sequence, commits, the digest chain, no gap
     checkpoints  the index, packs, directories, every block's checksum and hash, that the digest is the chain's at its
