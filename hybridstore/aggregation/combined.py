@@ -24,7 +24,7 @@ from .projection import Projection, cell
 class Combined(Aggregator):
     """Named aggregators as one; an aggregate is a list, a result a tuple in the order of `names`.
 
-    Raises ValueError if there are none, TypeError for anything but aggregators.
+    Raises ValueError without aggregators, TypeError for anything but aggregators.
     """
 
     __slots__ = ("columns", "names", "parts", "places")
@@ -43,7 +43,7 @@ class Combined(Aggregator):
             if projection not in columns and not (projection is None and part.name == "count"):
                 columns.append(projection)
         self.columns = tuple(columns)
-        """The distinct columns and projections that a projected row holds, in order; None stands for the row itself."""
+        """The distinct columns and projections that a projected row holds, in order; None is the row itself."""
         self.places = tuple(columns.index(projection) if projection in columns else -1 for projection in given)
         parts = self.parts
         exact = all(p.exact_subtract for p in parts)

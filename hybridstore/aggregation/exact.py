@@ -90,7 +90,7 @@ def result(total: Any) -> Any:
 
 def over(total: Any, divisor: int) -> float:
     """Return a total of ints and floats divided by a positive int: the float nearest to the quotient; an infinity or
-    NaN if there are some among the values, as in floating-point arithmetic.
+    NaN if the values contain one, as in floating-point arithmetic.
     """
     if type(total) is not list:
         return quotient(total, divisor)
@@ -182,8 +182,8 @@ def _counts(total: list[int]) -> list[int]:
 
 
 def counted(n: int, scale: int, counts: list[int]) -> Any:
-    """Return a total with these counts: an int without floats, and without the counts of NaN and infinities if there
-    are none.
+    """Return a total with these counts: an int without floats, and without the counts of NaN and infinities if all
+    three are 0.
     """
     if not counts[0]:
         return n >> scale  # only whole numbers are left

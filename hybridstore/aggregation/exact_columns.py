@@ -109,7 +109,7 @@ class Scale(NamedTuple):
             if type(total) is not list
             else total[0] << (low - total[1])
             if total[1] <= low
-            else total[0] >> (total[1] - low)  # what goes is zeros, see `of`
+            else total[0] >> (total[1] - low)  # the dropped bits are zeros, see `of`
             for total in totals
         ]
         columns: list[Any] = []

@@ -117,7 +117,7 @@ class MergeLadderState(WindowState):
         return front if strategy.result is None else strategy.result(front)
 
     def _build(self) -> tuple[list[int], list[Any]]:
-        """Make all live values the front, with as many adds as there are values."""
+        """Make all live values the front, with an add for each value."""
         strategy = self.strategy
         self.cut = self.hi = self.end
         self.back = strategy.init()

@@ -1,6 +1,6 @@
 """Recompute: adds all live values again, in event order.
 
-The only strategy that is right for every aggregator. If order matters and there is no `merge`, it is also the best
+The only strategy that is right for every aggregator. If order matters and `merge` is missing, it is also the best
 possible one, because windows with different beginnings then share nothing but `init()`.
 """
 

@@ -186,7 +186,7 @@ def slide(parts: Sequence[Part], rows: Sorted, values: list[Any], size: int, bef
     floats, or ints are too large for 64 bits.
 
     parts   the parts of an aggregate
-    values  the values of the rows as they are stored: a list for each value if there are several columns
+    values  the values of the rows as they are stored: a list for each value of several columns
 
     No row is earlier than a live value. O(rows + expiring values), at C speed.
     """

@@ -36,7 +36,7 @@ class SubtractState(MergeLadderState):
 
     def __init__(self, strategy: Subtract) -> None:
         super().__init__(strategy)
-        # the aggregate of the live records; unknown after a restore, and while there are values that do not subtract
+        # the aggregate of the live records; unknown after a restore, and while some values do not subtract
         self.total: Any = _UNKNOWN
         # the time of the last value that cannot be subtracted exactly, or -1
         self.inexact_until = -1
@@ -280,7 +280,7 @@ class NumbersState(SubtractState):
 
 
 class CountState(SubtractState):
-    """The same for a plain count: the value log knows how many there are, so nothing is added or subtracted."""
+    """The same for a plain count: the value log knows their number, so nothing is added or subtracted."""
 
     __slots__ = ()
 

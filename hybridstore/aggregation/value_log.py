@@ -164,7 +164,7 @@ class TimeLog:
 
     def insert_late(self, ts: int, value: Any) -> int:
         """Add a record older than the newest one, and return its position."""
-        # the record goes into the first block whose last time is later, so its place is always inside this block
+        # the record belongs to the first block whose last time is later, so its place is always inside this block
         old = self.old_times
         middle = self.middle
         if old[-1] > ts:

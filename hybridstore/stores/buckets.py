@@ -16,7 +16,7 @@ in a bucket. A bucket over a checkpoint, by key:
     owned       None while no snapshot shares the runs: then every run may be changed in place
     epoch       the snapshot epoch the bucket was made in: while a snapshot lives, an older bucket is copied before it
                 is changed (`snapshots`), and `owned` begins as the empty set
-    records     how many records there are, an estimate while blocks are cold
+    records     the number of records, an estimate while blocks are cold
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from recovery.block import WHOLE, BucketChange
 from ..clock import INT64_MAX
 from .cold_blocks import Cold, TakenBlock, covering
 
-# Stands for a deleted record in an overlay, until its cold block is loaded.
+# In place of a deleted record in an overlay, until its cold block is loaded.
 TOMBSTONE: Final = type("Tombstone", (), {"__repr__": lambda self: "TOMBSTONE", "__slots__": ()})()
 
 
@@ -75,7 +75,7 @@ class Bucket:
         return copy
 
     def changed(self, keys: Collection[Any], times: Sequence[int]) -> None:
-        """Note that rows of these keys changed at these times, of which there is at least one. O(rows)."""
+        """Note that rows of these keys changed at these times (at least one). O(rows)."""
         if self.dirty is not None:
             self.dirty.update(keys)
             self.note_late(keys, times)

@@ -4,7 +4,7 @@
                                                  ├── read in (`lazy=False`) ─▶ DecodedBlock ──▶
                                                  └── touched, memory is short ─▶ TakenBlock ──▶
 
-A list of cold blocks is in key order. An attach fills it with pages, each of which stands for up to 512 blocks; a page
+A list of cold blocks is in key order. An attach fills it with pages, each of which represents up to 512 blocks; a page
 is opened, and its blocks take its place in the list, when one of its keys is touched.
 
 Loading a cold block reads, checks and decodes it. A decoded block is in memory, as sorted keys and values, but its
@@ -32,7 +32,7 @@ class ColdBlock:
     """A block that is still only in the checkpoint."""
 
     __slots__ = ("_load", "_look", "_lookup", "entry")
-    # How many blocks this element of a list stands for.
+    # How many blocks this element of a list represents.
     blocks = 1
 
     def __init__(self, entry: BlockEntry, load: Loader, look: Callable[[BlockEntry], Lookup]) -> None:
@@ -142,7 +142,7 @@ class ColdPage:
 
     @property
     def blocks(self) -> int:
-        """How many blocks the page stands for."""
+        """How many blocks the page represents."""
         return self.entry.blocks
 
     @property

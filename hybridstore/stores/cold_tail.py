@@ -6,7 +6,7 @@ the key is touched.
                                                                              ─▶ `apply_rows`, the oldest rows first
 
 Most rows of a restart, or of a worker that catches up, belong to keys that are not touched soon. Such a row costs one
-look, at C speed, and an expired row costs no more. The surprise: no put and no read checks for a tail. While there is a
+look, at C speed, and an expired row costs no more. The surprise: no put and no read checks for a tail. With a
 tail, the store's rule of keys is `TailKeys`, and every key passes the rule anyway.
 """
 
@@ -50,7 +50,7 @@ _SAMPLE: Final = 64
 
 # What can be emptied in slices.
 Maps = dict[Any, Any] | list[Any] | set[Any]
-# Stands for the key of a row that was applied.
+# In place of the key of a row that was applied.
 _TAKEN: Final = type("Taken", (), {"__repr__": lambda self: "TAKEN", "__slots__": ()})()
 
 

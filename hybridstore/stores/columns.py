@@ -115,7 +115,7 @@ def all_flat(kinds: set[type], values: list[Any]) -> bool:
 
 
 def columns_of(rows: Iterable[Sequence[Any]], names: tuple[str, ...], where: str) -> list[list[Any]]:
-    """Turn rows into columns, as many as there are `names`.
+    """Turn rows into columns, one for each of `names`.
 
     Raises TypeError or ValueError, naming the row, for an item that is no row or has another length. O(rows).
     """

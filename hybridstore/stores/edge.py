@@ -4,7 +4,7 @@
                                                            ├─ small atoms: one C call, packed when a frame is full
                                                            └─ anything else: packed at once, as it is now
 
-The code from the log to the end of `apply` stands in a `try` or a `with` of the journal: after an interruption there,
+The code from the log to the end of `apply` is in a `try` or a `with` of the journal: after an interruption there,
 log and maps may differ, so the journal refuses every further change. The surprise: the fastest puts (key-value, window,
 session) have the five lines of `_log_row` in place, since the call costs 4 to 20 % of a put;
 `tests/stores/test_edge.py` holds those lines to the ones here.

@@ -44,7 +44,7 @@ class KeyBlocks(Edge):
     _dirty: set[Any] | None
     # Up to this time no cold block expires as a whole.
     _cold_until: int
-    # Where cold blocks come from; None while there are none.
+    # Where cold blocks come from; None while none exist.
     _source: weakref.ref[DirectorySource] | None
 
     # --- what the store above gives ---------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class KeyBlocks(Edge):
                 self._taken(len(rows))
 
     def _expire_cold(self, through: int) -> bool:
-        """Forget the cold blocks that have expired by `through` as a whole; False if there is none. O(blocks)."""
+        """Forget the cold blocks that have expired by `through` as a whole; False if none exists. O(blocks)."""
         if through < self._cold_until:
             return False
         bucket = self._bucket

@@ -183,7 +183,7 @@ class Kind(Generic[S]):
     copied          its live records by column, keys and values first, in the order in which a new store takes them
     refill          puts such columns into an empty store
     seconds         the time of a restart for one record, by op, on the machine that `state.policy` refers to
-    span            the parameter that says how long a record lives (ms), and the rule of `clock` that goes with it;
+    span            the parameter that says how long a record lives (ms), and its rule of `clock`;
                     None: records do not expire
     one_per_key     a key has one record, which is identified by the key alone
     may_have_left   whether a record (key, times) may have been removed by the stream time alone, without a mutation

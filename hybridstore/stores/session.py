@@ -93,7 +93,7 @@ class SessionStore(SessionReads):
                 return
             if value is None:
                 if end > self._stream_time and self._by_records:
-                    # no session ends after stream time, so there is none to delete
+                    # no session ends after stream time, so nothing can be deleted
                     self._move_time(end)
                 else:
                     self._remove(key, start, end)

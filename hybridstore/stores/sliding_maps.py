@@ -127,8 +127,8 @@ class SlidingMaps(KeyBlocks):
         each: bool,
         grouped: Grouped | None = None,
     ) -> list[Any] | None:
-        """Add values by column, in order, each as `apply_add` does. A late value is not added; its row number goes into
-        `late`.
+        """Add values by column, in order, each as `apply_add` does. A late value is not added; its row number is added
+        to `late`.
 
         If all rows go together, return what `apply_together` does. Else `results` gets the windows, with `whole` False
         the aggregates, and with `each` False the states of the keys. After an error, `results` has the results of all

@@ -1,6 +1,6 @@
 """Snapshots: an iterator reads a store as it was when the iterator was opened.
 
-    scan()        ─▶ token (the epoch goes up) ─▶ a bucket of an older epoch is copied before it is changed
+    scan()        ─▶ token (a new epoch)    ─▶ a bucket of an older epoch is copied before it is changed
     close()       ─▶ `OpenIterators.refuse_calls`: the next row of an iterator with more rows is the store's error
 
 The surprise: opening a snapshot copies nothing, and without writes during the reading nothing is ever copied.

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from .cold_tail import ColdTail
 
 Boundary = tuple[Any, ...]
-"""Of an eviction: what stands at or before it in the order (buffer time, key) leaves."""
+"""Of an eviction: records at or before it in the order (buffer time, key) leave the buffer."""
 
 _STRIDE: Final = 256
 

@@ -235,7 +235,7 @@ class TimeBuckets(Edge):
         """Forget everything, as before a restore."""
         super().clear_state()
         self._buckets: dict[int, Any] = {}
-        # Where cold blocks come from; None while there are none.
+        # Where cold blocks come from; None while none exist.
         self._source: weakref.ref[DirectorySource] | None = None
         self._sorted = None
         self._checkpointed: set[int] = set()

@@ -35,7 +35,7 @@ class ValueVersion(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """The outcome of a put or delete: whether it was stored, and the time of the next version (None: there is none)."""
+    """The outcome of a put or delete: whether it was stored, and the next version's time (None: no next version)."""
 
     stored: bool
     valid_to: int | None
