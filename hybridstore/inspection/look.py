@@ -67,7 +67,7 @@ class Look:
 
     @property
     def several(self) -> bool:
-        """True when there is more than one place, so that each row names its place."""
+        """True for more than one place, so that each row names its place."""
         return len(self.places) > 1
 
     def beside(self, location: str, at: str | None) -> Look:
@@ -75,7 +75,7 @@ class Look:
         return Look(location, at=at, shard=self._shard, iso=self.iso, progress=self._progress)
 
     def label(self, place: Place) -> dict[str, Any]:
-        """Return the cell with the place of a row, empty when there is only one place."""
+        """Return the cell with the place of a row, empty when only one place is read."""
         return {"shard": place.label} if self.several else {}
 
     def time(self, ms: int | None) -> Any:
@@ -87,7 +87,7 @@ class Look:
         return Progress(what, total, shown=self._progress)
 
     def only(self, verb: str) -> Place:
-        """Return the only place. Raises UsageError when there are several, or when the place is a single segment."""
+        """Return the only place. Raises UsageError for several places, or when the place is a single segment."""
         if self.several:
             raise UsageError(
                 f"{self.location}: found {len(self.places)} shards, expected one to {verb} (choose it with --shard)"
@@ -132,7 +132,7 @@ class Look:
     def finish(self, code: int = FINE, more: Iterable[str] = ()) -> int:
         """Report the faults of the views and of `more`.
 
-        Returns the exit code: `code`, or INCOMPLETE if there were faults.
+        Returns the exit code: `code`, or INCOMPLETE after faults.
         """
         for view in self._opened:
             if view.tail.records >= _MANY:

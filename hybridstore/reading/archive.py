@@ -78,7 +78,7 @@ def unpacked(path: Path) -> Path:
     """Return a directory with the content of an archive, which keeps its name. O(bytes) the first time.
 
     Raises ForeignFileError for a zip file that `pack` did not write, DamagedArchiveError when a file is not what the
-    manifest says, OSError when there is no room.
+    manifest says, OSError when the disk is full.
     """
     status = path.stat()
     key = (path.absolute(), status.st_size, status.st_mtime_ns)

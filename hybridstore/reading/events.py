@@ -15,7 +15,7 @@ from .texts import Labelled
 from .versions import reach
 from .view import open_view
 
-# Stands for a value that was written before the oldest retained version.
+# In place of a value that was written before the oldest retained version.
 UNKNOWN = Labelled("?", None)
 _ABSENT = DELETED
 
@@ -24,8 +24,8 @@ class Event(NamedTuple):
     """One change of a key: version, commit time (ms), op (put, delete, expire, evict), its times, value before and
     after.
 
-    `old` is DELETED if there was no value, and UNKNOWN if no retained version has it; `new` is DELETED if there is no
-    value afterwards.
+    `old` is DELETED without a value before, and UNKNOWN if no retained version has it; `new` is DELETED without
+    a value afterwards.
 
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1

@@ -86,7 +86,7 @@ class FollowedStore:
         return self.rows()
 
     def __len__(self) -> int:
-        """Return how many records there are; an estimate while a long changelog waits to be applied."""
+        """Return the number of records; an estimate while a long changelog waits to be applied."""
         return sum(version.stores[self.name].num_records for version in self._view._versions(self.name))
 
     def __repr__(self) -> str:
@@ -197,7 +197,7 @@ class Followed:
         return self.version != before
 
     def get(self, store: str, key: Any) -> list[Row]:
-        """Return the records of a key in the store's order; [] if there are none.
+        """Return the records of a key in the store's order; [] if none exist.
 
         With several shards only that of the key is read. Raises KeyError for an unknown store, and TypeError for a key
         of another type. O(a block for each bucket that holds the key); of a suppression buffer O(records).

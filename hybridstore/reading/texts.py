@@ -32,7 +32,7 @@ class Labelled:
 
 
 def parse_key(text: str) -> Any:
-    """Return the key that a text of the command line stands for. Raises ValueError, which names the text."""
+    """Return the key that a text of the command line means. Raises ValueError, which names the text."""
     kind, colon, rest = text.partition(":")
     if not colon or f"{kind}:" not in _PREFIXES:
         return text

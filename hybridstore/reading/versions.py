@@ -52,7 +52,7 @@ class Commit(NamedTuple):
 
 class Reach(NamedTuple):
     """The versions that can be opened: commits in order, checkpoint versions, the oldest version within reach, faults,
-    and the version that the oldest segment continues (None: there is no segment).
+    and the version that the oldest segment continues (None: no segment exists).
     """
 
     commits: list[Commit]
@@ -98,7 +98,7 @@ def _commit(version: LoggedVersion) -> Commit:
 
 
 def committed_by(place: Place, moment: int, within: Reach) -> int | None:
-    """Return the newest version that can be opened and was committed by a time (ms); None if there is none."""
+    """Return the newest version that can be opened and was committed by a time (ms); None if none exists."""
     before = [commit.version for commit in within.commits if commit.wall_ms <= moment]
     if before:
         return max(before)

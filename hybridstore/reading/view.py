@@ -50,7 +50,7 @@ from .line import SegmentLine, line_of
 from .places import Place
 from .store_view import StoreView
 
-# How much is replayed before memory is freed, if there is a scratch folder.
+# How much is replayed before memory is freed, with a scratch folder.
 ROUND_BYTES: Final = 4 << 20
 # The errors of forged files.
 _MADE_UP: Final = (
@@ -81,7 +81,7 @@ def signature(place: Place) -> list[tuple[str, int, int]]:
 
 
 def retry_while_changing(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -> T:
-    """Return `look()`, and try again while it fails or raises and files change meanwhile. The last failure stands."""
+    """Return `look()`, and try again while it fails or raises and files change meanwhile. The last failure is final."""
     sign = partial(signature, place)
     return retrying.retry_while_changing(place.where, look, failed=failed, sign=sign, late=place.path is None)
 
@@ -191,7 +191,7 @@ class _ViewLine:
         try:
             checked(reader, name, self._expected)
         except ForeignFileError as error:
-            # A shard of Spark goes on without it, like its owner; a plain state is refused, as by its owner.
+            # A shard of Spark continues without it, like its owner; a plain state is refused, as by its owner.
             raise (error if self._line.newest is None else CheckpointError(str(error))) from error
         if self._steps.get(name.version, reader.meta.digest) != reader.meta.digest:
             raise CheckpointError(f"{where}: belongs to another line of versions")
@@ -316,7 +316,7 @@ class View:
         return StoreView(live, checkpoint, record, directory, self.faults, self.tail.records)
 
     def read(self) -> None:
-        """Fill the stores. Raises UnsupportedVersionError, OSError, or RestoreError when there is no such version."""
+        """Fill the stores. Raises UnsupportedVersionError, OSError, or RestoreError for an unknown version."""
         if self.place.form == "checkpoint":
             climb(_AloneLine(self.place), self._group, began=self._began, skips=())
         elif self.place.form == "segment":

@@ -186,4 +186,4 @@ class BucketLog:
         """See `Log`. Every acknowledged object is durable."""
 
     def close(self, group: StoreGroup | None) -> None:
-        """See `Log`. There is nothing to close."""
+        """See `Log`. Nothing to close."""

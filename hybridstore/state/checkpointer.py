@@ -144,7 +144,7 @@ class Checkpointer:
 
     @property
     def version(self) -> int:
-        """The version of the checkpoint in use; 0 if there is none."""
+        """The version of the checkpoint in use; 0 if none exists."""
         return 0 if self.reader is None else self.reader.meta.version
 
     @property

@@ -86,7 +86,7 @@ class State(Usable, NamedStores):
         """Open the state at `location`, and create or restore it: a directory, or a place on an object store
         (`s3://bucket/path`, `gs://...`, `az://...`, `abfss://...`; needs `pip install 'hybridstore[cloud]'`).
 
-        On an object store a commit is one request, and returns when the store has acknowledged it. There is no lock:
+        On an object store a commit is one request, and returns when the store has acknowledged it. It takes no lock:
         the process that opened the state last owns it, and the next commit of an earlier owner raises
         StateLockedError. Opening for writing creates a version.
 
@@ -405,8 +405,8 @@ class State(Usable, NamedStores):
     def hydrate(self, budget_ms: float = 5.0) -> int:
         """Load cold blocks for about `budget_ms`, and return how many cold blocks remain.
 
-        A background thread decodes blocks, and every commit loads decoded blocks for 2 ms; call `hydrate` when there is
-        time and nothing to commit. Raises CorruptCheckpointError for a damaged block: reopening falls back to the
+        A background thread decodes blocks, and every commit loads decoded blocks for 2 ms; call `hydrate` in idle
+        time, with nothing to commit. Raises CorruptCheckpointError for a damaged block: reopening falls back to the
         checkpoint before. O(blocks loaded).
 
         >>> with hs.open("state") as state:
@@ -479,7 +479,7 @@ class State(Usable, NamedStores):
             raise self._checkpoints.failure
 
     def _checkpoint(self, log: Log, *, wait: bool) -> bool:
-        """Begin a checkpoint of the last commit; False if that checkpoint exists, or there is nothing to write."""
+        """Begin a checkpoint of the last commit; False if that checkpoint exists, or nothing has to be written."""
         group, checkpoints = self._group, self._checkpoints
         if group.version == checkpoints.version:
             return False

@@ -33,8 +33,8 @@ FORMAT_VERSION = 1
 
 
 class Generation(NamedTuple):
-    """The shards that count: the number of the description that says so (0: none does), the generation, how many there
-    are, the id of their state (b"": that of its only shard), and what a rescale made them of (None: none did)."""
+    """The shards that count: the number of the description that says so (0: none does), the generation, their
+    count, the id of their state (b"": that of its only shard), and what a rescale made them of (None: none did)."""
 
     number: int
     generation: int
@@ -54,7 +54,7 @@ class Generation(NamedTuple):
 
 
 def newest_generation(place: Storage) -> Generation | None:
-    """Return the newest description; None if there is none. Raises ForeignFileError or UnsupportedVersionError. One
+    """Return the newest description; None if none exists. Raises ForeignFileError or UnsupportedVersionError. One
     list, one get.
     """
     numbers = _numbers(place)
@@ -100,7 +100,7 @@ def _has_log(place: Storage) -> bool:
 
 
 def current_shards(place: Storage) -> Generation | None:
-    """Return the shards that count; None if there is no state. Raises ForeignFileError for shards without a
+    """Return the shards that count; None without a state. Raises ForeignFileError for shards without a
     description, and as `newest_generation`.
     """
     newest = newest_generation(place)

@@ -63,7 +63,7 @@ class StoreGroup:
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> Store:
         """Create a store, or refill its existing handle; or drop or alter the store of this number.
 
-        Raises ProgramMismatchError for an unknown kind, ChangelogError where there is nothing to drop or alter.
+        Raises ProgramMismatchError for an unknown kind, ChangelogError for a missing store to drop or alter.
         """
         if kind in (DROPPED, ALTERED):
             return self._redefine(number, kind, parameters)
@@ -140,7 +140,7 @@ class StoreGroup:
         self.journal.restart(digest)
 
     def open(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Store:
-        """Return the store of this name, defining it if there is none; `upgrades` converts its values to the present
+        """Return the store of this name, defining it if missing; `upgrades` converts its values to the present
         version.
 
         Raises ProgramMismatchError when it exists with another kind or other parameters, naming both.

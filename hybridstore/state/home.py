@@ -61,7 +61,7 @@ class Home(Protocol):
         """What is known of the state that belongs here (None: nothing). Raises ForeignFileError, OSError."""
 
     def claim(self) -> None:
-        """Become the only writer of the state, and create it if there is none; a reader checks that the state exists.
+        """Become the only writer of the state, and create it if none exists; a reader checks that the state exists.
 
         Raises ForeignFileError, StateLockedError, OSError.
         """

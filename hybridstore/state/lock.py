@@ -1,6 +1,6 @@
 """Lock: which directory may become a state directory, its only writer, and whether data of the last writer is missing.
 
-`LOCK` is locked with flock, which ends with its process, so there are no stale locks. Its content is a note in JSON,
+`LOCK` is locked with flock, which ends with its process, so a lock is never stale. Its content is a note in JSON,
 with the crc32 on the second line: the holder and the newest segment, or, after a clean close, the last version and
 digest. So a changelog that lacks its newest segment, or ends before the close, is recognised as incomplete. A damaged
 note counts as none. Readers never take the lock.
@@ -165,7 +165,7 @@ def is_state(path: Path, names: Set[str]) -> bool:
 
 
 def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
-    """Make a state directory at `path`, unless there is one, and lock it; with `read_only` do neither and return None.
+    """Make a state directory at `path`, unless it exists, and lock it; with `read_only` do neither and return None.
 
     Raises ForeignFileError when the path has other content, StateLockedError when another process has the
     lock.

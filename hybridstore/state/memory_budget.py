@@ -1,7 +1,7 @@
 """Memory: one budget for all stores that are open in a process.
 
 The smallest `memory_limit` given to any open store governs. The bytes in memory are estimated from samples
-(`stores.sizes`). Where there is a limit, a touch of a cold key takes the key's records alone out of their block
+(`stores.sizes`). Under a limit, a touch of a cold key takes the key's records alone out of their block
 (`stores.cold_blocks`), and what a state has in memory beyond the limit is freed as `memory` says.
 
 The surprise: states of several threads share the budget, and a thread must not look into the stores of another thread,

@@ -13,7 +13,7 @@ class Metrics:
     """A picture of a store's numbers: sizes in bytes, times in ms, counters since the store was opened.
 
     Of the last checkpoint that was written since: how many packs it names, how much of their bytes it refers to, and
-    how many bytes were written for each byte of blocks that changed. None before there is one.
+    how many bytes were written for each byte of blocks that changed. None before the first.
 
     >>> numbers = hs.open("state").metrics()
     >>> numbers.version, numbers.cold_blocks, numbers.checkpoint_version

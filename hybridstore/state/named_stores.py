@@ -34,7 +34,7 @@ class NamedStores(ABC):
 
     @abstractmethod
     def _open_store(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Any:
-        """Return the store of this name, creating it if there is none; `upgrades` converts its values to the present
+        """Return the store of this name, creating it if missing; `upgrades` converts its values to the present
         version.
 
         Raises ProgramMismatchError when it exists with another kind or other parameters, naming both.
@@ -49,7 +49,7 @@ class NamedStores(ABC):
     def key_value(
         self, name: str, *, ttl: Duration | None = None, version: int = 0, upgrade: UpgradeArgument = None
     ) -> KeyValueStore:
-        """Return the key-value store of this name, creating it if there is none.
+        """Return the key-value store of this name, creating it if missing.
 
         `ttl`: event-time life of a row; a put then needs `ts` and the row lives while ts > stream_time - ttl.
         `version`, `upgrade`: after a change of the values' shape, the number of the change (1, 2, ...), and a function
@@ -77,7 +77,7 @@ class NamedStores(ABC):
         version: int = 0,
         upgrade: UpgradeArgument = None,
     ) -> WindowStore:
-        """Return the window store of this name (KIP-428), creating it if there is none.
+        """Return the window store of this name (KIP-428), creating it if missing.
 
         `retention`: a row is readable while ts > stream_time - retention. `grace` (default: retention): a write is
         accepted while ts > stream_time - grace. `window_size`: the length of a window, at most the retention.
@@ -107,7 +107,7 @@ class NamedStores(ABC):
     def session(
         self, name: str, *, retention: Duration, version: int = 0, upgrade: UpgradeArgument = None
     ) -> SessionStore:
-        """Return the session store of this name (KIP-445), creating it if there is none.
+        """Return the session store of this name (KIP-445), creating it if missing.
 
         `retention`: a session is readable while its end > stream_time - retention. `version`, `upgrade`: see
         `key_value`. Raises ValueError, and ProgramMismatchError and UpgradeError as `key_value`.
@@ -121,7 +121,7 @@ class NamedStores(ABC):
         return cast("SessionStore", self._upgraded(name, SESSION.name, parameters, version, upgrade))
 
     def versioned(self, name: str, *, history: Duration) -> VersionedStore:
-        """Return the versioned key-value store of this name (KIP-889), creating it if there is none.
+        """Return the versioned key-value store of this name (KIP-889), creating it if missing.
 
         `history`: a version is readable `as_of` every time down to T - history, where T is the newest time of any put;
         the newest version of a key never expires. The state shows the parts of the store as two stores: the newest
@@ -152,7 +152,7 @@ class NamedStores(ABC):
         size_of: Callable[[Any, Any], int] | None = None,
         until_window_closes: Suppression | Duration | None = None,
     ) -> SuppressionBuffer:
-        """Return the suppression buffer of this name (KIP-328), creating it if there is none.
+        """Return the suppression buffer of this name (KIP-328), creating it if missing.
 
         max_records, max_bytes  bounds; the oldest records are emitted first
         time_limit              a record is emitted when its buffer time <= stream_time - time_limit
@@ -203,7 +203,7 @@ class NamedStores(ABC):
         aggregator: Aggregator,
         strategy: str | None = None,
     ) -> SlidingStore:
-        """Return the store of sliding windows of this name (KIP-450), creating it if there is none.
+        """Return the store of sliding windows of this name (KIP-450), creating it if missing.
 
         `size`: a window holds the values with stream_time - size <= ts <= stream_time (0: those at stream time).
         `aggregator`: makes their aggregate; its description is part of the state. `strategy`: see

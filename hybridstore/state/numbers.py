@@ -2,7 +2,7 @@
 
     Engine.metrics(), hsp.metrics(location), inspect metrics ─▶ rows, one a shard ─▶ openmetrics(rows) ─▶ Prometheus
 
-Every row has every column; None stands for a number that the engine does not know. `TOTALS` are counted since the query
+Every row has every column; None is a number that the engine does not know. `TOTALS` are counted since the query
 began (on Spark, over all its runs; in plain Python since the engine was opened); `NUMBERS` says what each column is
 called outside.
 """
@@ -147,7 +147,7 @@ def added(totals: Mapping[str, int], batch: Mapping[str, Any]) -> dict[str, int]
 def openmetrics(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows of metrics as OpenMetrics text, times in seconds. O(rows x columns).
 
-    Labels are `operator` (where there is one) and `shard`, of records also `store`. None is left out.
+    Labels are `operator` (if known) and `shard`, of records also `store`. None is left out.
     """
     rows = list(rows)
     lines: list[str] = []

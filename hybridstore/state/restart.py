@@ -19,7 +19,7 @@ from .policy import SPEED, Logged
 def plan(path: str | PathLike[str]) -> RestorePlan:
     """Return the plan of a restore of the state directory `path`, with the estimate of its time; nothing is changed.
 
-    For a restore that would be refused, `problem` says why. Raises ForeignFileError when there is no such directory.
+    For a restore that would be refused, `problem` says why. Raises ForeignFileError when the directory does not exist.
     O(tail).
     """
     where = Path(path)

@@ -65,7 +65,7 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def group_key(key: Any) -> str | None:
-    """Return the text under which a key is stored where null is a key; None if there is none."""
+    """Return the text under which a key is stored where null is a key; None if none exists."""
     try:
         return stored_key(key[0] if type(key) is tuple and len(key) == 1 else key)
     except (TypeError, ValueError):

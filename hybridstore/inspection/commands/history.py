@@ -51,7 +51,7 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def event_row(event: Event, iso: bool) -> dict[str, Any]:
-    """Return an event as a row of output. `old` or `new` is left out if there is no such value."""
+    """Return an event as a row of output. `old` or `new` is left out if the value does not exist."""
     row: dict[str, Any] = {"version": event.version, "committed": time_cell(event.wall_ms, iso), "op": event.op}
     if len(event.times) == 1:
         row["ts"] = time_cell(event.times[0], iso)

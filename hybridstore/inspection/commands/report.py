@@ -75,7 +75,7 @@ def over_event_time(store: StoreView) -> list[tuple[str, float, str]]:
 
 
 def over_versions(commits: list[Commit]) -> list[tuple[str, float, str]]:
-    """Return the bytes of mutations per version. With many versions, one bar stands for several versions."""
+    """Return the bytes of mutations per version. With many versions, one bar shows several versions."""
     step = -(-len(commits) // _BARS) or 1
     series = []
     for at in range(0, len(commits), step):
@@ -214,7 +214,7 @@ def _query_sections(rows: list[dict[str, Any]]) -> Iterator[Html]:
 
 
 def build_report(views: Iterator[View], title: str, sample: int, rows: list[dict[str, Any]]) -> str:
-    """Return the page. `rows` are the numbers of all shards if there are several. One view is in memory at a time."""
+    """Return the page. `rows` are the numbers of the shards, if several. One view is in memory at a time."""
     parts: list[Html] = []
     if rows:
         parts.append(tag("article", *_query_sections(rows)))

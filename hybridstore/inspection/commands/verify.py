@@ -149,8 +149,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Check every checksum, every digest and the order of records. Each fault is listed with its file. Exit code 1 when
-    there are faults.
+    """Check every checksum, every digest and the order of records. Each fault is listed with its file. Exit code 1 if
+    any is found.
     """
     totals = Checked()
     faults = void = 0
@@ -189,7 +189,7 @@ def _relative(file: str, location: str) -> str:
 
 
 def _steady(place: Place, progress: Progress, quick: bool, full: bool) -> tuple[PlaceVerifier, Checked]:
-    """Verify a place. If there are faults and a writer changed files meanwhile, verify again."""
+    """Verify a place, and again if it has faults and a writer changed files meanwhile."""
     for _ in range(3):
         before = signature(place)
         verifier = PlaceVerifier(place, progress, quick=quick, full=full)

@@ -1,8 +1,8 @@
-"""Output: rows to standard output as a table, JSON, JSON lines, CSV or raw text; everything else goes to standard
-error.
+"""Output: rows to standard output as a table, JSON, JSON lines, CSV or raw text; everything else is written to
+standard error.
 
 A table takes its column widths from the first rows and then writes row by row, so memory stays constant and `| head`
-ends the command at once. A table fits the terminal (80 columns if there is no terminal): the widest column is made
+ends the command at once. A table fits the terminal (80 columns without a terminal): the widest column is made
 narrower, and a text that is too long ends in an ellipsis.
 """
 
@@ -160,7 +160,7 @@ class Out:
         self._tables = 0
 
     def rows(self, rows: Iterable[Row], columns: Sequence[str], title: str | None = None) -> int:
-        """Write rows and return how many there were.
+        """Write rows and return their number.
 
         `columns` names the table's columns. JSON has every field of a row.
         """
