@@ -57,7 +57,7 @@ class Topology(Steps):
         `operator` if it has several. A `hybridstore.Difference` says what differs (`what`), if it is "taken", needs
         "consent" or is "refused" (`verdict`), the effect on the state or what to do (`note`), and the words of consent
         (`consent`). `allow` may declare renamings. Nothing is written; beside a writer the newest commit is compared.
-        Raises ForeignFileError if there is no state, and the errors of reading it. O(description), and O(records) of a
+        Raises ForeignFileError without a state, and the errors of reading it. O(description), and O(records) of a
         store with a shorter retention.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))

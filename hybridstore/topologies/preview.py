@@ -61,7 +61,7 @@ def _holds(place: Storage, folder: str) -> bool:
 
 
 def _states(place: Storage) -> list[Any]:
-    """Return the place of each shard's state. Raises ForeignFileError if there is no state."""
+    """Return the place of each shard's state. Raises ForeignFileError without a state."""
     root: Path | str = place.root if isinstance(place, LocalStorage) else place.url
     there = current_shards(place)
     if there is None:

@@ -360,7 +360,7 @@ def without_nulls(plan: Plan, batch: Any) -> tuple[Any, LeftOut]:
     """Return an Arrow batch or table without the rows that have no time or no key (unless null is a key), and the
     number of these rows.
 
-    O(1) if there are no such rows and no float keys. If the topology needs whole rows (`Topology.columns` is empty), no
+    O(1) without such rows and float keys. If the topology needs whole rows (`Topology.columns` is empty), no
     row is left out here; `from_rows` leaves them out later.
     """
     names = (*plan.key, plan.timestamp)

@@ -34,7 +34,7 @@ def compare(
     allow: Collection[str] = (),
     upgrades: Mapping[str, Collection[int]] | None = None,
 ) -> list[Difference]:
-    """Return the differences of the requested topology from the topology that made the state, [] if there are none.
+    """Return the differences of the requested topology from the topology that made the state, possibly [].
 
     Both are results of `Plan.describe`. `allow` is the user's consent; "rename OLD to NEW" in it declares a renaming.
     `upgrades` has the stores of `process` with upgrade functions, and their versions. O(description).

@@ -546,7 +546,7 @@ class Engine:
         """Serve `metrics` as OpenMetrics text at `http://host:port/metrics` until the engine is closed.
 
         Returns host and port; port 0 takes a free port. Without another `host` only this machine can read the numbers;
-        there is no password. Raises OSError for a port that is taken.
+        no password protects them. Raises OSError for a port that is taken.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> with minutes.aggregate(n=hs.Count()).open("state") as engine:

@@ -79,14 +79,14 @@ class ResultTable(NamedTuple):
     late: Late | None = None
 
     def __bool__(self) -> bool:
-        """True if there are results."""
+        """True if any result exists."""
         if self.late is not None and self.late.rows:
             return True
         return bool(self.columns) and (self.names is None or len(self.columns[0]) > 0)
 
     @property
     def size(self) -> int:
-        """How many results there are, late rows among them."""
+        """The number of results, late rows included."""
         results = len(self.columns) if self.names is None else len(self.columns[0]) if self.columns else 0
         return results + (0 if self.late is None else len(self.late.rows))
 

@@ -58,7 +58,7 @@ class Source:
     def _skip(self, count: int) -> None:
         """Skip the first `count` rows.
 
-        Raises RestoreError when there are fewer, or the last one is not the one committed.
+        Raises RestoreError for fewer rows, or when the last one is not the one committed.
         """
         remaining, last = count, None
         while remaining:
@@ -135,7 +135,7 @@ class Source:
         brief = self.brief(row)
         if self.last_row is not None and brief is not None and brief != self.last_row:
             raise RestoreError(
-                f"{self._where}: position: {name} of the source is {brief}, committed there was {self.last_row}: "
+                f"{self._where}: position: {name} of the source is {brief}, the committed row is {self.last_row}: "
                 f"another source? ({_ADVICE})"
             )
 

@@ -68,7 +68,7 @@ def test_a_source_that_ends_before_the_committed_position_is_an_error(form: str,
 def test_a_longer_source_with_another_row_at_the_committed_position_is_an_error(form: str, tmp_path: Path) -> None:
     longer = [{"k": "b", "t": 200_000 + i} for i in range(20)]
     list(COUNTS.run(MONDAY, tmp_path))
-    with pytest.raises(hs.errors.RestoreError, match="row 10 of the source is b, 200009, committed there was a, 9000"):
+    with pytest.raises(hs.errors.RestoreError, match="row 10 of the source is b, 200009, the committed row is a, 9000"):
         list(COUNTS.run(FORMS[form](longer), tmp_path))
 
 
@@ -98,7 +98,7 @@ def test_a_source_by_position_that_ends_before_the_committed_one_is_an_error(tmp
     ):
         list(COUNTS.run(rows[:9], tmp_path, position="id"))
     with pytest.raises(
-        hs.errors.RestoreError, match="the row at 109 of the source is a, 5, committed there was a, 9000"
+        hs.errors.RestoreError, match="the row at 109 of the source is a, 5, the committed row is a, 9000"
     ):
         list(COUNTS.run([{"k": "a", "t": 5, "id": 109}], tmp_path, position="id"))
     for source in (rows, rows[5:], rows[9:], []):

@@ -244,7 +244,7 @@ def test_another_source_of_batches_is_refused(tmp_path: Path) -> None:
     with pytest.raises(hs.errors.RestoreError, match="the source ended at 1, before 2, which is committed"):
         list(topology.run(table.slice(0, 1), tmp_path, position="id"))
     other = table.set_column(0, "user", pa.array(["a", "x"]))
-    with pytest.raises(hs.errors.RestoreError, match="the row at 2 of the source is x, 4, committed there was b, 4"):
+    with pytest.raises(hs.errors.RestoreError, match="the row at 2 of the source is x, 4, the committed row is b, 4"):
         list(topology.run(other, tmp_path, position="id"))
     later = pa.table({"user": ["a"], "time": [4], "n": [1], "id": [7]})
     assert [row["n"] for row in topology.run([table.slice(0, 0), later], tmp_path, position="id")] == [2]

@@ -30,7 +30,7 @@ EXACT: Final = 2**53
 
 
 class ColumnBatch(NamedTuple):
-    """A batch by column: times (ms), keys, and per value column its numbers and 1 where there is one, 0 where not."""
+    """A batch by column: times (ms), keys, and per value column its numbers and 1 for each number, 0 for null."""
 
     times: Ints
     keys: Keys
@@ -38,7 +38,7 @@ class ColumnBatch(NamedTuple):
 
 
 def fits(plan: Plan, batch: pa.Table) -> ColumnBatch | Why:
-    """Return the columns of a batch whose plan has a way by column (`never` is None), or why it goes row by row.
+    """Return the columns of a batch whose plan has a way by column (`never` is None), or why rows are taken one by one.
 
     O(rows).
     """

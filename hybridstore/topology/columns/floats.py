@@ -18,7 +18,7 @@ def extremes_of(kind: str, group: Ints, values: Floats, valid: Ints, length: int
 
     Of equal ones, -0.0 and 0.0, the last.
 
-    O(values), and O(values log values) if there is a -0.0.
+    O(values), and O(values log values) with a -0.0.
     """
     present = (valid > 0) & (values == values)
     group, values = group[present], values[present]

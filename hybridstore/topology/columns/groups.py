@@ -52,8 +52,8 @@ def is_float(values: Any) -> bool:
 def grouped(items: Items, keys: int, sums: int, extremes: list[tuple[str, int]]) -> Items:
     """Return one item per start and key, by start and then key.
 
-    keys      how many distinct keys there are
-    sums      how many value columns there are; minima and maxima behind them are of an earlier grouping
+    keys      the number of distinct keys
+    sums      the number of value columns; minima and maxima behind them are of an earlier grouping
     extremes  "min" or "max" and its value column, of each
 
     O(items + groups), and O(items log items) where groups are sparse.

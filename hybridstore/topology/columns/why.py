@@ -1,6 +1,6 @@
-"""Why: the reasons for which an Arrow batch goes row by row instead of by column, as values for metrics.
+"""Why: the reasons to process an Arrow batch row by row instead of by column, as values for metrics.
 
-Whichever way a batch goes, results and changelog are the same; by column a row costs a fraction.
+Both ways give the same results and changelog; by column a row costs a fraction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TAKEN: Final = ADDED | {"min", "max"}
 
 
 class Why(StrEnum):
-    """Why a batch goes row by row; the value is the sentence that metrics show."""
+    """Why a batch is processed row by row; the value is the sentence that metrics show."""
 
     # of the topology
     NO_NUMPY = "numpy or pyarrow is not installed"

@@ -20,7 +20,7 @@ from ...state.group import StoreGroup
 FORMER: Final = "times of merged shards"
 """The setting with the former times: [shards, shard, T (ms)] of each merged shard; empty behind the first commit."""
 KEYLESS: Final = b""
-"""Stands for the key of rows without a key: its hash is 0, and these rows are in shard 0 of any number of shards."""
+"""The key of rows without a key: its hash is 0, and these rows are in shard 0 of any number of shards."""
 
 Times = list[list[int]]
 

@@ -16,7 +16,7 @@ _NUMBERS: Final = frozenset({"count", "sum"})
 
 
 def bare(kinds: Sequence[str], timed: bool) -> bool:
-    """Whether the aggregate of these kinds of aggregators stands alone as a stored value."""
+    """Whether the stored value is the bare aggregate of these kinds of aggregators."""
     return not timed and len(kinds) == 1 and kinds[0] in _NUMBERS
 
 
