@@ -191,7 +191,7 @@ def applied_to(results: Any) -> Applied:
 
 
 def load_state(known: Applied, move: Move, where: str, standing: Standing, progress: OnStep) -> int:
-    """Put the rows of a state into the shards, and return how many there were. Raises ImportRefusedError."""
+    """Put the rows of a state into the shards, and return their number. Raises ImportRefusedError."""
     from pyspark.errors import PySparkException
 
     operator, session = known.operator, move.rows.sparkSession

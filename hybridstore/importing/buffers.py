@@ -37,7 +37,7 @@ SKETCH: Final = "sketch"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The buffers of one aggregate: its place among the aggregates, the first of its buffers, and how many there are.
+    """The buffers of one aggregate: its place among the aggregates, the first of its buffers, and their number.
 
     scale    of the decimals that Spark keeps without their point, as it does for short ones; else None
     element  the type of an element of a binary array

@@ -63,7 +63,7 @@ def backfill(
     sources: int | None = None,
     progress: OnStep | None = None,
 ) -> ImportReport:
-    """Let a batch DataFrame be the first batch of a query, so that its stream goes on behind it.
+    """Let a batch DataFrame be the first batch of a query, so that its stream continues behind it.
 
     history   rows with the columns of the stream's
     results   what `topology.apply`, `hsp.transform_with_state`, ... has returned for the stream, with a new

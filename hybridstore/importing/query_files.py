@@ -1,10 +1,10 @@
-"""Query files: where an old query of Spark's stands, and the files by which a new query goes on from there.
+"""Query files: how far an old query of Spark's has run, and the files by which a new query continues from there.
 
     old   commits/N     ─▶ the watermark of the next batch         new   offsets/0, commits/0
           offsets/N     ─▶ watermark, time, a line for each source        metadata, sources/ (copied)
           sources/      ─▶ what sources have noted themselves
 
-A new query begins behind its newest batch in `commits/`, so batch 0 stands for all that the old query has done. A batch
+A new query begins behind its newest batch in `commits/`, so batch 0 represents all that the old query has done. A batch
 of the old query that is in `offsets/` only is void: the new query reads its rows again.
 """
 
@@ -32,7 +32,7 @@ _POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a query stands behind a batch: its times, the watermark of the next batch (ms), and a line for each source.
+    """How far a query has run: its times, the watermark of the next batch (ms), and a line for each source.
 
     `settings` are those that the query has pinned.
     """
@@ -55,7 +55,7 @@ class Standing:
 
 
 def standing_of(checkpoint: Storage) -> Standing:
-    """Return where a stopped query stands. Raises ImportRefusedError and SparkSetupError."""
+    """Return how far a stopped query has run. Raises ImportRefusedError and SparkSetupError."""
     batch = committed(checkpoint)
     if batch < 0:
         raise ImportRefusedError(

@@ -39,7 +39,7 @@ OnStep = Callable[[str, int, int], None]
 
 
 class Old(NamedTuple):
-    """The shards that count: the number of the description that says so, their generation, how many there are, and the
+    """The shards that count: the number of the description that says so, their generation, their count, and the
     version with which the new ones begin.
     """
 

@@ -44,7 +44,7 @@ _TOPOLOGY: Final = "topology"
 
 
 def current_generation(place: Storage) -> Generation:
-    """Return the shards that count. Raises RescaleError if there is no state."""
+    """Return the shards that count. Raises RescaleError without a state."""
     there = current_shards(place)
     if there is None:
         raise RescaleError(

@@ -1,7 +1,7 @@
 """Routes: the operator's key to which a key of a store belongs, because that key decides the shard.
 
 The routes of stores of windows and of stateful processors are known. A store of custom logic (`process`, a program) may
-have any keys. If each of its keys lies in the shard of an equal operator's key, and there are so many keys that this
+have any keys. If each of its keys lies in the shard of an equal operator's key, and the keys are so many that this
 cannot be an accident, the store has the operator's keys; else the user must give the route.
 """
 

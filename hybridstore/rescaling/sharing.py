@@ -2,7 +2,7 @@
 
     parents (checkpoints) ── block by block, by the hash of the operator's key ──▶ children (checkpoints)
 
-`crc32 mod N` and `crc32 mod M` agree modulo gcd(N, M), so there are gcd(N, M) families of shards, and each family is
+`crc32 mod N` and `crc32 mod M` agree modulo gcd(N, M), so the shards form gcd(N, M) families, and each family is
 distributed separately. A child with one parent has the times of this parent, so its later results are the results that
 the parent would have had. A child of several parents has the latest time of each store; where rows of a join wait, it
 has the earliest until its first commit, and a setting with the time of each parent (`topology.joins.former`).

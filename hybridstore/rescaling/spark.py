@@ -191,7 +191,7 @@ class OperatorShards(Shards):
 def shards_of(location: Location, operator: str, *, stopped: bool = False) -> OperatorShards:
     """Return the shards of an operator that count. `stopped`: the caller confirms that the query does not run.
 
-    Raises RescaleError if there is no such operator, if its last batch is not committed, or if the query may run.
+    Raises RescaleError for an unknown operator, if its last batch is not committed, or if the query may run.
     """
     storage = location.operator(operator)
     chain, claim = read_chain(storage), newest_claim(storage)

@@ -66,7 +66,7 @@ def parallelism(session: SparkSession) -> int | None:
 
 
 def watermark_column(df: DataFrame) -> str | None:
-    """Return the column of a DataFrame by which Spark decides that rows are late; None if there is none."""
+    """Return the column of a DataFrame by which Spark decides that rows are late; None if none exists."""
     return next((field.name for field in df.schema if DELAY in (field.metadata or {})), None)
 
 
@@ -127,8 +127,8 @@ def foreach_batch(function: Callable[[DataFrame, int], Any]) -> Callable[[DataFr
 
 
 class ForeachBatch:
-    """See `foreach_batch`. Spark starts one process for each run of a query, so an object of this class stands for one
-    run.
+    """See `foreach_batch`. Spark starts one process for each run of a query, so an object of this class represents
+    one run.
     """
 
     def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:

@@ -11,7 +11,7 @@ from recovery.errors import RestoreError
 class MissingVersionError(RestoreError):
     """The version asked for was never written, or a file that holds it is gone. Never answered with an empty store.
 
-    Bring the files back, or turn the query back to the batch that the message names.
+    Bring the files back, or rewind the query to the batch that the message names.
 
     >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
     >>> StateStoreProvider(StateStoreId("checkpoint", "visits", 0)).get_read_store(3)

@@ -53,7 +53,7 @@ class DriverProcess(NamedTuple):
 
 
 def newest_driver(storage: Storage) -> DriverProcess | None:
-    """Return the driver of the newest launch; None if there is no launch, or its object names no driver. O(launches),
+    """Return the driver of the newest launch; None without a launch, or if its object names no driver. O(launches),
     one get.
     """
     taken = [launch for name in storage.list(f"{LAUNCHES}/") if (launch := parse_launch_name(name)) is not None]

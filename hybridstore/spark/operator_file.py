@@ -39,13 +39,13 @@ def operator_storage(location: str | Path | Location, operator: str) -> Storage:
 
 
 def newest_operator(storage: Storage) -> int:
-    """Return the number of the newest description of an operator, 0 if there is none. O(descriptions)."""
+    """Return the number of the newest description of an operator, 0 if none exists. O(descriptions)."""
     numbers = [number for name in storage.list(f"{OPERATOR}/") if (number := parse_operator_name(name)) is not None]
     return max(numbers, default=0)
 
 
 def read_chain(storage: Storage) -> list[dict[str, Any]]:
-    """Return the descriptions of an operator, the oldest first; [] if there is none. One list, and a get each.
+    """Return the descriptions of an operator, the oldest first; [] if none exists. One list, and a get each.
 
     Raises ForeignFileError or UnsupportedVersionError.
     """
@@ -55,7 +55,7 @@ def read_chain(storage: Storage) -> list[dict[str, Any]]:
 
 
 def read_operator(storage: Storage) -> dict[str, Any] | None:
-    """Read the newest description of an operator; None if there is none. Raises as `read_chain`."""
+    """Read the newest description of an operator; None if none exists. Raises as `read_chain`."""
     number = newest_operator(storage)
     return _read(storage, number) if number else None
 

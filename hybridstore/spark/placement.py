@@ -203,7 +203,7 @@ def _kill(connection: socket.socket) -> None:
 
 
 def _connect(place: SocketFolder, name: str, *, wait: bool) -> socket.socket | None:
-    """Connect to a holder; None if there is none. With `wait` a holder is started, and waited for."""
+    """Connect to a holder; None if none exists. With `wait` a holder is started, and waited for."""
     until = time.monotonic() + START_SECONDS
     while True:
         try:
@@ -247,7 +247,7 @@ def _starting(place: SocketFolder, name: str) -> bool:
 
 
 def _start(place: SocketFolder, name: str) -> bool:
-    """Start a holder unless there is one, or the last ones failed recently; True when this call has started it."""
+    """Start a holder unless one runs, or the last ones failed recently; True when this call has started it."""
     _note_ended(place)
     if _paused(place, name):
         return False

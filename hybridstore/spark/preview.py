@@ -20,7 +20,7 @@ def operator_program(
 ) -> tuple[dict[str, Any], Iterator[Mapping[str, Any]]]:
     """Return the description of an operator's program as of the last batch, and the stores of each shard by name.
 
-    Raises ForeignFileError if the operator must be named or does not exist; MissingVersionError if there is no state.
+    Raises ForeignFileError if the operator must be named or does not exist; MissingVersionError without a state.
     O(names below the location), and a restore for each requested shard.
     """
     located = locate(location, storage_options=storage_options)

@@ -94,7 +94,7 @@ class Variable:
 
     @staticmethod
     def _mapped(stored: Any, changed: Callable[[Any], Any], parameters: dict[str, Any]) -> Any:
-        """Return a stored value with each value in it converted; with a ttl each value stands behind its time of
+        """Return a stored value with each value in it converted; with a ttl each value follows its time of
         expiry.
         """
         return changed(stored) if parameters["ttl_ms"] is None else (stored[0], changed(stored[1]))
@@ -156,7 +156,7 @@ class ValueVariable(Variable):
     kind = "value"
 
     def exists(self) -> bool:
-        """Whether there is a value."""
+        """Whether a value exists."""
         return self._stored() is not None
 
     def get(self) -> tuple[Any, ...] | None:
@@ -219,7 +219,7 @@ class ListVariable(Variable):
         return self._live(chain(*stored, self._added.get(self.key, ())))
 
     def exists(self) -> bool:
-        """Whether there is an element."""
+        """Whether an element exists."""
         return next(iter(self._elements()), None) is not None
 
     def get(self) -> Iterator[tuple[Any, ...]]:
@@ -348,7 +348,7 @@ class MapVariable(Variable):
         return [row for row in rows.values() if self._visible(row)]
 
     def exists(self) -> bool:
-        """Whether there is an entry. O(entries of the key)."""
+        """Whether an entry exists. O(entries of the key)."""
         return bool(self._live())
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -357,7 +357,7 @@ class MapVariable(Variable):
         return self._values.row(row[-1]) if self._visible(row) else None
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
-        """Whether there is an entry. O(1)."""
+        """Whether an entry exists. O(1)."""
         return self._visible(self._entry(self._packed(key)[0]))
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:

@@ -61,7 +61,7 @@ def time_in_run(location: Location, run_id: str, batch: int) -> BatchTime:
 
 @lru_cache(64)
 def query_in_run(location: Location, run_id: str) -> str:
-    """Return the id of the query from Spark's file in the location, "" if there is none; read once for each process and
+    """Return the id of the query from Spark's file in the location, "" if none exists; read once for each process and
     run.
     """
     try:
@@ -112,12 +112,12 @@ def check_named(checkpoint: Storage) -> None:
 
 
 def committed(checkpoint: Storage) -> int:
-    """Return the newest batch in commits/, -1 when there is none. One list; Spark keeps some hundred names."""
+    """Return the newest batch in commits/, -1 when none exists. One list; Spark keeps some hundred names."""
     return _newest(checkpoint, "commits/")
 
 
 def planned(checkpoint: Storage) -> int:
-    """Return the newest batch in offsets/, which has begun; -1 when there is none. One list."""
+    """Return the newest batch in offsets/, which has begun; -1 when none exists. One list."""
     return _newest(checkpoint, "offsets/")
 
 

@@ -39,7 +39,7 @@ class ChangeRow(NamedTuple):
 
 class ShardState(NamedTuple):
     """A shard according to its objects: the version reached, the object of its last change, the newest note or object
-    (None if there is none), and the runs that decide which objects count.
+    (None if none exists), and the runs that decide which objects count.
     """
 
     operator: str
@@ -68,7 +68,7 @@ class ShardState(NamedTuple):
 
 
 def operators(location: str | Path | Location) -> list[str]:
-    """Return the names of the operators with state at a location, sorted. Raises MissingVersionError if there is none.
+    """Return the names of the operators with state at a location, sorted. Raises MissingVersionError if none exists.
     O(objects below it).
     """
     storage = _location(location).states().below(SPARK_FOLDER)

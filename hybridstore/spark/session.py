@@ -24,7 +24,7 @@ SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 # The interpreter of Python workers: chosen when Spark starts, and chosen by a session's queries.
 WORKERS: Final = "spark.pyspark.python"
 EXECUTABLE: Final = "spark.sql.execution.pyspark.python"
-# True: a client on this machine goes on with the server that an earlier process has started.
+# True: a client on this machine continues with the server that an earlier process has started.
 _REUSE: Final = "spark.local.connect.reuse"
 RUN_ID: Final = "spark.jobGroup.id"
 QUERY_ID: Final = "sql.streaming.queryId"

@@ -14,7 +14,7 @@ from .reading import operators, shards
 def metrics(location: str | Path | Location, operator: str | None = None) -> list[dict[str, Any]]:
     """Return one dict per operator and shard with the numbers of its last batch; readable while the query runs.
 
-    Every dict has every column (`state.numbers.COLUMNS`); None stands for an unknown number.
+    Every dict has every column (`state.numbers.COLUMNS`); None is an unknown number.
 
     operator, shard            which shard
     version                    the version that it has reached (last batch + 1)
@@ -47,8 +47,8 @@ def metrics(location: str | Path | Location, operator: str | None = None) -> lis
     total_rows, total_rows_out, total_late, total_null_key, total_null_timestamp, total_segment_bytes,
     total_logged_records       of all batches since the query began, over all its runs
 
-    `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError if
-    there is no state.
+    `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError
+    without a state.
 
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
     >>> results = minutes.aggregate(n=hs.Count()).apply(events, "counts", location=location, shards=1)

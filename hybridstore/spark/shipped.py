@@ -65,7 +65,7 @@ class Operator:
         return shard % (self.tasks or self.shards)
 
     def shards_of(self, task: int) -> range:
-        """Return the shards that a Spark task works on; none if there is no task of that number."""
+        """Return the shards that a Spark task works on; none for an unknown task."""
         tasks = self.tasks or self.shards
         return range(task, self.shards if task < tasks else 0, tasks)
 

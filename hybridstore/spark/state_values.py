@@ -393,7 +393,7 @@ def _between(old: Sequence[Column], new: Sequence[Column]) -> Convert | None:
 
 
 def _widened(old: ColumnKind, new: ColumnKind) -> Convert | None:
-    """Return the function between two kinds of one column; None if there is none."""
+    """Return the function between two kinds of one column; None if none exists."""
     if old.name == new.name:
         return lambda value: value
     if new.name in _WIDER.get(old.name, ()):

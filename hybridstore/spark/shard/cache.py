@@ -43,7 +43,7 @@ class ShardCache:
             return self._entries.pop((where, identity), None)
 
     def give(self, where: str, identity: Identity, shard: Shard) -> None:
-        """Keep a shard for the next task, unless its stores are half-changed. O(shards) if there is a limit."""
+        """Keep a shard for the next task, unless its stores are half-changed. O(shards) with a limit."""
         leaving: list[Shard] = []
         with self._guard:
             if self.capacity > 0 and not shard.steps.broken:

@@ -150,7 +150,7 @@ class StateStore(NamedStores):
         return self.committed is not None
 
     def open(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Any:
-        """Return the store of this name, defining it if there is none; a read store raises KeyError for a missing
+        """Return the store of this name, defining it if missing; a read store raises KeyError for a missing
         store.
         """
         self.usable()
@@ -375,7 +375,7 @@ class StateStoreProvider:
         return self._open.commit(metrics)
 
     def abort(self) -> None:
-        """Abort the open write store, if there is one."""
+        """Abort the open write store, if any."""
         if self._open is not None:
             self._open.abort()
 
@@ -439,7 +439,7 @@ class StateStoreProvider:
         return []
 
     def checkpoint(self) -> bool:
-        """Make a checkpoint of the last commit now, if this process has it in memory; True when there is a new one.
+        """Make a checkpoint of the last commit now, if this process has it in memory; True after a new checkpoint.
 
         For tools and tests. Raises CheckpointError when the checkpoint cannot be made.
         """

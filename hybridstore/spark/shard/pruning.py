@@ -72,7 +72,7 @@ def prune(log: AttemptLog, runs: Runs, kept: Kept, parents: dict[LogName, Step])
         reached = max((version for version in line if version <= needed), default=0)
         if not reached and standing.top(needed, parent_of) is not None:
             return []
-        # A query that is turned back to a version goes on with the greatest attempt of the version, on the line or not.
+        # A query that is rewound to a version continues with the greatest attempt of the version, on the line or not.
         base = min((reached, *_meetings(standing, line, reached, parent_of)))
         # Behind the packs: a checkpoint that was finished meanwhile is seen, and so are the packs that it names.
         outlook.extend({CHECKPOINTS: ""})

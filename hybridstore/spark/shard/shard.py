@@ -165,7 +165,7 @@ class Shard:
     def load(self, log: AttemptLog, version: int, runs: Runs, run_id: str) -> Loaded:
         """Bring the stores to a version under the runs `runs`, for an attempt of run `run_id`.
 
-        A version that this run has in memory needs no read. Else there are two rounds of requests: the names of
+        A version that this run has in memory needs no read. Else the read takes two rounds of requests: the names of
         checkpoints and of the log; then the objects behind a version in memory, or the index of the newest sound
         checkpoint and the objects behind it. A damaged checkpoint is skipped. Raises MissingVersionError,
         SkippedBatchError, StaleAttemptError, CorruptFrameError, DigestMismatchError or ForeignFileError, and the shard
@@ -302,7 +302,7 @@ class Shard:
     # --- checkpoints, memory ------------------------------------------------------------------------------------------
 
     def begin_checkpoint(self, log: AttemptLog, runs: Runs, *, wait: bool = False) -> None:
-        """Begin a checkpoint of the version in memory, unless there is one. O(changed)."""
+        """Begin a checkpoint of the version in memory, unless it has one. O(changed)."""
         self.checkpoint_due = False
         self.checkpoints.finish(wait=True)
         reader, step = self.checkpoints.reader, self.reached.step
