@@ -124,7 +124,7 @@ _ASKED: Final = ("-h", "--help")
 
 
 class _Formatter(RawDescriptionHelpFormatter):
-    """Help in the width of the terminal, with bold headings if there is a terminal."""
+    """Help in the width of the terminal, with bold headings on a terminal."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=min(terminal_width(sys.stdout), 100))

@@ -106,7 +106,7 @@ LOCK_SECONDS: Final = 1.0
 
 class ShortPauses:
     """As long as a state is open, old objects are frozen by the tens of thousands, so that a collection of all objects
-    visits a few only, however many records there are: without this 300 ms for 300,000 records.
+    visits a few only, whatever their number: without this 300 ms for 300,000 records.
 
     Objects are frozen when they have outlived two collections, and only when the process has grown by OLD_BLOCKS in the
     meantime: that is growth of the stores, not garbage of the program. The growth is counted by the allocator, because
@@ -146,7 +146,7 @@ class ShortPauses:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         # An exception from outside, as of Ctrl-C, may come between a lock and its release. Whoever waits for that
-        # lock goes on after a second: what it guards takes microseconds.
+        # lock continues after a second: what it guards takes microseconds.
         locked = self._lock.acquire(timeout=LOCK_SECONDS)
         try:
             yield

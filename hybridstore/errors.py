@@ -116,7 +116,7 @@ class BufferFullError(HybridStoreError):
 
 class UpgradeError(HybridStoreError):
     """The `upgrade=` function of a store failed on a stored value; `__cause__` is what it raised. Nothing was changed:
-    mend the function and open the state again.
+    fix the function and open the state again.
 
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1

@@ -1,1 +1,1 @@
-"""Rewinding: an existing state goes back to an older version."""
+"""Rewinding: an existing state returns to an older version."""

@@ -1,4 +1,4 @@
-"""The command `rewind`: existing state goes back to an older version, and its job goes on from there.
+"""The command `rewind`: existing state returns to an older version, and its job continues from there.
 
     a state directory      under its lock: later checkpoints, later segments, and what is behind the version in its own
                            segment are removed, newest first
@@ -60,7 +60,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(given: Namespace) -> int:
-    """Go back to an older version of a state whose job is stopped, so that the job goes on from there.
+    """Go back to an older version of a state whose job is stopped, so that the job continues from there.
 
     Without --write nothing is changed. What is later than the version is removed: copy the state before if you may want
     it back. The source has to give the rows behind that version again. Of a Spark query only Spark's logs are moved

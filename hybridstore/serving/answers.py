@@ -73,7 +73,7 @@ class _Asked(NamedTuple):
 
 
 def refusal(status: int, sentence: str) -> Answer:
-    """Return an answer that says why there is none: `{"error": sentence}`."""
+    """Return an answer that says why the request is refused: `{"error": sentence}`."""
     return Answer(status, JSON, to_json({"error": sentence}).encode() + b"\n")
 
 

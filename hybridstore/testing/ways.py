@@ -179,7 +179,7 @@ def _arrow(rows: Any) -> Any:
 
 @dataclass(frozen=True)
 class Rescaled:
-    """A way: the state goes to another number of shards in the middle."""
+    """A way: the state is rescaled to another number of shards in the middle."""
 
     shards: tuple[int, ...]
     times: int
@@ -232,7 +232,7 @@ def rescaled(*shards: int, times: int = 5, routes: Mapping[str, Any] | None = No
     """A way for `check`: the program runs on so many shards, then on so many, and so on; the first number may be the
     only one. `routes` as for `hybridstore.rescale`; by default stores of `process` have the topology's keys.
 
-    Finds programs that take what one shard has for everything that there is. Raises ValueError for no number.
+    Finds programs that take what one shard has for everything. Raises ValueError for no number.
 
     >>> from hybridstore import testing as ht
     >>> def rank(row, stores):

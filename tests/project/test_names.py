@@ -1,6 +1,11 @@
-"""Words: no name is a participle or pronoun that says nothing, and no two classes of the product have one name."""
+"""Words: no name is a participle or pronoun that says nothing, no two classes of the product have one name,
+and no sentence of the product has an empty verb.
+"""
 
 import ast
+import io
+import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +82,40 @@ def test_a_planted_second_class_is_complained_about(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("class _Part: pass\nclass Log(Protocol): pass\nclass Log: pass\n")
     (tmp_path / "y.py").write_text("def f():\n    class _Part: pass\nclass Log(Protocol[T]): pass\n")
     assert repeated_classes(tmp_path, (".",)) == ["_Part: x.py:1, y.py:2"]
+
+
+# These begin a sentence whose subject is behind its verb, or stand in for a verb that says more.
+EMPTY_VERBS = re.compile(r"\bthere\s+(?:is|are|was|were)\b|\bgoes\b|\bstands\b", re.IGNORECASE)
+
+
+def empty_sentences(root: Path, rooms: tuple[str, ...]) -> list[str]:
+    """Return `file:line: words` for each docstring, message or comment with an empty verb."""
+    texts: list[tuple[Path, int, str]] = []
+    for path in [path for room in rooms for path in sorted((root / room).rglob("*.py"))]:
+        source = path.read_text(encoding="utf-8")
+        nodes = ast.walk(ast.parse(source, str(path)))
+        texts += [(path, n.lineno, n.value) for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        if EMPTY_VERBS.search("\n".join(line.partition("#")[2] for line in source.splitlines())):
+            tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+            texts += [(path, token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+    return [
+        f"{path.relative_to(root)}:{line}: {m[0]}" for path, line, text in texts for m in EMPTY_VERBS.finditer(text)
+    ]
+
+
+def test_sentences_of_the_product_say_who_does_what() -> None:
+    assert empty_sentences(ROOT, PRODUCT) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""There\nis no state."""',
+        "x = f'{x}: there are {x}'",
+        "x = 'a row ' 'goes by column'",
+        "x = 1  # it stands for a key",
+    ],
+)
+def test_a_planted_sentence_is_complained_about(tmp_path: Path, source: str) -> None:
+    (tmp_path / "x.py").write_text(f"there = goes = stands = None\nif there is None: x = stands\n{source}\n")
+    assert [line.rpartition(":")[0] for line in empty_sentences(tmp_path, (".",))] == ["x.py:3"]
