@@ -135,8 +135,9 @@ class StoreView(Scan):
         if self._estimate is not None and selection.key_from is not None and selection.key_from == selection.key_to:
             of_key = self._live_records(selection)
             if of_key is not None:
-                return iter(of_key)
-        return super().records(selection)
+                yield from of_key
+                return
+        yield from super().records(selection)
 
     def _live_records(self, selection: Selection) -> list[Row] | None:
         """Return the records of one key from the store with the tail. Only the blocks of this key are read, no other

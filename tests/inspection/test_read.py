@@ -227,6 +227,20 @@ def test_a_key_written_in_every_version_of_a_long_tail_counts_once(tmp_path: Pat
     assert (counted.records, counted.exact) == (1500, False)
 
 
+def test_a_key_of_another_type_is_named_where_the_tail_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_view, "_LONG_TAIL", 3)
+    with hs.open(tmp_path / "s") as state:
+        for first in (0, 20):
+            state.window("clicks", retention=1000).put_many([(f"k{i % 7}", i, first + i) for i in range(20)])
+            state.commit()
+            if not first:
+                state.checkpoint(wait=True)
+    clicks = hs.inspect(tmp_path / "s")["clicks"]
+    for look in (lambda: clicks.get(5), lambda: list(clicks.scan(key_from=5, key_to=5))):
+        with pytest.raises(TypeError, match="store 'clicks': key 5: found int, expected str"):
+            look()
+
+
 def test_a_long_tail_shows_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long tail only what is asked for is looked at; every answer stays what it was."""
     seen = build(tmp_path / "s", seed)
