@@ -36,7 +36,7 @@ def preview(
     allow: Collection[str],
     storage_options: Mapping[str, Any] | None,
 ) -> list[Difference]:
-    """See `Topology.changes`. `of_operator` reads a Spark location: the program in force, and the stores of each
+    """See `Topology.compare`. `of_operator` reads a Spark location: the program in force, and the stores of each
     shard."""
     place = storage_at(location, storage_options)
     with ExitStack() as opened:
