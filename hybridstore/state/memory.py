@@ -178,6 +178,7 @@ class Memory:
     def became_cold(self) -> None:
         """Count anew: what could not be freed is not tried again before more is in memory. O(blocks)."""
         self._floor = memory_bytes(self._group) * 5 // 4
+        self._wait = 0.0  # for a checkpoint that begins before the next count
         self.count()
 
     def _free(self, budget_ms: float, least: int) -> None:

@@ -364,7 +364,8 @@ class TimeBuckets(Edge):
             elif bucket.dirty is not None:
                 bucket.dirty.update(change.columns.keys, change.removed, change.over.keys if change.over else ())
                 bucket.recaptured(change)
-        self._expired_buckets |= {number for number in capture.dropped if number not in self._buckets}
+        # a bucket that was made anew may go before the next capture, and the checkpoint before has the old one
+        self._expired_buckets |= capture.dropped
 
     def _state(self) -> dict[str, Any]:
         return {"stream_time": self._stream_time, "key": self._keys.describe(), "width_ms": self._width}

@@ -188,3 +188,27 @@ def test_under_a_limit_no_block_is_decoded_for_a_checkpoint(tmp_path: Path, monk
         assert window.get("key 08", 40_000) == 8
         assert session.get("key 09", 39_000, 40_000) == 9
     assert list(verify(tmp_path, decode=True)) == []
+
+
+@pytest.mark.parametrize("kind", ["window", "session"])
+def test_rows_of_a_bucket_that_was_emptied_twice_around_a_failed_checkpoint_do_not_return(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, None) as state:
+        store = store_of(state, kind)
+        for turn in range(2):
+            put(store, kind, f"key {turn}", turn, 10)
+            state.commit()
+            if turn:
+                with monkeypatch.context() as patch:
+                    patch.setattr("hybridstore.state.checkpointer.write_checkpoint", fail)
+                    with pytest.raises(CheckpointError):
+                        state.checkpoint(wait=True)
+            else:
+                state.checkpoint(wait=True)
+            store.delete(f"key {turn}", *((3, 10) if kind == "session" else (10,)))
+            state.commit()
+        assert list(store.all()) == []
+        state.checkpoint(wait=True)
+    with opened(tmp_path, None) as state:
+        assert list(store_of(state, kind).all()) == []

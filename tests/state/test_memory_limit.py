@@ -166,6 +166,16 @@ def test_what_was_in_memory_is_freed_in_slices(tmp_path: Path, monkeypatch: pyte
         assert contents(state)
 
 
+def test_after_records_were_freed_no_commit_waits_for_a_checkpoint_by_the_count_before(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", memory_limit=1000) as state:
+        state.key_value("k").put("a", "x" * 2000)
+        state.commit()
+        assert state._memory._wait > 0
+        state.checkpoint(wait=True)
+        state._go_cold()
+        assert state._memory._wait == 0
+
+
 def test_old_maps_are_freed_as_fast_as_records_come_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybridstore.state.memory._FREED_ENTRIES", 3)
     monkeypatch.setattr("hybridstore.state.memory.COMMIT_BUDGET_MS", 1e-6)
