@@ -296,7 +296,7 @@ class ShardWork:
         A row or a tick says whose call it is. A call without either is taken for that of the task's number, unless
         tasks have moved: such a call has no shards, which wait for their next row or tick. What a call without rows
         commits ranks below the objects of calls that know their shards (`KNOWN`), and is compared with the log before
-        this process goes on from it. O(shards of the task), one list each.
+        this process continues from it. O(shards of the task), one list each.
         """
         operator, batch = self.operator, self.batch
         if operator.input is None:
