@@ -177,9 +177,11 @@ class SessionReads(TimeBuckets):
         """
         if prefix is not None:
             check_prefix(self.name, prefix, key_from, key_to)
-            rows = self.find_sessions_range(prefix, None, time_from, time_to, reverse=reverse)
-            return (row for row in rows if row[0][0][: len(prefix)] == prefix)
-        return self.find_sessions_range(key_from, key_to, time_from, time_to, reverse=reverse)
+            key_from = prefix
+        rows = self.find_sessions_range(key_from, key_to, time_from, time_to, reverse=reverse)
+        if time_from is not None and time_to is not None and time_from > time_to:
+            return iter(())  # a session that has both times in it would be among the rows
+        return rows if prefix is None else (row for row in rows if row[0][0][: len(prefix)] == prefix)
 
     def all(self, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
         """Iterate over all live sessions; see `find_sessions_range`.

@@ -193,3 +193,12 @@ def test_other_parameters_are_refused(state: hs.State) -> None:
         state.session("s", retention="1 minute")
     with pytest.raises(ValueError, match="retention"):
         state.session("t", retention=0)
+
+
+def test_a_scan_of_no_time_has_no_session(state: hs.State) -> None:
+    store = state.session("s", retention="1 hour")
+    store.put("ann", 3, 10, 1)
+    assert [key for (key, *_), _ in store.scan(time_from=4, time_to=4)] == ["ann"]
+    assert list(store.scan(time_from=6, time_to=4)) == []
+    assert list(store.scan(prefix="a", time_from=6, time_to=4)) == []
+    assert len(list(store.find_sessions("ann", 6, 4))) == 1
