@@ -241,8 +241,8 @@ def test_auto_starts_a_holder_when_workers_have_lost_enough_time(tmp_path: Path)
     assert moved(placement.MOVED_MS / 2) == 0
     # what other workers of this host spend counts, that on the shards of another holder does not
     assert not job.place.has_cost(f"{job.name}0", placement.MOVED_MS / 2, placement.MOVED_MS)
-    code = "import sys; from pathlib import Path; from hybridstore.spark.exchange import Place; "
-    code += "print(Place(Path(sys.argv[1])).has_cost(sys.argv[2], *map(float, sys.argv[3:])))"
+    code = "import sys; from pathlib import Path; from hybridstore.spark.exchange import SocketFolder; "
+    code += "print(SocketFolder(Path(sys.argv[1])).has_cost(sys.argv[2], *map(float, sys.argv[3:])))"
     spent = map(str, (job.place.path, job.name, placement.MOVED_MS / 2 - 1, placement.MOVED_MS))
     worker = subprocess.run([sys.executable, "-P", "-c", code, *spent], capture_output=True, text=True, check=True)
     assert worker.stdout == "False\n"
