@@ -121,6 +121,10 @@ def import_spark(
     # the new location's options, unless the old one is a directory
     old = locate(place, storage_options=storage_options or (dict(new.options) if is_url(place) else None))
     names = tuple(each.operator.name for each in known)
+    if len(set(names)) < len(names):
+        raise ImportRefusedError(
+            f"results: found {', '.join(map(repr, names))}, expected an operator of its own for each of Spark's"
+        )
     standing = Standing.of(run_near_location(session, partial(_standing, old, new, names)))
     of_spark = chosen(operators_of(session, place), list(results) if several else operator, place)
     lines = _lines(given[0] if query is None else query, known, standing, place)

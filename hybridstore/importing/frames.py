@@ -268,7 +268,10 @@ def _part(frame: DataFrame, name: str, aggregator: Aggregator, at: int, where: s
         raise ImportRefusedError(f"{where}: aggregate {name!r}: found {text}, expected {form} (all that it keeps)")
     columns = [column]
     if form.startswith("struct"):
-        columns = [column.getField(field) for field in given.names]  # type: ignore[attr-defined]
+        # in the order of the form, or by place if the fields have other names
+        names = form.removeprefix("struct<").removesuffix(">").split(", ")
+        same_names = sorted(names) == sorted(given.names)  # type: ignore[attr-defined]
+        columns = [column.getField(field) for field in (names if same_names else given.names)]  # type: ignore[attr-defined]
     elif kind in ("first", "last"):
         columns.append(column.isNotNull())
     return Part(kind, at, len(columns)), columns

@@ -218,7 +218,10 @@ class StoredRows:
             if f"m{number}" in table.column_names:
                 keys = listed(rows.column(f"m{number}"))
             times = [] if rows.column(START).null_count else [arrow_list(rows.column(START))]
-            run.logic.stores[name].put_columns(keys, listed(rows.column(f"s{number}")), *times)
+            store = run.logic.stores[name]
+            if not getattr(store, "retain_duplicates", False):
+                _check_once(keys, times[0] if store.kind == "window" and times else [None] * len(keys))
+            store.put_columns(keys, listed(rows.column(f"s{number}")), *times)
         now = batch.watermark_ms
         run.logic.process_batch(Records([], [], [], same), Watermark(now, now) if self.clocked else None)
         return int(table.num_rows)

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from hybridstore.importing.buffers import Part
-from hybridstore.importing.loading import END, START, Aggregates
+from hybridstore.importing.loading import END, START, STORE, Aggregates, StoredRows
 from hybridstore.spark.contract import Batch
 from hybridstore.spark.program import TopologyProgram
 from hybridstore.state.group import StoreGroup
@@ -74,3 +74,26 @@ def test_a_second_row_of_a_key_is_refused_and_not_put_over_the_first() -> None:
         load(None, [("a", None, None, 1), ("b", None, None, 1), ("a", None, None, 2)])
     with pytest.raises(hs.ImportRefusedError, match='key "a": found 2 rows'):
         load(MINUTE, [("a", 60_000, None, 1), ("a", 60_000, None, 2)])
+
+
+@pytest.mark.parametrize(
+    ("store", "times", "taken"),
+    [
+        (hs.key_value_store("s"), [None, None], False),
+        (hs.key_value_store("s", ttl="1 day"), [1000, 2000], False),
+        (hs.window_store("s", retention="1 day"), [1000, 1000], False),
+        (hs.window_store("s", retention="1 day"), [1000, 2000], True),
+        (hs.window_store("s", retention="1 day", retain_duplicates=True), [1000, 1000], True),
+    ],
+)
+def test_two_rows_of_one_key_do_not_begin_a_store_of_process(store: Any, times: list[Any], taken: bool) -> None:
+    topology = hs.stream(key="k", timestamp="t").process(lambda row, stores: [], "k string", stores=[store])
+    columns = {"k": ["a", "a"], STORE: ["s", "s"], "s0": [1, 2]}
+    table = pa.table({**columns, START: pa.array(times, pa.int64())})
+    loader = StoredRows(TopologyProgram(topology.complete()).plan, False, ["s"])
+    group = StoreGroup(lambda body: None)
+    if taken:
+        assert loader.load(group, table, BATCH) == 2
+        return
+    with pytest.raises(hs.ImportRefusedError, match="key a: found 2 rows of one key"):
+        loader.load(group, table, BATCH)

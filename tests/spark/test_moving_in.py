@@ -78,6 +78,8 @@ class Moved:
         self.results, results = ours
         with pytest.raises(hs.ImportRefusedError, match=r"expected results for each of them"):
             hs.import_spark(self.old, {0: results[0]}, query=self.results)
+        with pytest.raises(hs.ImportRefusedError, match=r"expected an operator of its own for each of Spark's"):
+            hs.import_spark(self.old, {number: results[0] for number in results}, query=self.results)
         with pytest.raises(hs.ImportRefusedError, match=r"query: found 1 sources of ticks, expected 2, of '"):
             hs.import_spark(self.old, results, query=results[1])
         return hs.import_spark(self.old, results, query=self.results)
