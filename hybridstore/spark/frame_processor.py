@@ -84,13 +84,14 @@ class FrameRunner(ProcessorRunner):
 
     _program: FrameProgram
 
-    def _given(self, initial: list[Any]) -> Iterable[Any]:
+    def _given(self, initial: list[Any]) -> tuple[tuple[Any, ...], Iterable[Any]]:
         import pyarrow as pa
 
         program = self._program
         schema = arrow_schema(program.initial_schema, program.settings.zone)
         table = pa.Table.from_pylist([row.asDict(True) for row in initial], schema=schema)
-        return FrameReader(table, program.initial_schema, program.settings, widened=True).chunks(0, len(initial))
+        reader = FrameReader(table, program.initial_schema, program.settings, widened=True)
+        return reader.values(program.initial_key, [0])[0], reader.chunks(0, len(initial))
 
     def _by_key(self, table: pa.Table) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
         program = self._program

@@ -10,6 +10,7 @@ these types with nulls is converted anew for each slice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -180,10 +181,14 @@ def to_table(frames: Iterable[Any], schema: Any, output: pa.Schema, settings: Fr
     for place, field in enumerate(schema.fields):
         series = [columns[places[place]] for places, columns in of_parts]
         types = {column.dtype for column in series}
-        if len(types) == 1 and isinstance(next(iter(types)), np.dtype):
-            series = [pd.Series(np.concatenate([column.to_numpy() for column in series]))]
         kind = output.field(place).type
-        chunks = [_array(each, field, kind, settings) for each in series]
+        chunks: list[Any] = []
+        if len(types) == 1 and isinstance(next(iter(types)), np.dtype):
+            joined = pd.Series(np.concatenate([column.to_numpy() for column in series]))
+            # Arrow takes numbers, or texts of numbers, but not both in one column; frames may differ in that.
+            with suppress(*((TypeError, ValueError) if len(series) > 1 else ())):
+                chunks = [_array(joined, field, kind, settings)]
+        chunks = chunks or [_array(each, field, kind, settings) for each in series]
         arrays.append(pa.chunked_array(chunks, kind))
     return pa.Table.from_arrays(arrays, schema=output)
 

@@ -223,11 +223,11 @@ class ListVariable(Variable):
         return next(iter(self._elements()), None) is not None
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the elements."""
+        """Iterate over the elements, as they are when the first is asked for."""
         elements = self._elements()
         if self._ttl_ms is not None:
             elements = [element[1] for element in elements]
-        return iter(list(map(self._values.read, elements)))
+        yield from list(map(self._values.read, elements))
 
     def _element(self, value: tuple[Any, ...]) -> Any:
         kept = self._values.put(value)
@@ -367,16 +367,16 @@ class MapVariable(Variable):
         self._changed.setdefault(self.key, {})[packed] = row
 
     def iterator(self) -> Iterator[tuple[Any, Any]]:
-        """Iterate over (key, value). O(entries of the key)."""
-        return iter([(self._entry_keys.read(row[0]), self._values.read(row[-1])) for row in self._live()])
+        """Iterate over (key, value), as they are when the first is asked for. O(entries of the key)."""
+        yield from [(self._entry_keys.read(row[0]), self._values.read(row[-1])) for row in self._live()]
 
     def keys(self) -> Iterator[Any]:
-        """Iterate over the keys. O(entries of the key)."""
-        return iter([self._entry_keys.read(row[0]) for row in self._live()])
+        """Iterate over the keys, as `iterator`. O(entries of the key)."""
+        yield from [self._entry_keys.read(row[0]) for row in self._live()]
 
     def values(self) -> Iterator[Any]:
-        """Iterate over the values. O(entries of the key)."""
-        return iter([self._values.read(row[-1]) for row in self._live()])
+        """Iterate over the values, as `iterator`. O(entries of the key)."""
+        yield from [self._values.read(row[-1]) for row in self._live()]
 
     def removeKey(self, key: tuple[Any, ...]) -> None:
         """Remove an entry. O(1)."""
@@ -410,8 +410,8 @@ class MapVariable(Variable):
 class Handle:
     """The `StatefulProcessorHandle` that a processor's `init` gets.
 
-    `keys` turns grouping keys into text and back. `mode` is the time mode: without one, timers and ttl are refused, as
-    by Spark. After `ready`, no variable can be asked for.
+    `keys` turns grouping keys into text and back. `mode` is the time mode: without one, timers are refused, and a
+    ttl unless it is ProcessingTime, as by Spark. After `ready`, no variable can be asked for.
     """
 
     def __init__(
@@ -419,7 +419,7 @@ class Handle:
         group: StoreGroup,
         upgrades: Mapping[str, Upgrade] | None = None,
         keys: GroupingKeys | None = None,
-        mode: str = "EventTime",
+        mode: str = "ProcessingTime",
     ) -> None:
         self._group = group
         self._upgrades = upgrades or {}
@@ -461,10 +461,11 @@ class Handle:
             raise refusal(f"Error initializing {kind.kind} state: {_invalid_state(f'get_{kind.kind}_state')}")
         if name in self.variables:
             raise refusal(f"Error initializing {kind.kind} state: {kind.kind.title()} state {name} already exists")
-        if ttl_ms and self._mode == "None":
+        if ttl_ms and self._mode != "ProcessingTime":
+            mode = "NoTime" if self._mode == "None" else self._mode
             raise refusal(
                 f"[STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL] Cannot use TTL for state={name} in "
-                "timeMode=NoTime, use TimeMode.ProcessingTime() instead."
+                f"timeMode={mode}, use TimeMode.ProcessingTime() instead."
             )
         if ttl_ms is not None and ttl_ms < 0:
             raise refusal(
@@ -525,9 +526,9 @@ class Handle:
         self.timers.delete(self.key, int(expiryTimestampMs))
 
     def listTimers(self) -> Iterator[int]:
-        """Iterate over the current key's timers."""
+        """Iterate over the current key's timers, as they are when the first is asked for."""
         self._timed("list_timers")
-        return iter(self.timers.of(self.key) if self.has_timers else ())
+        yield from self.timers.of(self.key) if self.has_timers else ()
 
     def deleteIfExists(self, stateName: str) -> None:
         """Remove a variable and its state of all keys, also a variable that only an older program has asked for. O(1).

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from ..clock import Duration, Watermark, duration_ms
@@ -126,7 +126,7 @@ def run_processor(
             df.sparkSession, partial(_has_initial_state, location, place["name"])
         ):
             frame, initial_keys = grouping_of(asked.initial, asked.key)
-            program.initial = rows_by_key(_rows(frame.toArrow()), initial_keys)
+            program.initial, program.initial_key = rows_by_key(_rows(frame.toArrow()), initial_keys), initial_keys
             program.initial_schema = frame.schema
     if not df.isStreaming:
         return process_batch(
@@ -212,6 +212,8 @@ class ProcessorProgram(Program):
         # Timers expire in shards without rows, too: when the watermark moves, or in every batch (processing time).
         self.empty_shards = "watermark" if late else "batch" if mode == "ProcessingTime" else None
         self.initial = initial
+        # the grouping columns of the initial state
+        self.initial_key = key
 
     def see(self, df: DataFrame) -> None:
         """Take from the input what the form of the rows needs: nothing."""
@@ -294,8 +296,8 @@ class ProcessorRunner(Runner):
         results: list[Any] = []
         for stored, initial in self._initial():
             handle.select_stored(stored)
-            given = handle.keys.given(stored)
-            for row in self._given(initial):
+            given, rows = self._given(initial)
+            for row in rows:
                 processor.handleInitialState(given, row, self._values)
         for key, on_time in self._by_key(self._on_time(table)):
             handle.select(key)
@@ -310,9 +312,9 @@ class ProcessorRunner(Runner):
         handle.flush()
         return self._table(results, output)
 
-    def _given(self, initial: list[Any]) -> Iterable[Any]:
-        """Return the rows of a key's initial state as `handleInitialState` gets them, one by one."""
-        return initial
+    def _given(self, initial: list[Any]) -> tuple[tuple[Any, ...], Iterable[Any]]:
+        """Return a key, and the rows of its initial state, as `handleInitialState` gets them, one by one."""
+        return tuple([initial[0][name] for name in self._program.initial_key]), initial
 
     def _table(self, results: list[Any], output: pa.Schema) -> pa.Table:
         """Return what the processor gave as a table."""
@@ -476,7 +478,8 @@ def _read(place: int, row: Any) -> Any:
 
 def _to_arrow(rows: list[Any], output: pa.Schema) -> pa.Table:
     """Return rows as a table: columns are matched by name in every row, a field that a row lacks is null, and a field
-    that the schema lacks is left out, as Spark does. Raises TypeError for what is not a Row with names.
+    that the schema lacks is left out, as Spark does; a Row with more fields than values (`Row("k", "a")("x")`) lacks
+    the last. Raises TypeError for what is not a Row with names.
     """
     import pyarrow as pa
 
@@ -485,13 +488,14 @@ def _to_arrow(rows: list[Any], output: pa.Schema) -> pa.Table:
     names = output.names
     columns: list[Any]
     if all(getattr(row, "__fields__", None) == names for row in rows):
-        columns = list(zip(*rows, strict=True))
+        columns = list(zip_longest(*rows))
+        columns += [(None,) * len(rows)] * (len(names) - len(columns))
     else:
         columns = [[] for _ in names]
         for row in rows:
             if not getattr(row, "__fields__", None):
                 raise TypeError(f"processor: found a row of {type(row).__name__} {row!r}, expected a Row with names")
-            fields = dict(zip(row.__fields__, row, strict=True))
+            fields = dict(zip(row.__fields__, row, strict=False))
             for name, column in zip(names, columns, strict=True):
                 column.append(fields.get(name))
     arrays = []

@@ -1,0 +1,142 @@
+"""What Spark's processors may do, and Spark's operator allows: rows, keys of the initial state, iterators, a ttl."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Row
+from pyspark.sql import types as t
+
+from hybridstore.spark.contract import Batch
+from hybridstore.spark.frame_processor import FrameProgram
+from hybridstore.spark.frames import FrameSettings, to_table
+from hybridstore.spark.processor_state import Handle
+from hybridstore.spark.stateful_processor import ProcessorProgram, rows_by_key
+from hybridstore.state.group import StoreGroup
+
+OUTPUT = pa.schema([("k", pa.string()), ("a", pa.string())])
+NONE: Any = None
+
+
+class Processor:
+    """A class of functions: of a row of the initial state, and of the rows of a key."""
+
+    def __init__(self, rows: Callable[[Any, Any], Iterator[Any]], initial: Callable[..., Any] = print) -> None:
+        self.rows, self.initial = rows, initial
+
+    def init(self, handle: Any) -> None:
+        self.words = handle.getListState("words", "w string")
+
+    def handleInitialState(self, key: Any, initial: Any, timers: Any) -> None:
+        self.initial(self, key, initial)
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
+        return self.rows(self, key)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def processed(program: ProcessorProgram, keys: list[Any]) -> list[dict[str, Any]]:
+    runner = program.open(StoreGroup(lambda body: None))
+    runner.begin(Batch(0, "", "", 0, 0, 1000, NONE, 1), 0, 1, NONE)
+    table = pa.table({"k": pa.array(keys, pa.string())})
+    rows: list[dict[str, Any]] = runner.process(table, OUTPUT).to_pylist()
+    return rows
+
+
+def test_a_row_with_more_fields_than_values_lacks_the_last() -> None:
+    of_key = Row("k", "a")
+
+    def rows(p: Any, key: Any) -> Iterator[Any]:
+        yield of_key(key[0])
+        if key[0] == "b":
+            yield of_key("b", "x")
+            yield Row("a", "k")("y")
+
+    processor: Any = Processor(rows)
+    program = ProcessorProgram(processor, ("k",), NONE, "None", None, {})
+    assert processed(program, ["a"]) == [{"k": "a", "a": None}]
+    expected = [{"k": "b", "a": None}, {"k": "b", "a": "x"}, {"k": None, "a": "y"}]
+    assert processed(program, ["b"]) == expected
+
+
+def test_the_key_of_initial_state_is_a_tuple_of_its_own_columns() -> None:
+    def initially(p: Any, key: Any, initial: Any) -> None:
+        p.words.appendValue((f"{type(key).__name__} {key!r} {initial['n']}",))
+
+    def rows(p: Any, key: Any) -> Iterator[Any]:
+        yield Row(k=str(key), a=str([word for (word,) in p.words.get()]))
+
+    processor: Any = Processor(rows, initially)
+    initial = rows_by_key([Row(other="a", n=1), Row(other=None, n=2), Row(other="a", n=3)], ("other",))
+    program = ProcessorProgram(processor, ("k",), NONE, "None", None, initial)
+    program.initial_key = ("other",)
+    assert processed(program, ["a", None]) == [
+        {"k": "(None,)", "a": str(["tuple (None,) 2"])},
+        {"k": "('a',)", "a": str(["tuple ('a',) 1", "tuple ('a',) 3"])},
+    ]
+
+
+def test_the_key_of_initial_state_of_frames_is_that_of_a_frame() -> None:
+    def initially(p: Any, key: Any, initial: Any) -> None:
+        p.words.appendValue((f"{key!r} {initial['n'].tolist()}",))
+
+    def rows(p: Any, key: Any) -> Iterator[Any]:
+        yield pd.DataFrame({"k": [str(key)], "a": [str([word for (word,) in p.words.get()])]})
+
+    processor: Any = Processor(rows, initially)
+    initial = rows_by_key([Row(other="a", n=1), Row(other="a", n=3)], ("other",))
+    output = t.StructType().add("k", "string").add("a", "string")
+    program = FrameProgram(processor, ("k",), output, "None", None, initial)
+    program.schema = t.StructType().add("k", "string")
+    program.initial_schema, program.initial_key = t.StructType().add("other", "string").add("n", "long"), ("other",)
+    assert processed(program, ["a"]) == [{"k": "('a',)", "a": str(["('a',) [1, 3]"])}]
+
+
+def test_iterators_read_the_state_when_the_first_is_asked_for() -> None:
+    handle = Handle(StoreGroup(lambda body: None))
+    handle.begin(0)
+    items, entries = handle.getListState("l", "n long"), handle.getMapState("m", "k string", "n long")
+    handle.ready()
+    handle.select(("a",))
+    every = [items.get(), entries.iterator(), entries.keys(), entries.values(), handle.listTimers()]
+    items.appendValue((1,))
+    entries.updateValue(("x",), (2,))
+    handle.registerTimer(3)
+    assert [list(each) for each in every] == [[(1,)], [(("x",), (2,))], [("x",)], [(2,)], [3]]
+    behind = [items.get(), entries.iterator()]
+    assert [next(each) for each in behind] == [(1,), (("x",), (2,))]
+    items.appendValue((4,))
+    entries.updateValue(("y",), (5,))
+    assert [list(each) for each in behind] == [[], []]
+
+
+@pytest.mark.parametrize("mode", ["None", "EventTime", "ProcessingTime"])
+def test_a_ttl_needs_the_mode_processing_time(mode: str) -> None:
+    handle = Handle(StoreGroup(lambda body: None), mode=mode)
+    handle.getValueState("never", "n long", 0)
+    if mode == "ProcessingTime":
+        handle.getValueState("v", "n long", 1000)
+        return
+    word = "NoTime" if mode == "None" else mode
+    with pytest.raises(PySparkRuntimeError, match=f"TO_ASSIGN_TTL.*timeMode={word},"):
+        handle.getValueState("v", "n long", 1000)
+
+
+def test_frames_may_have_numbers_and_texts_of_numbers() -> None:
+    frames = [pd.DataFrame({"n": pd.Series([value], dtype=object)}) for value in ("7", 8)]
+    schema, output = t.StructType().add("n", "long"), pa.schema([("n", pa.int64())])
+    assert to_table(frames, schema, output, FrameSettings()).to_pylist() == [{"n": 7}, {"n": 8}]
+    with pytest.raises(ValueError, match="output column 'n'"):
+        to_table([*frames, pd.DataFrame({"n": ["x"]})], schema, output, FrameSettings())
