@@ -23,7 +23,7 @@ alerts = (
 
 
 def job(spark: SparkSession, reports: str, checkpoint: str) -> DataFrame:
-    """The alerts of a folder of JSON files, one file a batch; a host called `clock` reports only that time goes by."""
+    """The alerts of a folder of JSON files, one file a batch; a host called `clock` reports only that time passes."""
     schema = "host string, severity int, time timestamp"
     events = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(reports)
     return alerts.apply(events, "alerts", location=checkpoint, shards=1).where("host <> 'clock'")

@@ -171,7 +171,7 @@ def times(count: int) -> str:
 
 
 def is_state(location: str) -> bool:
-    """True when there is a state at a location."""
+    """True when a location has a state."""
     try:
         hs.inspect(location)
     except (hs.errors.ForeignFileError, FileNotFoundError):
@@ -185,7 +185,7 @@ def demonstrate(options: argparse.Namespace, work: Path) -> int:
     for name in TOPOLOGIES if options.state is not None else ():
         place = state_of(options, work, name)
         if any(is_state(location) for location in (place, f"{place}/0")):
-            raise DemoError(f"{place}: there is a state already, expected a new location (name another --state)")
+            raise DemoError(f"{place}: found a state, expected a new location (name another --state)")
     begun = time.perf_counter()
     batches = cut_into_batches(options, work)
     kills = run_with_kills(options, work, batches)
@@ -484,7 +484,7 @@ def restored(options: argparse.Namespace, base: str, name: str) -> Iterator[Rest
 
 
 def restores(options: argparse.Namespace, work: Path) -> Iterator[str]:
-    """Restore every shard that the killed job left behind, read one row of it, and say what there was and how long
+    """Restore every shard that the killed job left behind, read one row of it, and say what it had and how long
     it took.
     """
     for name in TOPOLOGIES:

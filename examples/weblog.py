@@ -78,7 +78,7 @@ class BadLines:
 
 
 def _midnight(day: str) -> int | None:
-    """Milliseconds of the day's start in UTC, or None where there is no such day or it is before 1970."""
+    """Milliseconds of the day's start in UTC, or None for a day that does not exist or is before 1970."""
     if day not in _midnights:
         if len(_midnights) > 10_000:  # a hostile file of many dates must not fill the memory
             _midnights.clear()

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("changelog", "recovery", "hybridstore")
+PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 EMPTY_WORDS = frozenset({"found", "made", "held", "own", "left", "gone", "one", "told", "said"})
 
 
@@ -104,7 +105,12 @@ def empty_sentences(root: Path, rooms: tuple[str, ...]) -> list[str]:
 
 
 def test_sentences_of_the_product_say_who_does_what() -> None:
-    assert empty_sentences(ROOT, PRODUCT) == []
+    assert empty_sentences(ROOT, (*PRODUCT, "examples")) == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "NEWS.md", "CONTRIBUTING.md", "SECURITY.md", *PAGES])
+def test_sentences_of_a_page_say_who_does_what(page: str) -> None:
+    assert [words[0] for words in EMPTY_VERBS.finditer((ROOT / page).read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(
