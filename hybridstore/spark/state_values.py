@@ -264,7 +264,12 @@ def _map(parts: Sequence[Column]) -> Convert:
     def convert(value: Any) -> dict[Any, Any] | None:
         if not isinstance(value, Mapping):
             return None
-        return {put_key(key): None if part is None else put(part) for key, part in value.items()}
+        entries = {
+            None if key is None else put_key(key): None if part is None else put(part) for key, part in value.items()
+        }
+        if None in entries:
+            raise refusal("[NULL_MAP_KEY] Cannot use null as map key.")
+        return entries
 
     return convert
 

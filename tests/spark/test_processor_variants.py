@@ -21,6 +21,7 @@ from hybridstore.spark.contract import Batch
 from hybridstore.spark.frame_processor import FrameProgram
 from hybridstore.spark.frames import FrameSettings, to_table
 from hybridstore.spark.processor_state import Handle
+from hybridstore.spark.state_values import StateValues
 from hybridstore.spark.stateful_processor import ProcessorProgram, rows_by_key
 from hybridstore.state.group import StoreGroup
 
@@ -140,3 +141,9 @@ def test_frames_may_have_numbers_and_texts_of_numbers() -> None:
     assert to_table(frames, schema, output, FrameSettings()).to_pylist() == [{"n": 7}, {"n": 8}]
     with pytest.raises(ValueError, match="output column 'n'"):
         to_table([*frames, pd.DataFrame({"n": ["x"]})], schema, output, FrameSettings())
+
+
+@pytest.mark.parametrize(("schema", "entries"), [("m map<string,int>", {None: 1}), ("m map<int,int>", {"text": 1})])
+def test_a_map_has_no_null_key(schema: str, entries: dict[Any, int]) -> None:
+    with pytest.raises(PySparkRuntimeError, match="NULL_MAP_KEY"):
+        StateValues(schema).put((entries,))
