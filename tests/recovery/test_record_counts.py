@@ -53,7 +53,7 @@ def by_column(name: str, **options: Any) -> Callable[[Any], None]:
         elif name == "session":
             store.put_columns(KEYS, [ts - 5 for ts in TIMES], TIMES, VALUES)
         else:
-            store.put_columns(KEYS, VALUES, TIMES)
+            (store.add_columns if name == "sliding" else store.put_columns)(KEYS, VALUES, TIMES)
 
     return change
 
