@@ -106,14 +106,15 @@ class Columns:
             ints = tuple(array("q", [column[place] for place in places]) for column in self.ints)
             return Columns(taken, None, ints, [self.values[place] for place in places], froms)
         offsets = self.offsets()
-        rows = [slice(offsets[place], offsets[place + 1]) for place in places]
-        return Columns(
-            taken,
-            without_ones([counts[place] for place in places]),
-            tuple(array("q", b"".join(map(memoryview(column).__getitem__, rows))) for column in self.ints),
-            list(chain.from_iterable(map(self.values.__getitem__, rows))),
-            froms,
-        )
+        times: tuple[array[int], ...] = tuple(array("q") for _ in self.ints)
+        values: list[Any] = []
+        # Record by record: an object for each key (a slice, a view) would take more memory than the records.
+        for place in places:
+            start, end = offsets[place], offsets[place + 1]
+            for column, taken_times in zip(self.ints, times, strict=True):
+                taken_times.extend(column[start:end])
+            values.extend(self.values[start:end])
+        return Columns(taken, without_ones([counts[place] for place in places]), times, values, froms)
 
     def in_order(self) -> Columns:
         """Return the records sorted by key. O(n log n)."""
