@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal, localcontext
@@ -251,7 +252,9 @@ def _array(parts: Sequence[Column]) -> Convert:
 
     def convert(value: Any) -> list[Any] | None:
         value = _plain(value)
-        if not isinstance(value, list | tuple):
+        if isinstance(value, bytes | bytearray):
+            value = array("b", value)  # with a sign, as Java's bytes
+        if not isinstance(value, list | tuple | array):
             return None
         return [None if part is None else put(part) for part in value]
 

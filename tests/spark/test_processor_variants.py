@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -147,3 +148,22 @@ def test_frames_may_have_numbers_and_texts_of_numbers() -> None:
 def test_a_map_has_no_null_key(schema: str, entries: dict[Any, int]) -> None:
     with pytest.raises(PySparkRuntimeError, match="NULL_MAP_KEY"):
         StateValues(schema).put((entries,))
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "stored"),
+    [
+        ("a array<int>", array("i", [1, -2]), [1, -2]),
+        ("a array<bigint>", array("q", [2**40]), [2**40]),
+        ("a array<double>", array("d", [0.5]), [0.5]),
+        ("a array<string>", array("u", "ab"), ["a", "b"]),
+        ("a array<int>", array("b"), []),
+        # Java's bytes have a sign
+        ("a array<int>", b"ab\xff", [97, 98, -1]),
+        ("a array<tinyint>", bytearray(b"\x80"), [-128]),
+        ("a array<string>", b"a", ["97"]),
+        ("a array<int>", "ab", None),
+    ],
+)
+def test_an_array_of_state_may_be_given_as_an_array_or_as_bytes(schema: str, given: Any, stored: Any) -> None:
+    assert StateValues(schema).put((given,)) == (stored,)
