@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
+from operator import index
 from typing import Any, Final
 
-from changelog.codec import INT64_MAX, pack
+from changelog.codec import INT64_MAX, INT64_MIN, pack
 from recovery.errors import ProgramMismatchError
 
 from ..state.group import StoreGroup
@@ -496,12 +497,14 @@ class Handle:
         return variable
 
     def _timed(self, operation: str) -> None:
-        """Raise Spark's error for a use of timers without a time mode."""
+        """Raise Spark's error for a use of timers without a time mode, or in `init`, without a grouping key."""
         if self._mode == "None":
             raise refusal(
                 "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE] Failed to perform stateful "
                 f"processor operation={operation} with invalid timeMode=NoTime"
             )
+        if not self.key:
+            raise refusal(_invalid_state(operation, "CREATED"))
 
     @property
     def timers(self) -> Timers:
@@ -518,12 +521,12 @@ class Handle:
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Register a timer for the current key."""
         self._timed("register_timer")
-        self.timers.register(self.key, int(expiryTimestampMs))
+        self.timers.register(self.key, _timer_ms("registerTimer", expiryTimestampMs))
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """Remove a timer of the current key."""
         self._timed("delete_timer")
-        self.timers.delete(self.key, int(expiryTimestampMs))
+        self.timers.delete(self.key, _timer_ms("deleteTimer", expiryTimestampMs))
 
     def listTimers(self) -> Iterator[int]:
         """Iterate over the current key's timers, as they are when the first is asked for."""
@@ -549,8 +552,17 @@ class Handle:
             self._group.set(_setting(stateName), None)
 
 
-def _invalid_state(operation: str) -> str:
+def _timer_ms(operation: str, given: Any) -> int:
+    """Return the time of a timer as Python's int. Raises TypeError and ValueError for what Spark's message refuses."""
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(f"{operation}: found {type(given).__name__} {given!r}, expected a whole number of ms (int)")
+    if not INT64_MIN <= (expiry_ms := index(given)) <= INT64_MAX:
+        raise ValueError(f"{operation}: found {given!r}, expected a whole number of ms in 64 bits")
+    return expiry_ms
+
+
+def _invalid_state(operation: str, state: str = "INITIALIZED") -> str:
     return (
         "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to perform stateful processor "
-        f"operation={operation} with invalid handle state=INITIALIZED."
+        f"operation={operation} with invalid handle state={state}."
     )

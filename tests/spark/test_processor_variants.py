@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
@@ -167,3 +168,38 @@ def test_a_map_has_no_null_key(schema: str, entries: dict[Any, int]) -> None:
 )
 def test_an_array_of_state_may_be_given_as_an_array_or_as_bytes(schema: str, given: Any, stored: Any) -> None:
     assert StateValues(schema).put((given,)) == (stored,)
+
+
+def opened_handle() -> Handle:
+    return Handle(StoreGroup(lambda body: None))
+
+
+@pytest.mark.parametrize("given", ["2000", 2000.7, 2000.0, True, None, 2**63, -(2**63) - 1])
+def test_the_time_of_a_timer_is_a_whole_number_of_64_bits(given: Any) -> None:
+    handle = opened_handle()
+    handle.ready()
+    handle.select(("a",))
+    for operation, name in ((handle.registerTimer, "registerTimer"), (handle.deleteTimer, "deleteTimer")):
+        with pytest.raises(
+            (TypeError, ValueError), match=rf"^{name}: found .*{given!r}, expected a whole number of ms"
+        ):
+            operation(given)
+    assert list(handle.listTimers()) == []
+    handle.registerTimer(np.int64(5))
+    assert [type(each) for each in handle.listTimers()] == [int]
+
+
+def test_no_timer_is_registered_before_a_key_is_in_hand() -> None:
+    handle = opened_handle()
+    operations: list[Callable[[], Any]] = [
+        lambda: handle.registerTimer(5),
+        lambda: handle.deleteTimer(5),
+        lambda: list(handle.listTimers()),
+    ]
+    for operation in operations:
+        with pytest.raises(PySparkRuntimeError, match=r"operation=\w+_timers? with invalid handle state=CREATED"):
+            operation()
+    handle.ready()
+    handle.select(("a",))
+    handle.registerTimer(5)
+    assert list(handle.listTimers()) == [5]
