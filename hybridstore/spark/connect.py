@@ -16,8 +16,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
-from changelog.errors import ForeignFileError, HybridStoreError, UnsupportedVersionError
-from recovery.errors import ProgramMismatchError
+from changelog.errors import HybridStoreError
 
 from .errors import SparkSetupError
 from .shipped import MISSING, carried
@@ -35,10 +34,6 @@ BATCH: Final = "spark.hybridstore.batch"
 RUN: Final = "spark.hybridstore.run"
 # Set by pyspark if this process has started the server: remote("local[2]").
 LOCAL_SERVER: Final = "SPARK_LOCAL_REMOTE"
-# Errors that reach a client with their own type.
-_RAISED: Final = {
-    kind.__name__: kind for kind in (ProgramMismatchError, ForeignFileError, SparkSetupError, UnsupportedVersionError)
-}
 
 
 def is_client(session: Any) -> bool:
@@ -105,9 +100,25 @@ def run_near_location(session: SparkSession, question: Callable[[], Any]) -> Any
         raise SparkSetupError(sentence[sentence.index(MISSING) :]) from None
     answer = json.loads(rows[0][0])
     if "raised" in answer:
-        kind, text = answer["raised"]
-        raise _RAISED.get(kind, SparkSetupError)(text)
+        raise _at_client(*answer["raised"])
     return answer["answer"]
+
+
+def _at_client(name: str, text: str, fields: dict[str, Any]) -> HybridStoreError:
+    """Return a worker's error with its own type; SparkSetupError for the operating system's errors, and for a type that
+    no module of this process has.
+    """
+    kind = _kinds(HybridStoreError).get(name, SparkSetupError)
+    # not by `__init__`, which may take parts of the text
+    error = kind.__new__(kind, text)
+    vars(error).update(fields)
+    return error
+
+
+def _kinds(kind: type[HybridStoreError]) -> dict[str, type[HybridStoreError]]:
+    """Return a type of errors and the types below it, by name."""
+    below = [_kinds(child) for child in kind.__subclasses__()]
+    return {kind.__name__: kind, **{name: each for part in below for name, each in part.items()}}
 
 
 def foreach_batch(function: Callable[[DataFrame, int], Any]) -> Callable[[DataFrame, int], None]:
@@ -158,5 +169,6 @@ class Question:
                 try:
                     answer = {"answer": self.content()}
                 except (HybridStoreError, OSError) as error:
-                    answer = {"raised": (type(error).__name__, str(error))}
+                    fields = {name: part for name, part in vars(error).items() if isinstance(part, str | int)}
+                    answer = {"raised": (type(error).__name__, str(error), fields)}
                 yield pa.RecordBatch.from_arrays([pa.array([json.dumps(answer)])], names=["answer"])
