@@ -8,6 +8,11 @@ A file system keeps a file as long as it has a name, so pruning or removing the 
 segment that has a second name is copied before it is appended to or cut (`Files.append`). The new state is made in a
 folder of another name beside its place, checked, and then renamed: whenever the command is killed, the state is there
 as a whole or not at all.
+
+The fork takes no lock, because a running writer would exclude it. A rewind of the origin meanwhile never cuts a shared
+segment: the rewind removes later segments before it looks for second names, while the fork gives second names before
+it opens the last segment. So either the rewind sees the second name, or the fork misses the last segment and begins
+anew.
 """
 
 from __future__ import annotations
@@ -21,11 +26,13 @@ from pathlib import Path
 from stat import S_IMODE
 from typing import Final, NamedTuple
 
+from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files, make_folders
 from changelog.segment import list_segments, segment_name
 from changelog.storage import LocalStorage, is_url
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, GENERATIONS, SPARK_FOLDER
+from recovery.retrying import Signature, signature
 
 from ..inspection.options import FINE, NEGATIVE, choose
 from ..inspection.rebuild import claim
@@ -38,7 +45,8 @@ from .command import OFFSETS, end_of, path_of
 
 # The errors of file systems without hard links, or without one more of them.
 _NO_LINKS: Final = frozenset((errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK))
-# The owner may remove what is about to be named, as it removes old versions. So often the fork is begun anew.
+# The owner may remove what is about to be named, as it removes old versions, or a rewind may change the state. So often
+# the fork is begun anew.
 _TRIES: Final = 5
 
 
@@ -53,6 +61,18 @@ class ForkedDirectory(NamedTuple):
     shared: list[str]
     segment: str
     end: int
+
+
+class Taken(NamedTuple):
+    """How many files a fork shares with its origin, how many are copies, and the bytes of the copies."""
+
+    shared: int = 0
+    copied: int = 0
+    size: int = 0
+
+    def copy(self, size: int) -> Taken:
+        """Return the same with one more copy."""
+        return Taken(self.shared, self.copied + 1, self.size + size)
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -90,13 +110,13 @@ def run(given: Namespace) -> int:
         )
         return NEGATIVE
     try:
-        parts, copied = fork(where, at, target)
+        parts, taken = fork(where, at, target)
     except RestoreError as error:
         say(f"refused: {error}")
         return NEGATIVE
     versions = ", ".join(str(part.view.version) for part in parts)
-    files = sum(len(part.shared) for part in parts)
-    print(f"{target}: version {versions} of {where}: {files} files shared, {size_text(copied)} copied")
+    files = f"files: {taken.shared} shared, {taken.copied} copied ({size_text(taken.size)})"
+    print(f"{target}: version {versions} of {where}: {files}")
     return FINE
 
 
@@ -105,10 +125,10 @@ def _split(text: str) -> tuple[str, str | None]:
     return (path, at) if mark and path and not Path(text).exists() else (text, None)
 
 
-def fork(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirectory], int]:
-    """Begin the state `target` at a version of the state `where`; return what it has of it, and how many bytes were
-    copied. Durable on return. Raises RestoreError, OccupiedError, OSError. O(files + bytes behind the last segment's
-    begin).
+def fork(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirectory], Taken]:
+    """Begin the state `target` at a version of the state `where`; return what it has of it, and how many files are
+    shared and copied. Durable on return. Raises RestoreError, OccupiedError, OSError. O(files + bytes behind the last
+    segment's begin).
     """
     places = shard_places(where)
     target = target.resolve()
@@ -117,14 +137,18 @@ def fork(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirector
     claim_place(target)
     building = target.parent / f".{target.name}.{os.urandom(8).hex()}.fork"
     for tries in range(_TRIES):
+        before = _signature(places)
         try:
             parts = list(_parts(where, places, at))
-            copied = _build(where, parts, building)
+            taken = _build(where, parts, building)
             building.rename(target)
             break
-        except FileNotFoundError as error:
+        except (FileNotFoundError, HybridStoreError) as error:
             shutil.rmtree(building, ignore_errors=True)
-            if tries == _TRIES - 1:
+            if isinstance(error, HybridStoreError):
+                if tries == _TRIES - 1 or _signature(places) == before:
+                    raise
+            elif tries == _TRIES - 1:
                 raise RestoreError(
                     f"{where}: found no {error.filename}, which was there a moment ago (try again, or choose a later "
                     "version)"
@@ -133,7 +157,11 @@ def fork(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirector
             shutil.rmtree(building, ignore_errors=True)
             raise
     REAL_FILES.sync_directory(target.parent)
-    return parts, copied
+    return parts, taken
+
+
+def _signature(places: list[Place]) -> list[Signature]:
+    return [signature(path_of(place)) for place in places]
 
 
 def claim_place(target: Path) -> None:
@@ -171,9 +199,9 @@ def _sound(place: Place, version: int | None) -> View:
     return view
 
 
-def _build(where: Path, parts: list[ForkedDirectory], building: Path) -> int:
-    """Write the new state into a folder that does not exist yet, durably, and read it. Return the bytes copied."""
-    copied = 0
+def _build(where: Path, parts: list[ForkedDirectory], building: Path) -> Taken:
+    """Write the new state into a folder that does not exist yet, durably, and read it."""
+    taken = Taken()
     for part in parts:
         root = building / part.folder
         files = Files(S_IMODE((part.source / part.segment).stat().st_mode))  # who may read the state may read the fork
@@ -184,11 +212,13 @@ def _build(where: Path, parts: list[ForkedDirectory], building: Path) -> int:
             # the file of an object that was written in place has a suffix
             source = LocalStorage(part.source).path(name)
             assert source is not None
-            copied += _share(source, (root / name).with_name(source.name), files)
-        copied += _copy(part.source / part.segment, root / part.segment, part.end, files)
+            taken = _share(source, (root / name).with_name(source.name), files, taken)
+        # behind the links: who removes this segment and then cuts one before it sees the second name there
+        taken = taken.copy(_copy(part.source / part.segment, root / part.segment, part.end, files))
     storage, new = LocalStorage(where), LocalStorage(building, files=files)
     for name in storage.list(f"{GENERATIONS}/"):
-        new.create(name, storage.get(name))
+        new.create(name, data := storage.get(name))
+        taken = taken.copy(len(data))
     for folder in (building, *(path for path in building.rglob("*") if path.is_dir())):
         REAL_FILES.sync_directory(folder)
     for part in parts:
@@ -198,18 +228,18 @@ def _build(where: Path, parts: list[ForkedDirectory], building: Path) -> int:
                 f"{part.source}: version {part.view.version} cannot be forked: its copy has version {view.version} "
                 f"({view.faults[0] if view.faults else 'the state changed meanwhile'}; try again)"
             )
-    return copied
+    return taken
 
 
-def _share(source: Path, path: Path, files: Files) -> int:
-    """Give a file a second name, or copy it where the file system cannot; return the bytes copied."""
+def _share(source: Path, path: Path, files: Files, taken: Taken) -> Taken:
+    """Give a file a second name, or copy it where the file system cannot; return `taken` with this file."""
     try:
         files.link(source, path)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        return _copy(source, path, None, files)
-    return 0
+        return taken.copy(_copy(source, path, None, files))
+    return taken._replace(shared=taken.shared + 1)
 
 
 def _copy(source: Path, path: Path, end: int | None, files: Files) -> int:

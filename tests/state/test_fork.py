@@ -8,6 +8,8 @@ import errno
 import itertools
 import random
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +65,12 @@ def test_files_are_named_a_second_time_and_only_the_last_segment_is_copied(tmp_p
     build_state(tmp_path / "s")
     assert fork(tmp_path / "s", tmp_path / "f") == 0
     shared = {path.relative_to(tmp_path / "f") for path in contents(tmp_path / "f") if path.stat().st_nlink == 2}
-    parts, copied = forking.fork(tmp_path / "s", "12", tmp_path / "g")
+    parts, taken = forking.fork(tmp_path / "s", "12", tmp_path / "g")
     (part,) = parts
     assert shared == {Path(name) for name in part.shared}
     assert {name.partition("/")[0] for name in part.shared} == {"packs", "checkpoints", "changelog"}
-    assert copied == part.end <= (tmp_path / "s" / part.segment).stat().st_size < 3000
+    assert (taken.shared, taken.copied) == (len(part.shared), 1)
+    assert taken.size == part.end <= (tmp_path / "s" / part.segment).stat().st_size < 3000
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -188,7 +191,7 @@ def test_the_owner_may_prune_meanwhile(tmp_path: Path, monkeypatch: pytest.Monke
                 state.commit()
             state.checkpoint(wait=True)
 
-        def share(*args: Any) -> int:
+        def share(*args: Any) -> Any:
             if next(calls) in (0, 5):
                 commits()
             return real(*args)
@@ -205,7 +208,113 @@ def test_the_owner_may_prune_meanwhile(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "s"]
 
 
-def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def steps_of(patch: pytest.MonkeyPatch, at_step: Callable[[], None]) -> None:
+    """Call `at_step` before each step that names, creates, opens, copies, cuts or removes a file."""
+
+    def step(real: Any, *args: Any) -> Any:
+        at_step()
+        return real(*args)
+
+    changes = [(Files, "create"), (Files, "append"), (Files, "link"), (Files, "remove"), (AppendFile, "truncate")]
+    for owner, name in [*changes, (Path, "rename"), (forking, "_parts"), (forking, "_build"), (forking, "_copy")]:
+        real = getattr(owner, name)
+        patch.setattr(owner, name, lambda *args, real=real: step(real, *args))
+
+
+@pytest.mark.parametrize("version", ["", "@9", "@12"])
+def test_a_rewind_before_any_step_of_a_fork_leaves_a_sound_fork_or_none(tmp_path: Path, version: str) -> None:
+    """The fork begins anew when the state that it has read is another one; a version that is gone is refused."""
+    seen = build_state(tmp_path / "origin")
+    results = []
+    for last in itertools.count():
+        path, other = tmp_path / f"s{last}", tmp_path / f"f{last}"
+        shutil.copytree(tmp_path / "origin", path)
+        steps = itertools.count()
+
+        def at_step(path: Path = path, last: int = last, steps: Any = steps) -> None:
+            if next(steps) == last:
+                assert rewind(path, 5, "--write") == 0
+
+        with pytest.MonkeyPatch.context() as patch:
+            steps_of(patch, at_step)
+            code = fork(f"{path}{version}", other)
+        results.append(code)
+        check_pair(path, other, seen, code)
+        if next(steps) <= last:
+            assert last > 6
+            break
+    if not version:
+        assert set(results) == {0}
+    else:
+        assert set(results) == {0, 1}
+
+
+def check_pair(path: Path, other: Path, seen: list[dict[str, Any]], code: int) -> None:
+    """Check a state and its fork, which is there if the code is 0, and each again after commits of the other."""
+    assert other.exists() == (code == 0)
+    for each in (path, other) if code == 0 else (path,):
+        assert run(["inspect", "verify", str(each), "--full"]) == 0
+        with hs.open(each, checkpoints=KEPT, _tuning=SMALL) as state:
+            assert rows(state) == seen[state.version]
+            state.key_value("rows").put("more", 1)
+            state.commit()
+    for each in (path, other) if code == 0 else (path,):
+        assert run(["inspect", "verify", str(each), "--full"]) == 0
+
+
+@pytest.mark.parametrize("before", range(8))
+def test_a_fork_between_any_steps_of_a_rewind_is_never_cut(tmp_path: Path, before: int) -> None:
+    """The fork does so many steps; then the rewind begins and stops at any of its steps; the fork ends; then the rewind
+    ends.
+    """
+    seen = build_state(tmp_path / "origin")
+    for last in itertools.count():
+        path, other = tmp_path / f"s{last}", tmp_path / f"f{last}"
+        shutil.copytree(tmp_path / "origin", path)
+        paused, go_on = threading.Event(), threading.Event()
+        forks, rewinds, codes = itertools.count(), itertools.count(), list[int]()
+
+        def turn_back(path: Path = path, codes: list[int] = codes, paused: threading.Event = paused) -> None:
+            try:
+                codes.append(rewind(path, 8, "--write"))
+            finally:
+                paused.set()
+
+        other_thread = threading.Thread(target=turn_back)
+
+        def at_step(
+            other_thread: threading.Thread = other_thread,
+            last: int = last,
+            forks: Any = forks,
+            rewinds: Any = rewinds,
+            paused: threading.Event = paused,
+            go_on: threading.Event = go_on,
+        ) -> None:
+            if threading.current_thread() is other_thread:
+                if next(rewinds) == last:
+                    paused.set()
+                    go_on.wait()
+            elif next(forks) == before:
+                other_thread.start()
+                paused.wait()
+
+        with pytest.MonkeyPatch.context() as patch:
+            steps_of(patch, at_step)
+            code = fork(path, other)
+            go_on.set()
+            assert other_thread.ident is not None  # the fork has so many steps
+            other_thread.join()
+        assert codes == [0]
+        assert code == 0
+        check_pair(path, other, seen, code)
+        if next(rewinds) <= last:
+            assert last > 2  # remove, look for second names, cut
+            return
+
+
+def test_a_file_system_without_links_gets_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     seen = build_state(tmp_path / "s")
 
     def link(self: Files, temporary: Path, final: Path) -> None:
@@ -214,7 +323,9 @@ def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(files.Files, "link", link)
         assert fork(tmp_path / "s", tmp_path / "f") == 0
-    assert all(path.stat().st_nlink == 1 for path in contents(tmp_path / "f"))
+    copies = contents(tmp_path / "f")
+    assert all(path.stat().st_nlink == 1 for path in copies)
+    assert f"files: 0 shared, {len(copies)} copied (" in capsys.readouterr().out
     with hs.open(tmp_path / "f") as state:
         assert (state.version, rows(state)) == (12, seen[12])
 
