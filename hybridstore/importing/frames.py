@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from recovery.layout import LOG, shard_folder
+from recovery.layout import shard_folder
+from recovery.runs import newest_claim
+from recovery.shard_log import ShardLog
 
 from ..aggregation import Aggregator, Forever, SessionWindows, SlidingWindows
 from ..spark.arrow_schema import arrow_schema
@@ -110,7 +112,8 @@ def backfill(
             filled.write.format("noop").mode("overwrite").save()
         else:
             write(filled)
-    if not run_near_location(session, partial(_is_whole, operator.location, operator.name, operator.shards)):
+    whole = partial(_is_whole, operator.location, operator.name, operator.shards, function.run_id)
+    if not run_near_location(session, whole):
         raise ImportRefusedError(
             f"{where}: found shards that were not written, expected all {operator.shards} (`write` must write the "
             "whole DataFrame; call it again)"
@@ -325,9 +328,14 @@ def _rows_of(location: Location, operator: str) -> int:
     return sum(row["rows"] or 0 for row in metrics(location, operator))
 
 
-def _is_whole(location: Location, operator: str, shards: int) -> bool:
+def _is_whole(location: Location, operator: str, shards: int, run_id: str) -> bool:
+    """Whether a run has written every shard. Objects of a backfill that was broken off are those of another run."""
     storage = location.operator(operator)
-    return all(storage.list(f"{shard_folder(0, shard)}/{LOG}/") for shard in range(shards))
+    newest = newest_claim(storage)
+    if newest is None or newest.run_id != run_id:
+        return False
+    logs = (ShardLog(storage.below(shard_folder(0, shard))) for shard in range(shards))
+    return all(any(name.launch == newest.launch for name in log.names()) for log in logs)
 
 
 def _begun(
