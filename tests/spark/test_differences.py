@@ -106,6 +106,33 @@ def test_an_expired_timer_is_handed_over_by_position() -> None:
     assert runner.process(pa.table({"k": [7], "v": [1]}), OUTPUT).to_pylist() == [{"k": "7 999"}]
 
 
+def test_rows_of_a_key_that_is_not_a_number_come_in_one_call() -> None:
+    seen: list[Any] = []
+
+    class Totals:
+        def init(self, handle: Handle) -> None:
+            self.total = handle.getValueState("total", "n long")
+
+        def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:
+            values = [row.v for row in rows]
+            before = self.total.get() or (0,)
+            self.total.update((before[0] + sum(values),))
+            seen.append((str(key[0]), values, before[0]))
+            return iter(())
+
+        def close(self) -> None:
+            pass
+
+    program = ProcessorProgram(Totals(), ("k",), None, "None", None, {})  # type: ignore[arg-type]
+    opened = group()
+    for values in ([1, 2, 3], [4]):
+        runner = program.open(opened)
+        runner.begin(batch(), 0, 1, None)  # type: ignore[arg-type]
+        keys = [float("nan"), 0.5, float("nan")][: len(values)]
+        runner.process(pa.table({"k": keys, "v": values}), OUTPUT)
+    assert seen == [("0.5", [2], 0), ("nan", [1, 3], 0), ("nan", [4], 4)]
+
+
 @pytest.mark.parametrize(
     ("mode", "watermarked", "seen"),
     [("ProcessingTime", True, (1000, 400)), ("ProcessingTime", False, (1000, -1)), ("None", True, (-1, -1))],
