@@ -407,7 +407,8 @@ class InspectedShards(Mapping[str, InspectedState]):
 
     def follow(self, operator: str | None = None) -> Followed:
         """Return a view of all shards of an operator (None: the only one) that stays at the newest version that all of
-        them have committed; see `Followed`. Raises ValueError for an unknown operator, or if it must be named.
+        them have committed; see `Followed`. Raises ValueError for an unknown operator, or if it must be named, and for
+        a plain topology, whose shards have versions of their own.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> query = minutes.aggregate(n=hs.Count()).apply(events, "minutes", location=location, shards=2)
@@ -416,7 +417,13 @@ class InspectedShards(Mapping[str, InspectedState]):
         >>> hs.inspect(location).follow("minutes").version
         1
         """
-        return follow(list(self._places.values()), operator)
+        places = list(self._places.values())
+        if all(label.isdecimal() for label in self):  # elsewhere operator/shard
+            raise ValueError(
+                f"{places[0].where}: follow: found {len(places)} shards of a plain topology, whose versions are their "
+                "own, expected one state (follow each of them: inspect(location)['0'].follow())"
+            )
+        return follow(places, operator)
 
     def __getitem__(self, label: str) -> InspectedState:
         place = self._places[label]

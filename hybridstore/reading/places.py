@@ -38,7 +38,7 @@ from recovery.layout import (
 
 from ..errors import ForeignFileError
 from ..shards import shard_of
-from ..state.generations import above, identity_at
+from ..state.generations import above, identity_at, newest_generation
 from . import archive
 
 _DEPTH: Final = 4
@@ -201,7 +201,11 @@ def resolve(location: str | os.PathLike[str], options: Mapping[str, Any] | None 
 
 def _no_state(location: str | Path, storage: Storage) -> ForeignFileError:
     """Return the error for a folder that is no state, with what to give instead."""
-    shards = sorted(name for name in storage.folders() if name.isdigit())
+    there = newest_generation(storage)
+    if there is None:
+        shards = sorted(name for name in storage.folders() if name.isdigit())
+    else:
+        shards = [folder for shard in range(there.shards) if (folder := there.folder(shard))]
     if shards:
         return ForeignFileError(
             f"{location}: found {len(shards)} folders of shards, expected one state (give one of them, such as "

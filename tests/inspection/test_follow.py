@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.cli import run
 from hybridstore.inspection.api import InspectedShards
 from hybridstore.reading import version as version_module
 from hybridstore.reading.follow import Followed
@@ -193,6 +194,29 @@ def test_a_view_is_of_one_operator_and_of_no_file(tmp_path: Path) -> None:
         segment = next((tmp_path / "plain" / "changelog").iterdir())
         with pytest.raises(ValueError, match="found a file, which does not change"):
             hs.inspect(segment).follow()
+
+
+def test_shards_of_a_plain_topology_are_followed_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also after a rescale, whose shards are named by the sentence of a command that reads one state."""
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    assert list(topology.run([{"k": f"{n % 7}", "ts": n} for n in range(50)], tmp_path / "s", shards=2))
+    for shards, folder in ((2, "0"), (3, "000001/000000")):
+        if shards == 3:
+            assert run(["rescale", str(tmp_path / "s"), "--shards", "3"]) == 0
+        state = hs.inspect(tmp_path / "s")
+        assert isinstance(state, InspectedShards)
+        assert len(state) == shards
+        for name in (None, "0"):
+            with pytest.raises(ValueError, match=f"found {shards} shards of a plain topology"):
+                state.follow(name)
+        with state["0"].follow() as view:
+            assert "windows" in view
+        capsys.readouterr()
+        assert run(["inspect", "info", str(tmp_path / "s")]) == 3
+        error = capsys.readouterr().err
+        assert f"found {shards} folders of shards" in error
+        assert f"such as {tmp_path / 's' / folder})" in error
+        assert run(["inspect", "info", str(tmp_path / "s" / folder)]) == 0
 
 
 def test_shards_stay_at_one_version_when_the_refresh_of_one_fails(
