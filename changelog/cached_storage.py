@@ -36,6 +36,9 @@ from .storage import Storage
 LOGGER: Final = logging.getLogger("hybridstore")
 # A read marks a file as used, for the order of removal, if its last mark is older than this.
 _TOUCH_SECONDS: Final = 60.0
+# Another process that fetches the same object is waited for so long, and asked so often; then both fetch it.
+WAIT_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 0.05
 # Half-written files of dead processes are removed after this time.
 _STALE_SECONDS: Final = 3600.0
 _SUFFIX: Final = ".object"
@@ -89,6 +92,22 @@ def _check_private(folder: Path) -> None:
             f"found {stat.filemode(status.st_mode)} of user {status.st_uid}, expected a folder, and no link, of user "
             f"{os.geteuid()} that nobody else can write to: remove it, take these rights away, or give another cache"
         )
+
+
+def _locked(fd: int, seconds: float) -> bool:
+    """Lock a file, and wait so long for another process that has the lock. True, too, in a folder without locks."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_POLL_SECONDS)
+        except OSError:
+            return True
+        else:
+            return True
 
 
 class Cache:
@@ -187,9 +206,10 @@ class Cache:
     @contextmanager
     def alone(self, address: str, *, wait: bool) -> Iterator[bool]:
         """Let one process of the host at a time fetch an object. Yields False while another process fetches the object;
-        with `wait`, waits for that process.
+        with `wait`, waits for that process, up to a minute.
 
-        In a folder without locks, or without the right to write, every process may fetch: the same bytes arrive twice.
+        After that minute, in a folder without locks, or without the right to write, every process may fetch: the same
+        bytes arrive twice.
         """
         lock = self._file(address).with_suffix(_LOCK_SUFFIX)
         if not self._usable(make=True):
@@ -201,17 +221,11 @@ class Cache:
             yield True
             return
         try:
-            alone = True
+            locked = _locked(fd, WAIT_SECONDS if wait else 0.0)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                alone = False
-            except OSError:
-                pass
-            try:
-                yield alone
+                yield locked or wait
             finally:
-                if alone:
+                if locked:
                     with suppress(OSError):
                         lock.unlink()
         finally:

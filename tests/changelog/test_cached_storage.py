@@ -277,6 +277,24 @@ def test_one_process_of_a_host_fetches_and_the_others_wait_or_go_on(tmp_path: Pa
     assert behind.reads == 0
 
 
+def test_a_process_that_fetches_too_long_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bytes arrive twice; the lock of the slow process stays its own."""
+    monkeypatch.setattr(cached_storage, "WAIT_SECONDS", 0.0)
+    behind, storage = cached(tmp_path)
+    behind.create("a", b"0123456789")
+    other = CachedStorage(behind, Cache(tmp_path / "cache"))
+    with storage.cache.alone(f"{storage.url}/a", wait=True) as alone:
+        assert alone
+        path = other.fetch("a", 10)
+        assert path is not None
+        assert path.read_bytes() == b"0123456789"
+        assert behind.reads == 1
+        with other.cache.alone(f"{storage.url}/a", wait=False) as alone:
+            assert not alone
+    with other.cache.alone(f"{storage.url}/a", wait=False) as alone:
+        assert alone
+
+
 def poisoned(cache: Cache) -> None:
     """Put a file of somebody else where the cache would keep the object "a"."""
     path = cache._file("memory:/a")
