@@ -219,8 +219,9 @@ class StoredRows:
                 keys = listed(rows.column(f"m{number}"))
             times = [] if rows.column(START).null_count else [arrow_list(rows.column(START))]
             store = run.logic.stores[name]
-            if not getattr(store, "retain_duplicates", False):
-                _check_once(keys, times[0] if store.kind == "window" and times else [None] * len(keys))
+            duplicates = getattr(store, "retain_duplicates", None)  # None: a store without windows
+            if not duplicates:
+                _check_once(keys, times[0] if duplicates is False and times else [None] * len(keys))
             store.put_columns(keys, listed(rows.column(f"s{number}")), *times)
         now = batch.watermark_ms
         run.logic.process_batch(Records([], [], [], same), Watermark(now, now) if self.clocked else None)

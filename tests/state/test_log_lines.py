@@ -17,6 +17,7 @@ PRINTS = {
     "hybridstore/cli.py",
     "hybridstore/inspection/bench.py",
     "hybridstore/reading/texts.py",
+    "hybridstore/rewinding/fork.py",
     "hybridstore/testing/other_process.py",
 }
 
