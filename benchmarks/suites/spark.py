@@ -182,8 +182,9 @@ def run(folder: Path, engine: str, work: str, batches: int, turn: int, keys: int
         "phases": phases,
         "shards": shards,
     }
-    if len(marks) == 2 and marks[1][0] > marks[0][0]:
-        figures["processor_ms"] = (marks[1][1] - marks[0][1]) / (marks[1][0] - marks[0][0])
+    # A process that ended between the marks without a parent that waits for it took its time with it: no figure then.
+    if len(marks) == 2 and marks[1][0] > marks[0][0] and (used := marks[1][1] - marks[0][1]) > 0:
+        figures["processor_ms"] = used / (marks[1][0] - marks[0][0])
     return figures | {"answer": answer}
 
 
