@@ -85,6 +85,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.session_reads",
         "hybridstore.stores.session_runs",
         "hybridstore.stores.sliding_maps",
+        "hybridstore.stores.sliding_runs",
         "hybridstore.stores.suppression_maps",
         "hybridstore.stores.suppression_tail",
         "hybridstore.stores.window_reads",

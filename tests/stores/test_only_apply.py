@@ -19,8 +19,8 @@ _LOADING = {"__init__", "clone", "clear_state", "attach", "_load", "_install"}
 # What assigns to the maps and changes no record.
 _SAME_RECORDS = {
     "time_buckets.py: capture": "forgets a bucket that is empty",
-    "sliding_maps.py: bind": "values take the form that belongs to no strategy",
-    "sliding_maps.py: _wake": "values take the form of the strategy",
+    "sliding_runs.py: bind": "values take the form that belongs to no strategy",
+    "sliding_runs.py: _wake": "values take the form of the strategy",
 }
 
 
