@@ -73,9 +73,14 @@ if _typing.TYPE_CHECKING:
     from .importing.report import ImportRefusedError as ImportRefusedError
     from .importing.report import ImportReport as ImportReport
     from .inspection import inspect as inspect
+    from .reading.pins import Pin as Pin
     from .rescaling.api import rescale as rescale
     from .rescaling.report import RescaleError as RescaleError
     from .rescaling.report import RescaleReport as RescaleReport
+    from .rewinding.fork import fork as fork
+    from .rewinding.pins import pin as pin
+    from .rewinding.pins import pins as pins
+    from .rewinding.unpin import unpin as unpin
     from .serving.server import serve as serve
     from .state.changes import Difference as Difference
     from .state.directory import State as State
@@ -124,8 +129,12 @@ __getattr__, __dir__, __all__ = _lazy(
         ".importing.frames": "backfill initial_state",
         ".importing.report": "ImportRefusedError ImportReport",
         ".inspection": "inspect",
+        ".reading.pins": "Pin",
         ".rescaling.api": "rescale",
         ".rescaling.report": "RescaleError RescaleReport",
+        ".rewinding.fork": "fork",
+        ".rewinding.pins": "pin pins",
+        ".rewinding.unpin": "unpin",
         ".serving.server": "serve",
         ".state.changes": "Difference",
         ".state.directory": "State open_store=open",

@@ -119,6 +119,16 @@ COMMANDS: Final = {
         Command("Begin another state at a version of a state, by reference, beside its job.", "state/@41 canary/"),
         "hybridstore.rewinding.fork",
     ),
+    "pin": (
+        Command(
+            "Give a version of a state a name, so that it is kept; without a name, list the pins.", "state/@41 good"
+        ),
+        "hybridstore.rewinding.pins",
+    ),
+    "unpin": (
+        Command("Remove a pin.", "state/ good"),
+        "hybridstore.rewinding.unpin",
+    ),
 }
 _ASKED: Final = ("-h", "--help")
 

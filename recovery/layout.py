@@ -9,6 +9,8 @@ A plain store, below its directory:
     packs/<version>-<ms>-<random>.pack               blocks of checkpoints
     fences/<version>-<ms>                            on an object store, instead of LOCK: who claimed the state, when
 
+    pins/<name>/...                                  a pin: a plain state or topology, which is never written
+
 A plain topology with several shards, below its directory:
 
     <shard>/...                                      a plain store for each shard
@@ -54,6 +56,8 @@ RUNS: Final = "runs"
 RESCALES: Final = "rescales"
 GENERATIONS: Final = "generations"
 MOVED: Final = "moved"
+# The folder of the pins of a plain state or topology; each is a state of its own.
+PINS: Final = "pins"
 
 CHECKPOINT_SUFFIX: Final = ".lmdb"
 DAMAGE_SUFFIX: Final = ".damaged"

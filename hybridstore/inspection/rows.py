@@ -8,6 +8,7 @@ from typing import Any
 
 from changelog.segment import FORMAT_VERSION
 
+from ..reading.pins import Pin
 from ..reading.store_view import RecordCount, StoreView
 from ..reading.texts import Labelled
 from ..reading.view import View
@@ -16,7 +17,21 @@ from ..stores.kinds import Row
 from .show.output import key_cell, size_cell, span_text, time_cell, value_cell
 
 STORE_COLUMNS = ("shard", "store", "kind", "keys", "records", "bytes", "stream_time", "parameters")
+PIN_COLUMNS = ("pin", "version", "committed", "bytes")
 RECORD_COLUMNS = ("shard", "key", "buffered", "ts", "start", "end", "time_0", "time_1", "value")
+
+
+def pin_rows(pins: Sequence[Pin], iso: bool) -> list[dict[str, Any]]:
+    """Return a row for each pin; its bytes are those that nothing else keeps."""
+    return [
+        {
+            "pin": each.name,
+            "version": each.version,
+            "committed": time_cell(each.wall_ms, iso),
+            "bytes": size_cell(each.size),
+        }
+        for each in pins
+    ]
 
 
 def parameters_text(parameters: dict[str, Any]) -> str:

@@ -37,6 +37,7 @@ from recovery.retrying import Signature, signature
 from ..inspection.options import FINE, NEGATIVE, choose
 from ..inspection.rebuild import claim
 from ..inspection.shards import shard_places, versions_at
+from ..reading.pins import is_pin_name, pin_path
 from ..reading.places import Place, resolve
 from ..reading.texts import say, size_text
 from ..reading.view import View, open_view
@@ -80,7 +81,9 @@ def arguments(parser: ArgumentParser) -> None:
     where = (
         "A state directory, or the state of a plain topology; with @VERSION (of several shards that of shard 0), or "
     )
-    parser.add_argument("location", metavar="STATE[@VERSION]", help=f"{where}@TIME. Without it the newest version.")
+    parser.add_argument(
+        "location", metavar="STATE[@VERSION]", help=f"{where}@TIME, or @PIN. Without it the newest version."
+    )
     parser.add_argument("target", metavar="NEW", help="The directory of the new state; it must be new or empty.")
     how = parser.add_argument_group("how")
     how.add_argument("--debug", action="store_true", help="Show tracebacks.")
@@ -95,45 +98,89 @@ def run(given: Namespace) -> int:
 
     Exit codes: 0 done, 1 refused with nothing written, 2 wrong usage, 3 cannot read.
     """
-    location, at = _split(given.location)
-    where, target = Path(location), Path(given.target)
-    if is_url(location) or is_url(given.target):
-        say(
-            f"refused: {location}: objects of an object store have one name each, so a fork would be a copy (make one: "
-            f"hybridstore inspect compact {location} --at VERSION --to NEW --write)"
-        )
-        return NEGATIVE
-    if (where / OFFSETS).is_dir() or (where / SPARK_FOLDER).is_dir():
-        say(
-            f"refused: {where}: is of a Spark query, expected a plain state or topology (copy the whole location while "
-            "the query is stopped, and go back there: hybridstore rewind NEW --to VERSION --write)"
-        )
-        return NEGATIVE
+    where, at = split_version(given.location)
     try:
-        parts, taken = fork(where, at, target)
+        state = check_origin(where)
+        if is_url(given.target):
+            raise RestoreError(f"{given.target}: found a URL, expected a directory on the file system of {where}")
+        parts, taken = begin(state, at, Path(given.target))
     except RestoreError as error:
         say(f"refused: {error}")
         return NEGATIVE
     versions = ", ".join(str(part.view.version) for part in parts)
     files = f"files: {taken.shared} shared, {taken.copied} copied ({size_text(taken.size)})"
-    print(f"{target}: version {versions} of {where}: {files}")
+    print(f"{Path(given.target)}: version {versions} of {where}: {files}")
     return FINE
 
 
-def _split(text: str) -> tuple[str, str | None]:
+def split_version(text: str) -> tuple[str, str | None]:
+    """Return the location and the version, the time or the pin that `STATE@VERSION` names (None: none)."""
     path, mark, at = text.rpartition("@")
     return (path, at) if mark and path and not Path(text).exists() else (text, None)
 
 
-def fork(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirectory], Taken]:
+def check_origin(location: str | os.PathLike[str]) -> Path:
+    """Return the path of a local plain state or topology, which can be forked. Raises RestoreError,
+    FileNotFoundError.
+    """
+    if is_url(location):
+        raise RestoreError(
+            f"{location}: objects of an object store have one name each, so a fork would be a copy (make one: "
+            f"hybridstore inspect compact {location} --at VERSION --to NEW --write)"
+        )
+    where = Path(location)
+    if (where / OFFSETS).is_dir() or (where / SPARK_FOLDER).is_dir():
+        raise RestoreError(
+            f"{where}: is of a Spark query, expected a plain state or topology (copy the whole location while the "
+            "query is stopped, and go back there: hybridstore rewind NEW --to VERSION --write)"
+        )
+    if not where.exists():
+        raise FileNotFoundError(f"{where}: no such directory, expected a state")
+    return where
+
+
+def fork(location: str | os.PathLike[str], new: str | os.PathLike[str], *, at: int | str | None = None) -> Path:
+    """Begin another state at a version of a state, by reference; return its directory. The job may run.
+
+    location   a state directory, or the state of a plain topology; local
+    new        the directory of the new state; it must be new or empty
+    at         the version (of several shards that of shard 0), a time (ISO, UTC), or the name of a pin; None: the
+               newest version
+
+    Files are named a second time and not copied, as long as `new` is on the same file system. Whatever is done to the
+    one state, the other is as it was. Raises RestoreError for a version that is not retained, OccupiedError, OSError.
+    O(files + bytes behind the begin of the last segment).
+
+    >>> with hs.open("state") as state:
+    ...     users = state.key_value("users")
+    ...     for visits in (1, 2):
+    ...         users["ann"] = visits
+    ...         version = state.commit()
+    >>> with hs.open(hs.fork("state", "canary", at=1)) as canary:
+    ...     canary.version, canary.key_value("users")["ann"]
+    (1, 1)
+    """
+    target = Path(new)
+    begin(check_origin(location), None if at is None else str(at), target)
+    return target
+
+
+def begin(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirectory], Taken]:
+    """Begin the state `target` outside of the state `where`, at a version, a time or a pin of it; see `begin_at`."""
+    if where.resolve() in target.resolve().parents:
+        raise RestoreError(f"{target}: is inside of {where}, expected a directory beside it")
+    if at is not None and is_pin_name(at) and pin_path(where, at).is_dir():
+        where, at = pin_path(where, at), None
+    return begin_at(where, at, target)
+
+
+def begin_at(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirectory], Taken]:
     """Begin the state `target` at a version of the state `where`; return what it has of it, and how many files are
     shared and copied. Durable on return. Raises RestoreError, OccupiedError, OSError. O(files + bytes behind the last
     segment's begin).
     """
     places = shard_places(where)
     target = target.resolve()
-    if where.resolve() in target.parents:
-        raise RestoreError(f"{target}: is inside of {where}, expected a directory beside it")
     claim_place(target)
     building = target.parent / f".{target.name}.{os.urandom(8).hex()}.fork"
     for tries in range(_TRIES):

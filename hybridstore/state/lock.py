@@ -20,7 +20,7 @@ from typing import Any, Final
 from changelog.files import FILE_MODE, Files, make_folders
 from changelog.segment import segment_name
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK
+from recovery.layout import CHANGELOG, CHECKPOINTS, GENERATIONS, LOCK, PINS
 from recovery.restore import Reached
 
 from ..errors import ForeignFileError, StateDirectoryError, StateLockedError
@@ -168,8 +168,14 @@ def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
     """Make a state directory at `path`, unless it exists, and lock it; with `read_only` do neither and return None.
 
     Raises ForeignFileError when the path has other content, StateLockedError when another process has the
-    lock.
+    lock, StateDirectoryError for a writer of a pin.
     """
+    if not read_only and (pinned := pin_above(path)) is not None:
+        state, name = pinned.parent.parent, pinned.name
+        raise StateDirectoryError(
+            f"{path}: belongs to the pin {name}, which is read and never written (begin another state there: "
+            f"hybridstore fork {state}@{name} NEW)"
+        )
     try:
         names = set(os.listdir(path))
     except FileNotFoundError:
@@ -199,6 +205,16 @@ def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
             lock.release()
             raise
     return lock
+
+
+def pin_above(path: Path) -> Path | None:
+    """Return the directory of the pin that a state directory is or, as a shard, belongs to; None without one. O(1)."""
+    path = path.absolute()
+    for folder in (path, *path.parents[:2]):
+        state = folder.parent.parent
+        if folder.parent.name == PINS and any((state / name).exists() for name in (LOCK, CHANGELOG, GENERATIONS)):
+            return folder
+    return None
 
 
 def loss(path: Path, *, version: int, needed: int, stale: Collection[Path] = ()) -> tuple[Path, str] | None:

@@ -65,7 +65,7 @@ def test_files_are_named_a_second_time_and_only_the_last_segment_is_copied(tmp_p
     build_state(tmp_path / "s")
     assert fork(tmp_path / "s", tmp_path / "f") == 0
     shared = {path.relative_to(tmp_path / "f") for path in contents(tmp_path / "f") if path.stat().st_nlink == 2}
-    parts, taken = forking.fork(tmp_path / "s", "12", tmp_path / "g")
+    parts, taken = forking.begin(tmp_path / "s", "12", tmp_path / "g")
     (part,) = parts
     assert shared == {Path(name) for name in part.shared}
     assert {name.partition("/")[0] for name in part.shared} == {"packs", "checkpoints", "changelog"}

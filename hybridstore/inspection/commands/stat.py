@@ -16,6 +16,7 @@ from recovery.layout import list_checkpoints
 from recovery.pages import PageCheckpoint
 
 from ...progress import Progress
+from ...reading.pins import pins_of
 from ...reading.places import Place
 from ...reading.scan import written
 from ...reading.store_view import StoreView
@@ -25,7 +26,7 @@ from ...reading.view import View
 from ...stores.kinds import Row
 from .. import options as o
 from ..look import Look
-from ..rows import count_cell
+from ..rows import PIN_COLUMNS, count_cell, pin_rows
 from ..show.output import key_cell, size_cell, span_text, time_cell
 
 _STAT_COLUMNS = ("shard", "store", "records", "bytes", "dead", "oldest", "newest")
@@ -193,7 +194,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(look: Look, given: Namespace) -> int:
     """Show the size of each store, its share of dead records, the growth between checkpoints, the packs of checkpoints,
-    and the largest keys and values.
+    the largest keys and values, and what each pin costs: the bytes of the files that only the pin keeps.
     """
     out, iso, top = look.out, look.iso, given.top
     stores = list(look.stores(given.store))
@@ -214,6 +215,7 @@ def run(look: Look, given: Namespace) -> int:
     places = {view.place: view for view, _ in stores}.values()
     laid = [labelled(view, row) for view in places for row in packs(view.place, iso)]
     tables.append(("packs", _PACK_COLUMNS, laid))
+    tables.append(("pins", PIN_COLUMNS, pin_rows(pins_of(look.location), iso)))
     if top or given.by_age or given.histogram:
         total = sum(store.counted.records for _, store in stores)
         with look.progress("reading records", total) as progress:

@@ -1,0 +1,68 @@
+"""The command `unpin`: the name of a version is removed, and with it the files that nothing else names.
+
+It begins with a rename, so that a pin is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from argparse import ArgumentParser, Namespace
+
+from changelog.files import REAL_FILES
+from recovery.errors import RestoreError
+
+from ..inspection.options import FINE, NEGATIVE
+from ..inspection.show.output import Out
+from ..reading.pins import pin_path, pins_of, read_pin
+from ..reading.texts import say, size_text
+from .fork import check_origin
+from .pins import checked_name
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments of `unpin`."""
+    parser.add_argument("location", metavar="STATE", help="A state directory, or the state of a plain topology.")
+    parser.add_argument("name", metavar="NAME", help="The name of the pin.")
+    how = parser.add_argument_group("how")
+    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
+    how.add_argument("-h", "--help", action="help", help="Show this help.")
+
+
+def run(given: Namespace) -> int:
+    """Remove a pin: the state no longer keeps its version. Forks of the pin stay as they are.
+
+    Exit codes: 0 done, 1 refused with nothing removed, 2 wrong usage, 3 cannot read.
+    """
+    try:
+        size = unpin(given.location, given.name)
+    except RestoreError as error:
+        say(f"refused: {error}")
+        return NEGATIVE
+    Out("raw").line(f"{given.location}: pin {given.name} removed, {size_text(size)} freed")
+    return FINE
+
+
+def unpin(location: str | os.PathLike[str], name: str) -> int:
+    """Remove a pin; return the bytes of its files that nothing else named. Raises RestoreError for an unknown pin,
+    OSError. O(files).
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     state.commit()
+    1
+    >>> pin = hs.pin("state", "before")
+    >>> hs.unpin("state", "before") == pin.size, hs.pins("state")
+    (True, [])
+    """
+    state = check_origin(location)
+    path = pin_path(state, checked_name(name))
+    if not path.is_dir():
+        known = ", ".join(each.name for each in pins_of(state)) or "none"
+        raise RestoreError(f"{state}: found no pin {name!r} (known: {known})")
+    size = read_pin(path).size
+    away = path.with_name(f".{name}.{os.urandom(8).hex()}.fork")
+    path.rename(away)
+    REAL_FILES.sync_directory(path.parent)
+    shutil.rmtree(away)
+    return size
