@@ -18,7 +18,7 @@ alerts = (
     .windowed_by(hs.TumblingWindows("1 hour"))
     .aggregate(errors=hs.Count(), worst=hs.Max("severity"))
     # the first error starts a minute in which the host's later ones are gathered; at most 10,000 hosts wait at a time
-    .suppress(hs.until_time_limit("1 minute", timer="first", max_records=10_000))
+    .hold("1 minute", timer="first", max_records=10_000)
 )
 
 

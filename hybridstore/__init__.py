@@ -91,9 +91,6 @@ if _typing.TYPE_CHECKING:
     from .stores.session import SessionStore as SessionStore
     from .stores.sliding import SlidingStore as SlidingStore
     from .stores.suppression import SuppressionBuffer as SuppressionBuffer
-    from .stores.suppression_bounds import Suppression as Suppression
-    from .stores.suppression_bounds import until_time_limit as until_time_limit
-    from .stores.suppression_bounds import until_window_closes as until_window_closes
     from .stores.versioned import VersionedStore as VersionedStore
     from .stores.window import WindowStore as WindowStore
     from .topologies.declare import Topology as Topology
@@ -144,7 +141,6 @@ __getattr__, __dir__, __all__ = _lazy(
         ".stores.session": "SessionStore",
         ".stores.sliding": "SlidingStore",
         ".stores.suppression": "SuppressionBuffer",
-        ".stores.suppression_bounds": "Suppression until_time_limit until_window_closes",
         ".stores.versioned": "VersionedStore",
         ".stores.window": "WindowStore",
         ".topologies.declare": "Topology stream",

@@ -206,7 +206,7 @@ def _states(frame: Any, known: Applied, where: str) -> Move:
         return _stored(frame, known, plan, where)
     if plan is None or plan.aggregates is None or plan.suppression is not None:
         raise ImportRefusedError(
-            f"{where}: found no aggregates, expected a topology of aggregates without suppress(...), or of process"
+            f"{where}: found no aggregates, expected a topology of aggregates without hold(...), or of process"
         )
     if isinstance(plan.windows, SlidingWindows):
         raise ImportRefusedError(

@@ -139,7 +139,7 @@ def _aggregates(asked: Asked) -> Move:
     if plan.aggregates is None or isinstance(plan.windows, SlidingWindows):
         raise ImportRefusedError(f"{where}: found {plan.windows!r}, expected aggregates as in Spark's query")
     if plan.suppression is not None:
-        raise ImportRefusedError(f'{where}: found suppress(...), expected emit="close" or emit="commit"')
+        raise ImportRefusedError(f'{where}: found hold(...), expected emit="close" or emit="commit"')
     if sessions != isinstance(plan.windows, SessionWindows):
         raise ImportRefusedError(f"{where}: found {plan.windows!r}, expected windows as in Spark's {asked.operator}")
     _check_time(asked, plan)

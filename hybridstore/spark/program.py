@@ -208,7 +208,7 @@ def _check_event_time(plan: Plan, column: str, clocked: bool) -> None:
         )
     if plan.suppression is not None and not plan.suppression.final:
         raise ValueError(
-            "apply: event_time: found suppress(until_time_limit), expected until_window_closes(): a result can leave "
+            'apply: event_time: found hold(...) with a duration, expected hold("close"): a result can leave '
             "behind its window's end"
         )
     names = [*plan.key, "window_start", "window_end", *(plan.aggregates.names if plan.aggregates is not None else ())]

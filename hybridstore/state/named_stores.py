@@ -150,7 +150,7 @@ class NamedStores(ABC):
         timer: Timer = "latest",
         on_full: OnFull = "emit",
         size_of: Callable[[Any, Any], int] | None = None,
-        until_window_closes: Suppression | Duration | None = None,
+        until_window_closes: Duration | None = None,
     ) -> SuppressionBuffer:
         """Return the suppression buffer of this name (KIP-328), creating it if missing.
 
@@ -160,7 +160,7 @@ class NamedStores(ABC):
                                 first update
         on_full                 beyond a bound: "emit" records early, or "raise" BufferFullError
         size_of                 size_of(key, value) -> bytes; by default the packed bytes of both
-        until_window_closes     only final results: `until_window_closes(grace)`, or the grace; keys end in (start, end)
+        until_window_closes     only final results, so long after a window's end (its grace); keys end in (start, end)
 
         Raises TypeError or ValueError, and ProgramMismatchError as `key_value`.
 
@@ -174,18 +174,7 @@ class NamedStores(ABC):
         if final and time_limit is not None:
             raise ValueError(f"time_limit: found {time_limit!r} with until_window_closes, expected one of them")
         grace_ms: int | None = None
-        if isinstance(until_window_closes, Suppression):
-            asked = until_window_closes
-            if not asked.final or asked.grace_ms is None:
-                raise ValueError(
-                    f"until_window_closes: found {asked}, expected until_window_closes(grace) (a plain buffer has no "
-                    "windows to take the grace from)"
-                )
-            grace_ms = asked.grace_ms
-            max_records = asked.max_records if max_records is None else max_records
-            max_bytes = asked.max_bytes if max_bytes is None else max_bytes
-            on_full = "raise" if asked.on_full == "raise" else on_full
-        elif until_window_closes is not None:
+        if until_window_closes is not None:
             grace_ms = duration_ms(until_window_closes, "until_window_closes", zero=True)
         limit_ms = None if time_limit is None else duration_ms(time_limit, "time_limit", zero=True)
         parameters = Suppression(limit_ms, max_records, max_bytes, timer, on_full, final, grace_ms).describe()

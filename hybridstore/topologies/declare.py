@@ -165,7 +165,7 @@ class Topology(Steps):
                         commit
         metrics_port    serve the run's numbers as OpenMetrics text at http://127.0.0.1:PORT/metrics while it runs (0: a
                         free port, which the log names)
-        flush           at the end of the source, emit the results held back (`emit="close"`, `suppress`): begun windows
+        flush           at the end of the source, emit the results held back (`emit="close"`, `hold`): begun windows
                         close, and later rows are late for them; windows that begin later behave as usual
         replay_last     yield the results of the last two commits with results again, also after a clean end
         storage_options, cache  of an object store, as for `hybridstore.open`

@@ -1,7 +1,7 @@
 """Steps: what a user declares once, step by step.
 
-    stream(key, timestamp) -> map/filter -> windowed_by -> aggregate -> suppress
-                                         -> aggregate -> suppress
+    stream(key, timestamp) -> map/filter -> windowed_by -> aggregate -> hold
+                                         -> aggregate -> hold
                                          -> process
 
 A topology is immutable; every step returns a new topology and checks its arguments at once, so that a mistake raises at
@@ -31,7 +31,7 @@ from ..aggregation import (
     Windows,
 )
 from ..clock import Duration, duration_ms
-from ..stores.suppression_bounds import Suppression
+from ..stores.suppression_bounds import OnFull, Timer, bounds_of
 from ..topology import declared_stores
 from ..topology.declared_stores import StoreDeclaration
 from ..topology.duplicates import SEEN, WithoutDuplicates
@@ -206,37 +206,54 @@ class Steps(Plan):
             raise ValueError(f"aggregate: strategy: found {strategy!r}, expected with SlidingWindows only")
         return replace(self, windows=self.windows or Forever(), aggregates=combined, emit=emit, strategy=strategy)
 
-    def suppress(self, suppression: Suppression) -> Self:
-        """Hold results back and emit the last one per key and window: `until_time_limit(...)` or
-        `until_window_closes()`.
+    def hold(
+        self,
+        until: Duration | Literal["close"] | None = None,
+        *,
+        grace: Duration | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        timer: Timer = "latest",
+        on_full: OnFull | None = None,
+    ) -> Self:
+        """Hold results back and emit the last one per key and window, so that fewer are emitted (Kafka's `suppress`).
+
+        until      how long a result is held at most, in stream time (None: no limit); or "close": until no record can
+                   change its window any more, so that it is emitted once and is final
+        grace      with "close": how long after its end a window still changes (None: the grace of the windows)
+        max_records, max_bytes  bounds of the buffer (None: no bound)
+        timer      "latest": an update restarts the time of its key; "first": a key is emitted at the latest `until`
+                   after its first update
+        on_full    at a bound: "emit" the oldest results early (with a duration, the default), or "raise"
+                   BufferFullError (with "close" always, because a result that is emitted early is not final)
+
+        Raises ValueError or TypeError for a wrong bound or duration, and for what never closes.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
-        >>> final = minutes.aggregate(n=hs.Count()).suppress(hs.until_window_closes())
+        >>> counts = minutes.aggregate(n=hs.Count())
         >>> rows = [{"user": "ann", "ts": 0}, {"user": "ann", "ts": 500}, {"user": "bob", "ts": 60_000}]
-        >>> [(row["user"], row["n"]) for row in final.run(rows)]  # bob's row closes ann's window
+        >>> [(row["user"], row["n"]) for row in counts.hold("10 seconds").run(rows)]
+        [('ann', 2)]
+        >>> [(row["user"], row["n"]) for row in counts.hold("close").run(rows)]  # bob's row closes ann's window
         [('ann', 2)]
         """
-        if not isinstance(suppression, Suppression):
-            raise TypeError(
-                f"suppress: found {type(suppression).__name__}, expected until_time_limit(...) or until_window_closes()"
-            )
+        bounds = bounds_of(
+            until, grace=grace, max_records=max_records, max_bytes=max_bytes, timer=timer, on_full=on_full
+        )
         if self.aggregates is None:
-            raise ValueError("suppress: found without an aggregate, expected aggregate(...) before it")
+            raise ValueError("hold: found without an aggregate, expected aggregate(...) before it")
         if self.suppression is not None:
-            raise ValueError("suppress: found a second time, expected once")
+            raise ValueError("hold: found a second time, expected once")
         if self.emit == "close":
-            raise ValueError('suppress: found after emit="close", which emits final results only already')
-        if suppression.final and isinstance(self.windows, Forever):
+            raise ValueError('hold: found after emit="close", which emits final results only already')
+        if bounds.final and isinstance(self.windows, Forever):
+            raise ValueError('hold: until: found "close" without windows, expected a duration, because nothing closes')
+        if bounds.final and isinstance(self.windows, SlidingWindows) and self.windows.flavour == "kip450":
             raise ValueError(
-                "suppress: until_window_closes: found without windows, expected until_time_limit, because nothing "
-                "closes"
+                'hold: until: found "close", but a sliding window never closes: it slides (use KafkaSlidingWindows, '
+                "whose windows stay where they are and close, or a duration)"
             )
-        if suppression.final and isinstance(self.windows, SlidingWindows) and self.windows.flavour == "kip450":
-            raise ValueError(
-                "suppress: until_window_closes: a sliding window never closes: it slides (use "
-                "KafkaSlidingWindows, whose windows stay where they are and close, or until_time_limit)"
-            )
-        return replace(self, suppression=suppression)
+        return replace(self, suppression=bounds)
 
     def join(
         self,
@@ -306,7 +323,7 @@ class Steps(Plan):
         row, before `map` and `filter` (a dict; a struct on Spark), while the window bounds and the aggregates are None
         and the key columns are the row's. A row is late when no window accepts it; a row that is too late for only some
         of its windows is not emitted, and these windows are counted (`Engine.dropped`). Call `late` after `aggregate`
-        and `suppress`; late rows are never held back. The state does not depend on this step, so it may be added or
+        and `hold`; late rows are never held back. The state does not depend on this step, so it may be added or
         left out at every start. Raises ValueError for a wrong place in the topology, and for a name that is taken.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
@@ -399,7 +416,7 @@ class Steps(Plan):
         dict (on Spark a struct) of the `error`, its class and its message, and the `row` as it arrived. The key columns
         are the row's, None if a `map` or `filter` raised; the others are None. What `process` has put before it raised
         stays. In sliding windows only values that an aggregator cannot add to an empty aggregate are emitted. Call
-        `errors` after `aggregate`, `suppress` or `process`; not together with `late`. The state does not depend on this
+        `errors` after `aggregate`, `hold` or `process`; not together with `late`. The state does not depend on this
         step. Raises ValueError for a wrong place in the topology, and for a name that is taken.
 
         >>> most = hs.stream(key="user", timestamp="ts").aggregate(emit="commit", n=hs.Max("n")).errors()

@@ -296,11 +296,11 @@ def _of_results(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator
     if before == now:
         return
     if before is None or now is None or any(before[name] != now[name] for name in before if name not in _BOUNDS):
-        yield refused("suppress", before, now, "what is held back cannot follow: " + ANEW)
+        yield refused("hold", before, now, "what is held back cannot follow: " + ANEW)
     else:
         bounds = [f"{name} {before[name]} before, {now[name]} now" for name in before if before[name] != now[name]]
         note = "buffered results stay, and the new limits apply to them"
-        yield Difference(f"suppress: {'; '.join(bounds)}", "taken", note)
+        yield Difference(f"hold: {'; '.join(bounds)}", "taken", note)
 
 
 # --- stores of `process` ------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ class Plan:
             kind = {"SlidingWindows": "sliding", "SessionWindows": "session"}.get(type(self.windows).__name__, "window")
             stores.append(f"windows ({kind}{', as panes' if self.paned else ''})")
         if self.suppression is not None:
-            lines.append(f"suppress    {self.suppression}")
+            lines.append(f"hold        {self.suppression}")
             stores.append("suppressed (suppression)")
         if self.late_column is not None:
             lines.append(f"late        column {self.late_column}")

@@ -214,14 +214,14 @@ CLOSING: dict[str, tuple[Any, int, int, tuple[int, int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["emit close", "suppress"])
+@pytest.mark.parametrize("way", ["emit close", "hold"])
 @pytest.mark.parametrize("kind", CLOSING)
 def test_a_window_is_final_when_no_record_can_change_it_any_more(kind: str, way: str, tmp_path: Path) -> None:
     windows, first, last_open, final = CLOSING[kind]
     topology = hs.stream(key="key", timestamp="ts").windowed_by(windows).aggregate(n=hs.Count(), emit="close")
-    if way == "suppress":
+    if way == "hold":
         topology = hs.stream(key="key", timestamp="ts").windowed_by(windows).aggregate(n=hs.Count())
-        topology = topology.suppress(hs.until_window_closes())
+        topology = topology.hold("close")
     with topology.open(tmp_path, durability="os") as running:
         assert step(running, first) == []
         assert step(running, last_open, "other") == []
@@ -245,7 +245,7 @@ def test_a_session_that_was_final_is_never_merged_again(emit: Any, tmp_path: Pat
     topology = hs.stream(key="key", timestamp="ts").windowed_by(hs.SessionWindows(10))
     topology = topology.aggregate(emit=emit, n=hs.Count())
     if emit != "close":
-        topology = topology.suppress(hs.until_window_closes())
+        topology = topology.hold("close")
     results = []
     for key, ts in (("k", 0), ("far", 11), ("late", 0), ("k", 5), ("k", 15), ("far", 26), ("far", 100)):
         # each is a run of its own: what was final is known from the state

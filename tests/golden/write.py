@@ -146,7 +146,7 @@ def changed_topology(limit: str) -> hs.Topology:
         hs.stream(key="user", timestamp="time")
         .windowed_by(hs.TumblingWindows(100))
         .aggregate(clicks=hs.Count())
-        .suppress(hs.until_time_limit(limit))
+        .hold(limit)
     )
 
 

@@ -40,7 +40,7 @@ def topologies(name: str, *, timed: bool = True) -> list[Any]:
     windows, options = WINDOWS[name]
     cases = []
     for emit in ("record", "commit", "close"):
-        for suppression in (None, hs.until_window_closes(), *([hs.until_time_limit(15)] if timed else [])):
+        for bound in (None, "close", *([15] if timed else [])):
             try:
                 topology = hs.stream(key="k", timestamp="ts")
                 topology = topology if windows is None else topology.windowed_by(windows, **options)
@@ -51,7 +51,7 @@ def topologies(name: str, *, timed: bool = True) -> list[Any]:
                     most=hs.MaxBy("n", ["ts"]),
                     kinds=hs.CountDistinct("n"),
                 )
-                topology = topology if suppression is None else topology.suppress(suppression)
+                topology = topology if bound is None else topology.hold(bound)
                 cases.append(topology.complete())
             except (ValueError, TypeError):
                 continue  # a declaration refuses what cannot be

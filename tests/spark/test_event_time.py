@@ -226,13 +226,13 @@ def test_an_event_time_that_spark_would_take_for_late_is_refused(source: Source,
     graced = ROWS.windowed_by(hs.TumblingWindows("1 minute", grace="1 second")).aggregate(n=hs.Count())
     plain = ROWS.process(lambda row, stores: None, "k string, at timestamp, n long")
     updates = ROWS.windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())
-    limited = updates.suppress(hs.until_time_limit("1 minute"))
-    graced_at_the_end = updates.suppress(hs.until_window_closes(grace="1 second"))
+    limited = updates.hold("1 minute")
+    graced_at_the_end = updates.hold("close", grace="1 second")
     for topology, name, time, words in (
         (minutes, "at", "stream", 'expected time="watermark"'),
         (graced, "at", "watermark", "found windows with a grace of 1000 ms"),
         (graced_at_the_end, "at", "watermark", "found windows with a grace of 1000 ms"),
-        (limited, "at", "watermark", "expected until_window_closes"),
+        (limited, "at", "watermark", r"expected hold\(\"close\"\)"),
         (minutes, "n", "watermark", "is the name of another column"),
         (plain, "other", "watermark", "column 'other' is missing in the output: found k, at, n"),
         (plain, "n", "watermark", "column 'n': found bigint, expected timestamp"),

@@ -22,7 +22,6 @@ def model_subject() -> Subject:
         open=lambda: ModelState(disk),
         logged=lambda state: list(state.stores["case"].logged),
         full_error=ModelBufferFullError,
-        until_window_closes=lambda grace: grace,
         aggregator=lambda name: name,
     )
 

@@ -134,7 +134,7 @@ def test_a_full_buffer_raises_when_asked_to_and_keeps_the_record_that_was_too_mu
 def test_until_windows_close_nothing_leaves_early(state: hs.State) -> None:
     with pytest.raises(ValueError, match="on_full"):
         state.suppression("b", until_window_closes=5, max_records=1)
-    bounded = state.suppression("b", until_window_closes=hs.until_window_closes(5, max_records=1))
+    bounded = state.suppression("b", until_window_closes=5, max_records=1, on_full="raise")
     bounded.put(("a", 0, 10), 1, 1)
     with pytest.raises(hs.BufferFullError):
         bounded.put(("b", 0, 10), 1, 1)

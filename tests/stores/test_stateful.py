@@ -521,9 +521,7 @@ class FinalResultRules(StateMachine):
 
     @initialize(grace=st.sampled_from([0, 3]))
     def declare_final_results(self, grace: int) -> None:
-        self.declare(
-            "f", "suppression", {"until_window_closes": hs.until_window_closes(grace)}, {"until_window_closes": grace}
-        )
+        self.declare("f", "suppression", {"until_window_closes": grace}, {"until_window_closes": grace})
 
     @rule(key=numbers, value=values_or_none, offset=offsets, span=spans)
     def final_put(self, key: int, value: Any, offset: int, span: int) -> None:

@@ -44,7 +44,6 @@ def test_case(case: Case, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         open=lambda: hs.open(tmp_path / "state", durability="os", checkpoints=policy, _tuning=SMALL),
         logged=lambda state: logged(state, "case"),
         full_error=hs.BufferFullError,
-        until_window_closes=hs.until_window_closes,
         aggregator=lambda name: getattr(hs, AGGREGATORS[name])(),
     )
     Runner(case, subject, way).run()

@@ -63,7 +63,7 @@ def declared(params: dict[str, Any]) -> hs.Topology:
         .windowed_by(windows, retention=params["retention"])
         .aggregate(aggregate=aggregator, emit=EMITS[params["emit"]])
     )
-    return topology.suppress(hs.until_window_closes()) if params.get("suppress_until_close") else topology
+    return topology.hold("close") if params.get("suppress_until_close") else topology
 
 
 class TopologyRunner:

@@ -111,7 +111,6 @@ class Subject:
     open: Callable[[], Any]
     logged: Callable[[Any], list[tuple[Any, ...]]]
     full_error: type[Exception]
-    until_window_closes: Callable[[int], Any]
     aggregator: Callable[[str], Any]
 
 
@@ -295,7 +294,7 @@ def open_suppression(run: Runner) -> Any:
     params = run.params
     final = params["mode"] == "window_close"
     rule = (
-        {"until_window_closes": run.subject.until_window_closes(params["grace"])}
+        {"until_window_closes": params["grace"]}
         if final
         else {"time_limit": params["time_limit"], "timer": params["buffer_time"]}
     )

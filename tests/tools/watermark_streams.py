@@ -160,7 +160,7 @@ def ours(df: DataFrame, checkpoint: Path, shards: int, kinds: Iterable[str]) -> 
             emit: Any = "commit" if kind.startswith("updates") else "record" if kind.startswith("held") else "close"
             topology = rows.windowed_by(of).aggregate(emit=emit, n=hs.Count(), total=hs.Sum("v"))
             if kind.startswith("held"):
-                topology = topology.suppress(hs.until_window_closes())
+                topology = topology.hold("close")
         name = kind.replace(" ", "-")
         out = topology.apply(df, name, location=str(checkpoint), shards=shards, time="watermark")
         if kind == "chained":

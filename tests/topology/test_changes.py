@@ -316,8 +316,8 @@ def test_final_results_in_place_of_others_are_refused(tmp_path: Path, before: An
 
 
 def test_the_bounds_of_a_suppression_may_change(tmp_path: Path) -> None:
-    old = counting().suppress(hs.until_time_limit(200))
-    new = counting().suppress(hs.until_time_limit(40, max_records=3))
+    old = counting().hold(200)
+    new = counting().hold(40, max_records=3)
     results, always = changed(tmp_path, old, new)
     # Behind the first commit, which lets go what the old bounds still held, both are the same.
     assert results[-len(always) // 2 :] == always[-len(always) // 2 :]
@@ -326,9 +326,9 @@ def test_the_bounds_of_a_suppression_may_change(tmp_path: Path) -> None:
 
 
 def test_final_results_that_are_held_back_follow_grace_and_aggregates(tmp_path: Path) -> None:
-    old = counting().suppress(hs.until_window_closes())
+    old = counting().hold("close")
     new = stream(hs.TumblingWindows(100, grace=100)).aggregate(total=hs.Sum("x"), most=hs.Max("x"), n=hs.Count())
-    new = new.suppress(hs.until_window_closes())
+    new = new.hold("close")
     first = go_on(old, tmp_path / "s", ROWS[:CUT])
     second = go_on(new, tmp_path / "s", ROWS[CUT:], "add aggregate most from now")
     always = go_on(new, tmp_path / "always", ROWS)
@@ -344,17 +344,17 @@ def test_final_results_that_are_held_back_follow_grace_and_aggregates(tmp_path: 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (None, hs.until_time_limit(50)),
-        (hs.until_time_limit(50), None),
-        (hs.until_time_limit(50), hs.until_window_closes()),
-        (hs.until_time_limit(50), hs.until_time_limit(50, timer="first")),
+        (None, {"until": 50}),
+        ({"until": 50}, None),
+        ({"until": 50}, {"until": "close"}),
+        ({"until": 50}, {"until": 50, "timer": "first"}),
     ],
     ids=str,
 )
 def test_another_kind_of_suppression_is_refused(tmp_path: Path, before: Any, after: Any) -> None:
-    old = counting() if before is None else counting().suppress(before)
-    new = counting() if after is None else counting().suppress(after)
-    refused(tmp_path, old, new, "suppress: .*what is held back cannot follow")
+    old = counting() if before is None else counting().hold(**before)
+    new = counting() if after is None else counting().hold(**after)
+    refused(tmp_path, old, new, "hold: .*what is held back cannot follow")
 
 
 # --- stores of `process` ----------------------------------------------------------------------------------------------

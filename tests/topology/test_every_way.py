@@ -55,9 +55,9 @@ WINDOWS: dict[str, tuple[Any, dict[str, Any]]] = {
 EMITS: tuple[Emit, ...] = get_args(Emit)
 HOLDS: dict[str, Any] = {
     "given at once": None,
-    "held for a time": hs.until_time_limit(15),
-    "held in a full buffer": hs.until_time_limit(max_records=3),
-    "held until final": hs.until_window_closes(),
+    "held for a time": {"until": 15},
+    "held in a full buffer": {"max_records": 3},
+    "held until final": {"until": "close"},
 }
 AGGREGATES: dict[str, dict[str, Any]] = {
     "sums": {"n": hs.Count(), "total": hs.Sum("n"), "mean": hs.Mean("n")},
@@ -86,7 +86,7 @@ def topology_of(windows: str, emit: Emit, suppressed: str, aggregates: str, stra
     declared = hs.stream(key="user", timestamp="time")
     declared = declared if shape is None else declared.windowed_by(shape, **options)
     topology = declared.aggregate(emit=emit, strategy=strategy, **AGGREGATES[aggregates])
-    return topology if HOLDS[suppressed] is None else topology.suppress(HOLDS[suppressed])
+    return topology if HOLDS[suppressed] is None else topology.hold(**HOLDS[suppressed])
 
 
 def refused(windows: str, emit: Emit, suppressed: str, strategy: str | None) -> bool:
@@ -107,7 +107,7 @@ DECLARED = [case for case in PRODUCT if not refused(case[0], case[1], case[2], c
 def test_what_is_refused_is_refused_when_it_is_declared() -> None:
     for windows, emit, suppressed, aggregates, strategy in PRODUCT:
         if refused(windows, emit, suppressed, strategy):
-            with pytest.raises(ValueError, match=r"^(aggregate|suppress|strategy)[: ]"):
+            with pytest.raises(ValueError, match=r"^(aggregate|hold|strategy)[: ]"):
                 topology_of(windows, emit, suppressed, aggregates, strategy)
 
 

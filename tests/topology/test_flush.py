@@ -20,7 +20,7 @@ from tests.topology.test_topology import WINDOWS, declared, some_rows
 HELD: dict[str, hs.Topology] = {
     **{f"{name}, close": declared(WINDOWS[name], "close") for name in ("tumbling", "hopping", "session", "kafka")},
     **{
-        f"{name}, until closed": declared(WINDOWS[name]).suppress(hs.until_window_closes())
+        f"{name}, until closed": declared(WINDOWS[name]).hold("close")
         for name in ("tumbling", "hopping", "session", "kafka")
     },
 }
@@ -54,8 +54,9 @@ def test_every_window_is_handed_out_at_the_end(name: str, shards: int, tmp_path:
 
 
 def test_what_is_held_until_a_time_or_a_bound_is_handed_out_and_time_stays(tmp_path: Path) -> None:
-    for number, suppression in enumerate([hs.until_time_limit(1000), hs.until_time_limit(max_records=50)]):
-        topology = declared(hs.TumblingWindows(10)).suppress(suppression)
+    bounds: list[dict[str, Any]] = [{"until": 1000}, {"max_records": 50}]
+    for number, bound in enumerate(bounds):
+        topology = declared(hs.TumblingWindows(10)).hold(**bound)
         rows = [{"user": "a", "time": t, "n": 1} for t in (1, 2, 15)]
         state = tmp_path / str(number)
         assert [row["n"] for row in topology.run(rows, state, flush=True)] == [2, 1]

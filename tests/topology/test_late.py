@@ -202,7 +202,7 @@ def test_row_by_row_a_late_row_comes_at_once(tmp_path: Path) -> None:
 
 
 def test_late_rows_are_not_held_back_by_suppression() -> None:
-    topology = declared("tumbling", "record").suppress(hs.until_window_closes()).late()
+    topology = declared("tumbling", "record").hold("close").late()
     rows = [{"user": "a", "time": 100, "n": 1}, {"user": "a", "time": 1, "n": 2}]
     assert late_of([dict(row) for row in topology.run(rows)]) == []  # of one commit: it came in order
     assert late_of([dict(row) for row in topology.run(rows, commit_rows=1)]) == [rows[1]]

@@ -41,7 +41,7 @@ def topology_of(
     begun = hs.stream(key=keys, timestamp="time", null_keys=null_keys)
     begun = begun if shape is None else begun.windowed_by(shape, **options)
     topology = begun.aggregate(emit=emit, **AGGREGATES[aggregates])
-    topology = topology if HOLDS[hold] is None else topology.suppress(HOLDS[hold])
+    topology = topology if HOLDS[hold] is None else topology.hold(**HOLDS[hold])
     # without windows no row is late
     return topology.late() if late and shape is not None else topology
 

@@ -37,9 +37,9 @@ def test_a_renamed_aggregate_keeps_its_state(windows: Any, emit: Any, tmp_path: 
 
 
 def test_a_renamed_aggregate_waits_in_a_buffer_and_stays_unknown_where_it_was(tmp_path: Path) -> None:
-    first = stream().aggregate(n=hs.Count()).suppress(hs.until_window_closes())
-    second = stream().aggregate(n=hs.Count(), total=hs.Sum("x")).suppress(hs.until_window_closes())
-    third = stream().aggregate(hits=hs.Count(), sum=hs.Sum("x")).suppress(hs.until_window_closes())
+    first = stream().aggregate(n=hs.Count()).hold("close")
+    second = stream().aggregate(n=hs.Count(), total=hs.Sum("x")).hold("close")
+    third = stream().aggregate(hits=hs.Count(), sum=hs.Sum("x")).hold("close")
     go_on(first, tmp_path / "a", ROWS[:10])
     go_on(second, tmp_path / "a", ROWS[10:20], "add aggregate total from now")
     go_on(first, tmp_path / "b", ROWS[:10])

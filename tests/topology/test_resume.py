@@ -291,8 +291,8 @@ MISMATCHES: list[tuple[str, Any, str]] = [
     ),
     (
         "suppression",
-        declared(hs.TumblingWindows(10)).suppress(hs.until_time_limit(5)),
-        "suppress: the state has None",
+        declared(hs.TumblingWindows(10)).hold(5),
+        "hold: the state has None",
     ),
 ]
 

@@ -118,7 +118,7 @@ def test_map_and_filter_alone_run_and_go_on(tmp_path: Path) -> None:
 
 
 def test_suppression_holds_running_results_for_a_time() -> None:
-    waiting = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count()).suppress(hs.until_time_limit(10))
+    waiting = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count()).hold(10)
     rows = [{"k": "a", "t": 0}, {"k": "a", "t": 5}, {"k": "b", "t": 20}]
     assert [dict(row) for row in waiting.run(rows, flush=True)] == [{"k": "a", "n": 2}, {"k": "b", "n": 1}]
 
@@ -141,7 +141,7 @@ def test_an_aggregate_that_is_new_begins_empty(tmp_path: Path) -> None:
     [
         (lambda t: t.aggregate(n=hs.Count(), emit="close"), 'emit: found "close" without windows'),
         (lambda t: t.aggregate(n=hs.Count()).late(), "late: found without windows"),
-        (lambda t: t.aggregate(n=hs.Count()).suppress(hs.until_window_closes()), "until_window_closes: found without"),
+        (lambda t: t.aggregate(n=hs.Count()).hold("close"), 'hold: until: found "close" without'),
         (lambda t: t.aggregate(n=hs.Count()).windowed_by(hs.TumblingWindows(5)), "windowed_by: found a second time"),
         (lambda t: t.aggregate(n=hs.Count(), strategy="ladder"), "strategy: found 'ladder'"),
         (lambda t: t.aggregate(n=hs.Count()).process(print), "process: found after windowed_by or aggregate"),

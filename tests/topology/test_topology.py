@@ -117,20 +117,20 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
         ValueError,
         "commutative",
     ),
-    (lambda: BASE.suppress(hs.until_time_limit(5)), ValueError, "suppress: found without an aggregate"),
-    (lambda: counted().suppress("5 s"), TypeError, "suppress: found str"),  # type: ignore[arg-type]
+    (lambda: BASE.hold(5), ValueError, "hold: found without an aggregate"),
+    (lambda: counted().hold("5 miles"), ValueError, "hold: until: found"),
     (
-        lambda: counted().suppress(hs.until_time_limit(1)).suppress(hs.until_time_limit(1)),
+        lambda: counted().hold(1).hold(1),
         ValueError,
-        "suppress: found a second time",
+        "hold: found a second time",
     ),
     (
-        lambda: declared(hs.TumblingWindows(1), "close").suppress(hs.until_time_limit(1)),
+        lambda: declared(hs.TumblingWindows(1), "close").hold(1),
         ValueError,
-        'suppress: found after emit="close"',
+        'hold: found after emit="close"',
     ),
     (
-        lambda: declared(hs.SlidingWindows(5)).suppress(hs.until_window_closes()),
+        lambda: declared(hs.SlidingWindows(5)).hold("close"),
         ValueError,
         "a sliding window never closes",
     ),
@@ -269,7 +269,7 @@ def test_a_topology_prints_its_steps_and_stores() -> None:
         .map(cleaned)
         .windowed_by(hs.SlidingWindows("5 minutes"))
         .aggregate(requests=hs.Count(), bytes=hs.Sum("bytes"))
-        .suppress(hs.until_time_limit("30 seconds", max_records=1000))
+        .hold("30 seconds", max_records=1000)
     )
     text = str(topology).splitlines()
     assert text[0] == "stream      key ip; time time"
@@ -398,16 +398,13 @@ def test_shards_have_a_stream_time_each(seed: int, tmp_path: Path) -> None:
 def test_suppressed_until_windows_close_gives_what_emit_close_gives(name: str, emit: str, seed: int) -> None:
     rows = some_rows(seed, 400)
     final = {repr(row) for _, row in run_all(declared(WINDOWS[name], "close"), rows, commit_rows=30)}
-    suppressed = [
-        repr(row)
-        for _, row in run_all(declared(WINDOWS[name], emit).suppress(hs.until_window_closes()), rows, commit_rows=30)
-    ]
+    suppressed = [repr(row) for _, row in run_all(declared(WINDOWS[name], emit).hold("close"), rows, commit_rows=30)]
     assert len(suppressed) == len(set(suppressed))
     assert set(suppressed) == final
 
 
 def test_suppressed_until_a_time_limit_gives_the_last_result_of_each_window(tmp_path: Path) -> None:
-    topology = declared(hs.TumblingWindows(100)).suppress(hs.until_time_limit(30))
+    topology = declared(hs.TumblingWindows(100)).hold(30)
     rows = [{"user": "a", "time": t, "n": 1} for t in (0, 10, 20, 45, 51)]
     with topology.open(tmp_path) as engine:
         results = [[row["n"] for row in [*engine.process(row), *engine.commit()]] for row in rows]

@@ -146,7 +146,7 @@ def declared(windows: Any, emit: Any, *, suppressed: bool = False) -> hs.Topolog
     kept = windows.default_retention_ms + 1 if isinstance(windows, hs.HoppingWindows) else None
     declared = hs.stream(key="user", timestamp="time").windowed_by(windows, retention=kept)
     topology = declared.aggregate(emit=emit, all=hs.Collect("n"))
-    return topology.suppress(hs.until_window_closes()) if suppressed else topology
+    return topology.hold("close") if suppressed else topology
 
 
 def windows_of(windows: Any) -> Callable[[int], list[tuple[int, int, int]]]:
@@ -306,7 +306,7 @@ def test_a_session_that_has_closed_is_not_merged_where_every_change_is_handed_ou
 
 
 def test_a_time_limit_is_counted_by_the_watermark(tmp_path: Path) -> None:
-    topology = declared(hs.TumblingWindows(20), "record").suppress(hs.until_time_limit(5))
+    topology = declared(hs.TumblingWindows(20), "record").hold(5)
     shard = Shard(topology, tmp_path / "state", random.Random(0))
     assert shard.batch([(30, "a", 1), (90, "b", 2)], Watermark(0, 0)) == []
     assert shard.batch([(31, "a", 3)], Watermark(0, 35)) == []

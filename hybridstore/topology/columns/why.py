@@ -23,7 +23,7 @@ class Why(StrEnum):
     NO_NUMPY = "numpy or pyarrow is not installed"
     WHOLE_ROWS = "map, filter, process and aggregates of whole rows take rows"
     WINDOWS = "session windows and KafkaSlidingWindows have no way by column"
-    SUPPRESSED = "suppress takes results one by one"
+    SUPPRESSED = "hold takes results one by one"
     AGGREGATES = "an aggregator has no way by column with this emit"
     WATERMARK = "sliding windows by a watermark let records wait one by one"
     # of the batch
