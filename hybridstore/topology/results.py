@@ -69,7 +69,7 @@ class ResultTable(NamedTuple):
 
     names    the columns of each row; None: rows differ in their columns, and `columns` are the rows
     times    the form of the windows' bounds; None: without bounds, as rows of custom logic, which are not changed
-    columns  a list for each name; with `times`, window_start and window_end are lists or arrays, in ms
+    columns  a list, or an array of numpy, for each name; with `times`, window_start and window_end are in ms
     late     the late rows; None if the topology does not emit them
     """
 
@@ -97,7 +97,7 @@ class ResultTable(NamedTuple):
         if self.names is None or self.late is not None:
             return pa.Table.from_pylist(list(self.rows(dict)))
         if self.times is None:
-            return pa.table(self.columns, self.names)
+            return pa.table([_arrow(column) for column in self.columns], self.names)
         bounds: list[Any] = []
         for name in (START, END):
             times = pa.array(self.columns[self.names.index(name)], pa.int64())
@@ -106,7 +106,8 @@ class ResultTable(NamedTuple):
                 times = times.cast(pa.timestamp("ms", zone)).cast(pa.timestamp("us", zone))
             bounds.append(times)
         start = self.names.index(START)
-        return pa.table([*self.columns[:start], *bounds, *self.columns[start + 2 :]], self.names)
+        columns = [_arrow(column) for column in self.columns[start + 2 :]]
+        return pa.table([*map(_arrow, self.columns[:start]), *bounds, *columns], self.names)
 
     def rows(self, make: type[Row]) -> Iterator[Row]:
         """Yield the results as rows; `make` is called as `dict` would be. O(results)."""
@@ -118,6 +119,7 @@ class ResultTable(NamedTuple):
             columns = columns.copy()
             columns[start], columns[end] = times_as(self.times, columns[start]), times_as(self.times, columns[end])
         names, late = self.names, self.late
+        columns = list(map(listed, columns))
         if late is None:
             return chain.from_iterable(_rows(names, columns, make))
         names = [*names, late.column]
@@ -131,6 +133,15 @@ class ResultTable(NamedTuple):
                 for part, row in zip(parts, late.rows, strict=True)
             ),
         )
+
+
+def _arrow(column: Any) -> Any:
+    """Return a column as Arrow takes it: an array of numpy without the import of pandas."""
+    if not hasattr(column, "dtype"):
+        return column
+    from .columns.buffers import array_of
+
+    return array_of(column)
 
 
 def _rows(names: list[str], columns: list[Any], make: type[Row]) -> Iterator[list[Row]]:

@@ -119,4 +119,5 @@ def _encoded(table: ResultTable) -> list[Any]:
                 starts, ends = listed(starts), listed(ends)
                 columns[start] = list(map(sub, ends, starts))
                 columns[end] = [*ends[:1], *map(sub, ends[1:], ends)]
+        columns = columns if names is None else list(map(listed, columns))
         return [names, times, columns, *([list(late)] if late is not None and late.rows else [])]

@@ -9,7 +9,6 @@ numpy does the work, without Python code per row. Results and changelog are thos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -46,6 +45,7 @@ class Arranged(NamedTuple):
     sides   of each row its side
     times   of each row its time (ms)
     late    how many rows were too late, and are not among them
+    asked   of each side the places in `names` of its different keys
     """
 
     rows: Arrivals
@@ -54,6 +54,7 @@ class Arranged(NamedTuple):
     sides: Ints
     times: Ints
     late: int
+    asked: tuple[Ints, Ints]
 
 
 class _Keyed(NamedTuple):
@@ -157,14 +158,19 @@ def arranged(plan: Plan, sides: Sides, shapes: tuple[Shape, Shape], late_through
     # the place of each row in the table of its side
     places = kept - (0 if sides[LEFT] is None else sides[LEFT].num_rows) * numbers
     of_sides = []
+    asked = []
     for side in (LEFT, RIGHT):
         table, here = sides[side], numbers == side
         values = [] if table is None or not here.any() else _values(shapes[side], table, places[here])
         if values is None:
             return Why.MISSING
-        keys = list(map(names.__getitem__, codes[here].tolist()))
-        of_sides.append(Arrived(keys, times[here].tolist(), values))
-    return Arranged(Arrivals(numbers.tolist(), (of_sides[LEFT], of_sides[RIGHT])), names, codes, numbers, times, late)
+        named = names.__getitem__
+        of_side = codes[here]
+        asked.append(np.flatnonzero(np.bincount(of_side, minlength=len(names))))
+        distinct = list(map(named, asked[side].tolist()))
+        of_sides.append(Arrived(list(map(named, of_side.tolist())), times[here].tolist(), values, distinct))
+    rows = Arrivals(numbers.tolist(), (of_sides[LEFT], of_sides[RIGHT]))
+    return Arranged(rows, names, codes, numbers, times, late, (asked[LEFT], asked[RIGHT]))
 
 
 def _order(sides: Sides, keyed: _Keyed) -> Ints | None:
@@ -245,16 +251,7 @@ def matched(new: Arranged, near: tuple[Stored, Stored], reach: tuple[tuple[int, 
     near   the stored rows of each side that the rows of the commit may meet
     reach  how far (ms) before and behind the time of a row of each side its partners are
     """
-    code_of = dict(zip(new.names, range(len(new.names)), strict=True))
-    flat = [
-        (
-            [code_of[key] for key, (times, _) in near[side].items() for _ in times],
-            list(chain.from_iterable(times for times, _ in near[side].values())),
-            list(chain.from_iterable(values for _, values in near[side].values())),
-        )
-        for side in (LEFT, RIGHT)
-    ]
-    ends = [end for _, times, _ in flat if times for end in (min(times), max(times))]
+    ends = [end for side in near if side.times for end in (min(side.times), max(side.times))]
     base = min(int(new.times[0]), *ends, INT64_MAX)
     last = max(int(new.times[-1]), *ends, 0)
     width = last - base + 2
@@ -263,13 +260,14 @@ def matched(new: Arranged, near: tuple[Stored, Stored], reach: tuple[tuple[int, 
     sides = []
     for side in (LEFT, RIGHT):
         ranks = np.flatnonzero(new.sides == side)
-        codes = np.concatenate([np.array(flat[side][0], np.int64), new.codes[ranks]])
-        times = np.concatenate([np.array(flat[side][1], np.int64), new.times[ranks]])
-        stored = len(flat[side][0])
-        values = flat[side][2] + new.rows.of_sides[side].values
+        stored = near[side]
+        # the stored rows are of the keys of the other side
+        codes = np.concatenate([new.asked[1 - side][np.array(stored.places, np.int64)], new.codes[ranks]])
+        times = np.concatenate([np.array(stored.times, np.int64), new.times[ranks]])
+        values = stored.values + new.rows.of_sides[side].values
         places = codes * width + (times - base)
         at = np.argsort(places, kind="stable")
-        ranks = np.concatenate([np.full(stored, -1), ranks])
+        ranks = np.concatenate([np.full(len(stored.times), -1), ranks])
         sides.append(_Side(at, places[at], times, ranks, codes, values))
     lefts, rights = sides
     firsts: list[Ints] = []
@@ -290,11 +288,16 @@ def matched(new: Arranged, near: tuple[Stored, Stored], reach: tuple[tuple[int, 
     keys = list(map(new.names.__getitem__, lefts.codes[i].tolist()))
     return Pairs(
         keys,
-        lefts.times[i].tolist(),
+        lefts.times[i],
         list(map(lefts.values.__getitem__, i.tolist())),
-        rights.times[j].tolist(),
+        rights.times[j],
         list(map(rights.values.__getitem__, j.tolist())),
     )
+
+
+def later(lefts: Ints, rights: Ints) -> Ints:
+    """Return the later time of each pair. O(results)."""
+    return np.maximum(lefts, rights)
 
 
 def _ranges(

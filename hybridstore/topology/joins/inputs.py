@@ -14,6 +14,7 @@ import sys
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from itertools import accumulate, repeat
 from operator import itemgetter
 from typing import Any, Final
@@ -149,9 +150,23 @@ class _Head:
             self._rows = rows
             if is_arrow(rows):
                 self._stretch = _STRETCH_OF_BATCHES  # the rest of a batch is here
-            self._newest = list(accumulate(self._times(self._rows), max, initial=before))[1:]
+            self._newest = self._newest_of(rows, before)
             self._newest_taken = self._newest[-1]
         return self._newest
+
+    def _newest_of(self, rows: Any, before: int) -> list[int]:
+        """Return of each row the newest time (ms) of all rows up to it, the newest of earlier rows being `before`."""
+        name = self.source.timestamp
+        if is_arrow(rows) and find_spec("numpy") is not None:
+            import numpy as np
+
+            from ..columns.arrow import times_of
+
+            times = times_of(rows.column(name)) if name in rows.schema.names else None
+            if times is not None:
+                newest: list[int] = np.maximum(np.maximum.accumulate(times), before).tolist()
+                return newest
+        return list(accumulate(self._times(rows), max, initial=before))[1:]
 
     def _times(self, rows: Any) -> list[int]:
         """Return the times of rows; -1 where only a step gives one, or the row has none."""

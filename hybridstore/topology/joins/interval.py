@@ -59,11 +59,12 @@ class _Near:
 
 
 class Arrived(NamedTuple):
-    """The rows of one side of a commit, in order: values as they are stored."""
+    """The rows of one side of a commit, in order: values as they are stored; and the different keys."""
 
     keys: list[Any]
     times: list[int]
     values: list[Any]
+    distinct: list[Any]
 
 
 class Arrivals(NamedTuple):
@@ -74,7 +75,7 @@ class Arrivals(NamedTuple):
 
     def rows(self) -> Iterator[tuple[int, Any, tuple[int, Any]]]:
         """Yield side, key, and time and value. O(rows)."""
-        rows = [zip(keys, zip(times, values, strict=True), strict=True) for keys, times, values in self.of_sides]
+        rows = [zip(side.keys, zip(side.times, side.values, strict=True), strict=True) for side in self.of_sides]
         for side in self.sides:
             yield side, *next(rows[side])
 
@@ -82,8 +83,17 @@ class Arrivals(NamedTuple):
 # The rows of a key: the one row, as time and value, or several.
 _Rows = tuple[int, Any] | _Near
 _BOTH: Final = (LEFT, RIGHT)
-# Of each key the times of stored rows, and their values.
-Stored = dict[Any, tuple[list[int], list[Any]]]
+
+
+class Stored(NamedTuple):
+    """Stored rows of a side: of each the place of its key in `keys`, its time and its value; of one key by time."""
+
+    keys: list[Any]
+    places: list[int]
+    times: list[int]
+    values: list[Any]
+
+
 # Returns the pairs of a commit with the stored rows of both sides, and how far partners are; None: not by column.
 Match = Callable[[tuple[Stored, Stored], tuple[tuple[int, int], tuple[int, int]]], Pairs | None]
 
@@ -151,7 +161,8 @@ class IntervalJoin:
         for side in _BOTH:
             chosen = [at == side for at in sides]
             keys, values, times = (list(compress(column, chosen)) for column in records[:3])
-            of_sides.append(Arrived(keys, times, self._shapes[side].encoded_all([row for _, row in values])))
+            rows = self._shapes[side].encoded_all([row for _, row in values])
+            of_sides.append(Arrived(keys, times, rows, list(dict.fromkeys(keys))))
         return self.join(Arrivals(sides, (of_sides[LEFT], of_sides[RIGHT])), now)
 
     def join(self, rows: Arrivals, now: int, match: Match | None = None) -> list[Pairs]:
@@ -163,7 +174,7 @@ class IntervalJoin:
             self._index()  # a version was rolled back
         pairs = Pairs() if self._join.how == "anti" else self._pairs(rows, match)
         for side in _BOTH:
-            keys, times, values = rows.of_sides[side]
+            keys, times, values, _ = rows.of_sides[side]
             if keys:
                 self._stores[side].put_columns(keys, values, times)
             due = self._due[side]
@@ -176,7 +187,7 @@ class IntervalJoin:
             return Pairs()
         # the rows of each side that rows of the other side may meet
         first, second = rows.of_sides
-        stored = self._stored(LEFT, second.keys, second.times), self._stored(RIGHT, first.keys, first.times)
+        stored = self._stored(LEFT, second.distinct, second.times), self._stored(RIGHT, first.distinct, first.times)
         if match is not None and self._join.how != "semi":
             by_column = match(stored, self._reach)
             if by_column is not None:
@@ -186,14 +197,14 @@ class IntervalJoin:
         return pairs
 
     def _stored(self, side: int, keys: list[Any], times: list[int]) -> Stored:
-        """Return the stored rows of a side that rows of the other side, with these keys and times in order, may
-        meet.
+        """Return the stored rows of a side that rows of the other side, with these different keys and with times in
+        order, may meet.
         """
         if not keys:
-            return {}
+            return Stored([], [], [], [])
         before, after = self._reach[1 - side]
         # of a hot key only the rows near the commit are read
-        return self._stores[side].fetch_many(keys, max(times[0] - before, 0), times[-1] + after)
+        return Stored(keys, *self._stores[side].fetch_columns(keys, max(times[0] - before, 0), times[-1] + after))
 
     def _match(self, rows: Arrivals, near: tuple[dict[Any, _Rows], dict[Any, _Rows]], pairs: Pairs) -> None:
         """Add each pair of rows that are near each other, at the later of the two to arrive, partners by time."""
@@ -277,7 +288,7 @@ class IntervalJoin:
                 continue
             before, after = self._reach[side]
             waiting = due.take(now - self._join.due_ms(side) - 1)
-            keys, times = [key for _, key, _ in waiting], [ts for ts, _, _ in waiting]
+            keys, times = list(dict.fromkeys([key for _, key, _ in waiting])), [ts for ts, _, _ in waiting]
             partners = _near(self._stored(1 - side, keys, times))
             rows += [
                 (ts, -side, key, value)
@@ -332,7 +343,14 @@ class IntervalJoin:
 
 
 def _near(stored: Stored) -> dict[Any, _Rows]:
-    return {key: (at[0], values[0]) if len(at) == 1 else _Near(at, values) for key, (at, values) in stored.items()}
+    """Return stored rows by key. O(rows), at C speed where each key has one."""
+    keys = list(map(stored.keys.__getitem__, stored.places))
+    near: dict[Any, _Rows] = dict(zip(keys, zip(stored.times, stored.values, strict=True), strict=True))
+    if len(near) < len(keys):
+        near = {}
+        for key, row in zip(keys, zip(stored.times, stored.values, strict=True), strict=True):
+            _arrive(near, key, row)
+    return near
 
 
 def _arrive(near: dict[Any, _Rows], key: Any, row: tuple[int, Any]) -> None:

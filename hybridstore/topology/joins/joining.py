@@ -17,7 +17,7 @@ from ..custom import CustomLogic
 from ..null_keys import given_keys
 from ..plan import Plan
 from ..results import ResultTable, tabled_rows
-from ..times import TimeForm, times_as
+from ..times import TimeForm, listed, times_as
 from .columns import all_names, chosen_columns, named_twice
 from .interval import IntervalJoin
 from .pairs import Pairs, together
@@ -163,16 +163,17 @@ class Joining(CustomLogic):
         """
         pairs = together(results)
         keys = given_keys(pairs.keys) if self._plan.null_keys == "group" else pairs.keys
-        moments = times_as(times, self._times_of(pairs))
+        moments = self._times_of(pairs)
+        if times != "ms":
+            moments = times_as(times, moments)
         columns = self._whole(pairs, keys, moments) if pairs else None
         if columns is not None:
             names, places = self._layout()
             table = ResultTable(names, None, columns if places is None else [columns[place] for place in places])
         else:
-            sides = pairs.left_times, pairs.left_values, pairs.right_times, pairs.right_values
-            table = tabled_rows(
-                [self._mapping(key, moment, *row) for key, moment, *row in zip(keys, moments, *sides, strict=True)]
-            )
+            sides = listed(pairs.left_times), pairs.left_values, listed(pairs.right_times), pairs.right_values
+            rows_of = zip(keys, listed(moments), *sides, strict=True)
+            table = tabled_rows([self._mapping(key, moment, *row) for key, moment, *row in rows_of])
         if self.join.behind:
             rows = (stepped(self.join.behind, row, number) for number, row in enumerate(table.rows(dict)))
             table = tabled_rows([dict(row) for row in rows if row is not None])
@@ -192,12 +193,15 @@ class Joining(CustomLogic):
         """Return results as rows, as `table` does."""
         return list(self.table(results, times).rows(dict))
 
-    def _times_of(self, pairs: Pairs) -> list[int]:
+    def _times_of(self, pairs: Pairs) -> Any:
         """Return the times of results: the later of two streams' rows, and of a table join that of the stream's row."""
-        lefts: list[Any] = pairs.left_times
-        rights: list[Any] = pairs.right_times
+        lefts, rights = pairs.left_times, pairs.right_times
         if not self.join.interval:
             return lefts
+        if type(lefts) is not list:
+            from .arrow import later
+
+            return later(lefts, rights)
         if None not in lefts and None not in rights:
             return list(map(max, lefts, rights))
         return [b if a is None else a if b is None else max(a, b) for a, b in zip(lefts, rights, strict=True)]
@@ -211,7 +215,7 @@ class Joining(CustomLogic):
         if not join.interval:
             waits = 0 if join.grace_ms is None else join.grace_ms + 1
             return [ts + waits for ts in pairs.left_times if ts is not None]
-        certain = self._times_of(pairs)
+        certain = listed(self._times_of(pairs))
         if join.how != "semi":
             for at, (first, second) in enumerate(zip(pairs.left_times, pairs.right_times, strict=True)):
                 if first is None or second is None:
@@ -229,12 +233,12 @@ class Joining(CustomLogic):
             return (key,)
         return (None,) * len(self._plan.key) if key is None else tuple(key)
 
-    def _whole(self, pairs: Pairs, keys: list[Any], moments: list[Any]) -> list[list[Any]] | None:
+    def _whole(self, pairs: Pairs, keys: list[Any], moments: Any) -> list[Any] | None:
         """Return all columns of results in the order of `all_names`; None if a row has columns of its own."""
         if not self._known:
             return None
         columns = self.shapes[LEFT].columns(pairs.left_values, pairs.left_times)
-        others: list[list[Any]] | None = []
+        others: list[Any] | None = []
         if not self.join.one_sided:
             others = self.shapes[RIGHT].columns(pairs.right_values, pairs.right_times)
         if columns is None or others is None:

@@ -1,7 +1,7 @@
 """Pairs: the results of a join by column, before they have names.
 
 keys         [ann,  bob]
-left_times   [500,  None]    None: no row of that side
+left_times   [500,  None]    None: no row of that side; an array of numpy where each result has both rows
 left_values  [[3],  None]    as they are stored (`shapes`)
 right_times, right_values
 """
@@ -12,15 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..times import listed
+
 
 @dataclass(slots=True)
 class Pairs:
     """Results of a join by column: the key, and time (ms) and stored value of the row of each side."""
 
     keys: list[Any] = field(default_factory=list)
-    left_times: list[int | None] = field(default_factory=list)
+    left_times: Any = field(default_factory=list)
     left_values: list[Any] = field(default_factory=list)
-    right_times: list[int | None] = field(default_factory=list)
+    right_times: Any = field(default_factory=list)
     right_values: list[Any] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -42,7 +44,7 @@ def together(parts: Sequence[Pairs]) -> Pairs:
     whole = Pairs()
     for part in parts:
         for column, more in zip(_columns(whole), _columns(part), strict=True):
-            column += more
+            column += listed(more)
     return whole
 
 

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from ...state.group import StoreGroup
+from ..times import listed
 from .spec import Input
 
 SHAPES: Final = "columns of the inputs"
@@ -119,12 +120,12 @@ class Shape:
         """Return stored values by the columns of `names`. O(rows)."""
         return list(map(list, zip(*columns, strict=True))) if columns else [[] for _ in range(rows)]
 
-    def columns(self, values: list[Any], times: list[Any]) -> list[list[Any]] | None:
+    def columns(self, values: list[Any], times: Any) -> list[Any] | None:
         """Return times and values of stored rows by column, in the order of `names`, with None for a row whose time is
         None; None if a row has other columns. O(rows).
         """
         width = len(self.names or ())
-        absent = None in times
+        absent = type(times) is list and None in times
         present = values if not absent else [value for value, ts in zip(values, times, strict=True) if ts is not None]
         if present and set(map(type, present)) != {list}:
             return None
@@ -136,7 +137,7 @@ class Shape:
         none = [None] * (width + 1)
         rows = [
             none if ts is None else (ts, *value) if len(value) == width else (value[-1], *value[:-1])
-            for value, ts in zip(values, times, strict=True)
+            for value, ts in zip(values, listed(times), strict=True)
         ]
         return list(map(list, zip(*rows, strict=True)))
 
