@@ -22,7 +22,7 @@ from ..columns.buffers import array_of, taken_at
 from ..columns.why import Why
 from ..plan import Plan
 from ..times import arrow_list
-from .interval import Arrivals, Arrived, Stored
+from .interval import Arrivals, Arrived, Fetched
 from .pairs import Pairs
 from .rows import Sides, input_plan
 from .shapes import Shape
@@ -244,7 +244,9 @@ class _Side(NamedTuple):
     values: list[Any]
 
 
-def matched(new: Arranged, near: tuple[Stored, Stored], reach: tuple[tuple[int, int], tuple[int, int]]) -> Pairs | None:
+def matched(
+    new: Arranged, near: tuple[Fetched, Fetched], reach: tuple[tuple[int, int], tuple[int, int]]
+) -> Pairs | None:
     """Return each pair of rows that are near each other, at the later of the two to arrive, partners by time; None if
     times are too far apart for numbers of 64 bits. O(rows log rows + results log results).
 

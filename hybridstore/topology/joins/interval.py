@@ -85,8 +85,8 @@ _Rows = tuple[int, Any] | _Near
 _BOTH: Final = (LEFT, RIGHT)
 
 
-class Stored(NamedTuple):
-    """Stored rows of a side: of each the place of its key in `keys`, its time and its value; of one key by time."""
+class Fetched(NamedTuple):
+    """Fetched rows of a side: of each the place of its key in `keys`, its time and its value; of one key by time."""
 
     keys: list[Any]
     places: list[int]
@@ -95,7 +95,7 @@ class Stored(NamedTuple):
 
 
 # Returns the pairs of a commit with the stored rows of both sides, and how far partners are; None: not by column.
-Match = Callable[[tuple[Stored, Stored], tuple[tuple[int, int], tuple[int, int]]], Pairs | None]
+Match = Callable[[tuple[Fetched, Fetched], tuple[tuple[int, int], tuple[int, int]]], Pairs | None]
 
 
 class IntervalJoin:
@@ -196,15 +196,15 @@ class IntervalJoin:
         (self._match_first if self._join.how == "semi" else self._match)(rows, near, pairs)
         return pairs
 
-    def _stored(self, side: int, keys: list[Any], times: list[int]) -> Stored:
+    def _stored(self, side: int, keys: list[Any], times: list[int]) -> Fetched:
         """Return the stored rows of a side that rows of the other side, with these different keys and with times in
         order, may meet.
         """
         if not keys:
-            return Stored([], [], [], [])
+            return Fetched([], [], [], [])
         before, after = self._reach[1 - side]
         # of a hot key only the rows near the commit are read
-        return Stored(keys, *self._stores[side].fetch_columns(keys, max(times[0] - before, 0), times[-1] + after))
+        return Fetched(keys, *self._stores[side].fetch_columns(keys, max(times[0] - before, 0), times[-1] + after))
 
     def _match(self, rows: Arrivals, near: tuple[dict[Any, _Rows], dict[Any, _Rows]], pairs: Pairs) -> None:
         """Add each pair of rows that are near each other, at the later of the two to arrive, partners by time."""
@@ -342,7 +342,7 @@ class IntervalJoin:
                 yield side, newest[0][1]
 
 
-def _near(stored: Stored) -> dict[Any, _Rows]:
+def _near(stored: Fetched) -> dict[Any, _Rows]:
     """Return stored rows by key. O(rows), at C speed where each key has one."""
     keys = list(map(stored.keys.__getitem__, stored.places))
     near: dict[Any, _Rows] = dict(zip(keys, zip(stored.times, stored.values, strict=True), strict=True))
