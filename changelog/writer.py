@@ -1,7 +1,6 @@
 """Writer: appends frames to the newest segment, syncs at commits, rolls to a new segment when one is full.
 
-After any write or sync that failed or was interrupted the writer is poisoned: it refuses every call until the state is
-reopened, because the kernel may have kept any part of the data, and a second fsync may report success for lost data.
+Any write or sync that fails or is interrupted poisons the writer (`health`).
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .errors import StateInUseError, StatePoisonedError
+from .errors import StateInUseError
 from .files import REAL_FILES, AppendFile, Files
 from .frame import COMMIT, END, MUTATIONS, CommitFrame, encode, encode_commit
+from .health import Health
 from .identity import Identity
 from .segment import HEADER_BYTES, Position, SegmentHeader, seed_of, segment_name
 
@@ -40,6 +40,7 @@ class ChangelogWriter:
         files: Files = REAL_FILES,
         on_segment: Callable[[int], None] | None = None,
     ) -> None:
+        self.health = Health(directory)
         self._directory = directory
         self._on_segment = on_segment
         self._identity = identity
@@ -54,7 +55,6 @@ class ChangelogWriter:
         self._parent: tuple[int, bytes] = (0, bytes(16))
         self._announced = False
         self._full = False
-        self._failure: BaseException | None = None
         self._entered = threading.Lock()
         self.bytes_written = 0
 
@@ -75,9 +75,9 @@ class ChangelogWriter:
                 if self._sync:
                     file.sync()
         except OSError as error:
-            raise self._poison(error) from error
+            raise self.health.poison(error) from error
         except BaseException as error:
-            self._poison(error)
+            self.health.poison(error)
             raise
         self._segment, self._sequence, self._seed = position.segment, position.sequence, seed_of(header)
         self._committed = position
@@ -88,32 +88,6 @@ class ChangelogWriter:
         """The place just after the last commit; (0, 0, 0) before the first one of a new segment."""
         return self._committed
 
-    def _poison(self, error: BaseException) -> StatePoisonedError:
-        self._failure = error
-        if isinstance(error, FileNotFoundError):
-            return StatePoisonedError(
-                f"{error.filename}: {error.strerror} (restore what was removed from a copy, and reopen the store)"
-            )
-        reason = (
-            error.strerror or str(error) if isinstance(error, OSError) else f"interrupted by {type(error).__name__}"
-        )
-        return StatePoisonedError(f"{self._directory}: {reason} (reopen the store: the last commit is intact)")
-
-    @property
-    def poisoned(self) -> bool:
-        """True after a write or sync that failed or was interrupted."""
-        return self._failure is not None
-
-    def poison(self, error: BaseException) -> None:
-        """Refuse every call from now on, because of `error`: a failure elsewhere after which nothing may be written."""
-        if self._failure is None:
-            self._failure = error
-
-    def check(self) -> None:
-        """Raise StatePoisonedError if an earlier write or sync failed."""
-        if self._failure is not None:
-            raise self._poison(self._failure) from self._failure
-
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Context manager of every write: a second call meanwhile is refused, and any error in the block poisons."""
@@ -122,13 +96,13 @@ class ChangelogWriter:
                 f"{self._directory}: found a write in the middle of another one, expected one at a time"
             )
         try:
-            self.check()
+            self.health.check()
             try:
                 yield
             except OSError as error:
-                raise self._poison(error) from error
+                raise self.health.poison(error) from error
             except BaseException as error:
-                self._poison(error)
+                self.health.poison(error)
                 raise
         finally:
             self._entered.release()
@@ -210,10 +184,10 @@ class ChangelogWriter:
         if file is None:
             return
         try:
-            if commit is not None and self._failure is None:
+            if commit is not None and not self.health.poisoned:
                 file.write(encode(END, self._sequence, encode_commit(commit), self._seed))
                 file.sync()
         except OSError as error:
-            raise self._poison(error) from error
+            raise self.health.poison(error) from error
         finally:
             file.close()

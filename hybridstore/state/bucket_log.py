@@ -14,8 +14,8 @@ import time
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from changelog.errors import StatePoisonedError
 from changelog.frame import CommitFrame
+from changelog.health import Health
 from changelog.segment import HEADER_BYTES, Position
 from changelog.storage import Storage
 from recovery.layout import FENCES, fence_name, fences_after
@@ -59,12 +59,12 @@ class BucketLog:
     def __init__(self, storage: Storage, reached: Reached, pace: Pace) -> None:
         self.position = reached.resume.reached or Position(0, 0, 0)
         self.bytes_written = 0
+        self.health = Health(storage.url)
         self._storage = storage
         self._identity = reached.report.belongs_to
         self._pace = pace
         self._owner = os.urandom(8)
         self._bodies: list[bytes] = []
-        self._failure: BaseException | None = None
         self._looked = time.monotonic()
         self._claimed = 0  # the version by which this owner claims the state
 
@@ -95,31 +95,14 @@ class BucketLog:
                 f"version {self._claimed - 1} (open the state again, and let one process alone write to it)"
             )
 
-    @property
-    def poisoned(self) -> bool:
-        """See `Log`."""
-        return self._failure is not None
-
-    def poison(self, error: BaseException) -> None:
-        """See `Log`."""
-        if self._failure is None:
-            self._failure = error
-
-    def check(self) -> None:
-        """See `Log`."""
-        if self._failure is not None:
-            raise StatePoisonedError(
-                f"{self._storage.url}: {self._failure} (open the state again: what was acknowledged is intact)"
-            ) from self._failure
-
     def frame(self, body: bytes) -> None:
         """See `Log`. Nothing is written before the commit."""
-        self.check()
+        self.health.check()
         self._bodies.append(body)
 
     def commit(self, group: StoreGroup) -> Logged:
         """See `Log`. One request. Raises Overtaken, OSError."""
-        self.check()
+        self.health.check()
         self._look(group.version)
         return self._create(group, group.journal.records, int(time.time() * 1000), {})
 

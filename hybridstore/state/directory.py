@@ -336,7 +336,7 @@ class State(Usable, NamedStores):
         self._memory.slice()
         group.check_watched()
         if group.journal.empty:
-            log.check()
+            log.health.check()
             self._relieve(log, Logged(), renewed=renewed)
             return group.version
         self._apart = "a commit"
@@ -532,7 +532,7 @@ class State(Usable, NamedStores):
         try:
             if self._closed or not (self._read_only or self._home.claimed):
                 return  # again: an earlier call may have been interrupted before all files were released
-            if self._apart is not None or (log is not None and log.poisoned):
+            if self._apart is not None or (log is not None and log.health.poisoned):
                 if checkpoints.attempt is not None:
                     checkpoints.attempt.join()
                 return  # the caller that saw the failure knows of it; the disk has the last commit

@@ -48,6 +48,7 @@ class DirectoryLog:
         self._writer = ChangelogWriter(
             changelog, report.belongs_to, sync=synced, segment_bytes=segment_bytes, files=files, on_segment=lock.hold
         )
+        self.health = self._writer.health
         for path in resume.stale:
             files.remove(path)
         if resume.position is not None:
@@ -59,19 +60,6 @@ class DirectoryLog:
     def bytes_written(self) -> int:
         """Bytes written since the state was opened."""
         return self._writer.bytes_written
-
-    @property
-    def poisoned(self) -> bool:
-        """True after a write or sync that failed or was interrupted."""
-        return self._writer.poisoned
-
-    def poison(self, error: BaseException) -> None:
-        """Refuse every call from now on, because of `error`."""
-        self._writer.poison(error)
-
-    def check(self) -> None:
-        """Raise StatePoisonedError if an earlier write or sync failed. O(1)."""
-        self._writer.check()
 
     def check_place(self) -> None:
         """Raise ForeignFileError unless the directory is still the locked one; looks at most every 0.2 ms. O(1)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from changelog.health import Health
 from changelog.segment import Position
 
 from .group import StoreGroup
@@ -11,23 +12,16 @@ from .policy import Logged
 
 
 class Log(Protocol):
-    """The changelog, for its only writer. `position` is the end of the newest version."""
+    """The changelog, for its only writer. `position` is the end of the newest version; `health` tells whether an
+    earlier write failed.
+    """
 
     position: Position
+    health: Health
 
     @property
     def bytes_written(self) -> int:
         """Bytes written since the state was opened."""
-
-    @property
-    def poisoned(self) -> bool:
-        """True after a write that failed or was interrupted."""
-
-    def poison(self, error: BaseException) -> None:
-        """Refuse every call from now on, because of `error`."""
-
-    def check(self) -> None:
-        """Raise StatePoisonedError if an earlier write failed. O(1)."""
 
     def frame(self, body: bytes) -> None:
         """Append a part of the version in progress. O(bytes)."""

@@ -2,15 +2,16 @@
 
     Engine.metrics(), hsp.metrics(location), inspect metrics ─▶ rows, one a shard ─▶ openmetrics(rows) ─▶ Prometheus
 
-Every row has every column; None is a number that the engine does not know. `TOTALS` are counted since the query
-began (on Spark, over all its runs; in plain Python since the engine was opened); `NUMBERS` says what each column is
-called outside.
+Every number is a field of `ShardMetrics`, with its metric outside, and a column of every row; None is a number that the
+engine does not know. `TOTALS` are counted since the query began (on Spark, over all its runs; in plain Python since the
+engine was opened).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple
 
 from recovery.layout import LogName
@@ -44,45 +45,99 @@ class Number(NamedTuple):
         return "seconds" if self.column.endswith("_ms") else "bytes" if "bytes" in self.column else ""
 
 
-# Every number: the columns of a row, in order, and the metrics.
-_TABLE: Final = (
-    *map(Number, ("operator", "shard")),
-    Number("version", "version", "The version that the shard has reached."),
-    *map(Number, ("batch", "run", "placement")),
-    Number("wall_ms", "commit_time_seconds", "When the last commit was made."),
-    Number("event_time_ms", "event_time_seconds", "The newest event time seen."),
-    Number("rows", "batch_rows", "Rows of the last batch."),
-    Number("rows_out", "batch_results", "Rows that the last batch gave."),
-    Number("late", "batch_late", "Late records of the last batch."),
-    *map(Number, ("null_key", "null_timestamp", "by_row")),
-    Number("records", "records", "Records held, by store; may be an estimate."),
-    *map(Number, ("dropped", "load")),
-    Number("load_ms", "load_seconds", "How long the last load of the state took."),
-    *map(Number, ("load_cpu_ms",)),
-    Number("read_ms", "read_seconds", "How long the last batch's rows took to come."),
-    Number("process_ms", "process_seconds", "How long the last batch took."),
-    *map(Number, ("process_cpu_ms",)),
-    Number("commit_ms", "commit_seconds", "How long a commit took."),
-    Number("replayed_segments", "replayed_segments", "Segments that the last load replayed."),
-    *map(Number, ("replayed_records", "skipped_checkpoints", "segment_bytes", "logged_records")),
-    Number("commits_since_checkpoint", "since_checkpoint_commits", "Commits to be replayed."),
-    Number("bytes_since_checkpoint", "since_checkpoint_bytes", "Bytes to be replayed."),
-    Number("records_since_checkpoint", "since_checkpoint_records", "Records to be replayed."),
-    Number("restore_estimate_ms", "restore_estimate_seconds", "Estimated restart."),
-    Number("checkpoint_age_ms", "checkpoint_age_seconds", "Age of the checkpoint."),
-    Number("differing_attempts", "differing_attempts", "Versions whose attempts differ."),
-    Number("failed_checkpoints", "failed_checkpoints", "Checkpoints that failed."),
-    Number("failed_clearings", "failed_clearings", "Files that could not be cleared away."),
-    Number("files", "files", "Files of the shard."),
-    Number("bytes", "bytes", "Bytes of the shard's files."),
-    Number("total_rows", "rows", "Rows that came in."),
-    Number("total_rows_out", "results", "Rows that went out."),
-    Number("total_late", "late", "Late records, once for each closed window."),
-    Number("total_null_key", "null_keys", "Rows skipped because their key is null."),
-    Number("total_null_timestamp", "null_timestamps", "Rows skipped because their timestamp is null."),
-    Number("total_segment_bytes", "changelog_bytes", "Bytes of changelog written."),
-    Number("total_logged_records", "logged_records", "Records logged."),
-)
+def _outside(metric: str = "", text: str = "") -> dict[str, str]:
+    return {"metric": metric, "help": text}
+
+
+def _number(metric: str = "", text: str = "", default: Any = None) -> Any:
+    """Return the field of a number: the end of its metric's name ("": no metric), and the help text."""
+    return field(default=default, metadata=_outside(metric, text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardMetrics:
+    """The numbers of one shard after its last commit or load; None: not known. Times in milliseconds, sizes in bytes.
+
+    Every number is a field, in the order of the columns of a row. `load` is "empty", "hit", "catch-up" (segments
+    replayed on the state in memory), "checkpoint" or "changelog" (reloads). `failed_checkpoints` and
+    `failed_clearings` count failures of this process after commits since it loaded the shard.
+
+    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
+    >>> provider = StateStoreProvider(StateStoreId("checkpoint", "visits", 0))
+    >>> numbers = provider.metrics()
+    >>> numbers.version, numbers.records
+    (0, {})
+    """
+
+    operator: str | None = _number()
+    shard: int | None = _number()
+    version: int = _number("version", "The version that the shard has reached.", 0)
+    batch: int | None = _number()
+    run: str | None = _number()
+    placement: str | None = _number()
+    wall_ms: int | None = _number("commit_time_seconds", "When the last commit was made.")
+    event_time_ms: int | None = _number("event_time_seconds", "The newest event time seen.")
+    rows: int | None = _number("batch_rows", "Rows of the last batch.")
+    rows_out: int | None = _number("batch_results", "Rows that the last batch gave.")
+    late: int | None = _number("batch_late", "Late records of the last batch.")
+    null_key: int | None = _number()
+    null_timestamp: int | None = _number()
+    by_row: str | None = _number()
+    records: dict[str, int] = field(
+        default_factory=dict, metadata=_outside("records", "Records held, by store; may be an estimate.")
+    )
+    dropped: dict[str, dict[str, int]] = field(default_factory=dict, metadata=_outside())
+    load: str = _number(default="")
+    load_ms: float = _number("load_seconds", "How long the last load of the state took.", 0.0)
+    load_cpu_ms: float | None = _number()
+    read_ms: float | None = _number("read_seconds", "How long the last batch's rows took to come.")
+    process_ms: float | None = _number("process_seconds", "How long the last batch took.")
+    process_cpu_ms: float | None = _number()
+    commit_ms: float = _number("commit_seconds", "How long a commit took.", 0.0)
+    replayed_segments: int = _number("replayed_segments", "Segments that the last load replayed.", 0)
+    replayed_records: int = _number(default=0)
+    skipped_checkpoints: int = _number(default=0)
+    segment_bytes: int = _number(default=0)
+    logged_records: int = _number(default=0)
+    commits_since_checkpoint: int = _number("since_checkpoint_commits", "Commits to be replayed.", 0)
+    bytes_since_checkpoint: int = _number("since_checkpoint_bytes", "Bytes to be replayed.", 0)
+    records_since_checkpoint: int = _number("since_checkpoint_records", "Records to be replayed.", 0)
+    restore_estimate_ms: float = _number("restore_estimate_seconds", "Estimated restart.", 0.0)
+    checkpoint_age_ms: int | None = _number("checkpoint_age_seconds", "Age of the checkpoint.")
+    differing_attempts: int = _number("differing_attempts", "Versions whose attempts differ.", 0)
+    failed_checkpoints: int = _number("failed_checkpoints", "Checkpoints that failed.", 0)
+    failed_clearings: int = _number("failed_clearings", "Files that could not be cleared away.", 0)
+    files: int | None = _number("files", "Files of the shard.")
+    bytes: int | None = _number("bytes", "Bytes of the shard's files.")
+    total_rows: int | None = _number("rows", "Rows that came in.")
+    total_rows_out: int | None = _number("results", "Rows that went out.")
+    total_late: int | None = _number("late", "Late records, once for each closed window.")
+    total_null_key: int | None = _number("null_keys", "Rows skipped because their key is null.")
+    total_null_timestamp: int | None = _number("null_timestamps", "Rows skipped because their timestamp is null.")
+    total_segment_bytes: int | None = _number("changelog_bytes", "Bytes of changelog written.")
+    total_logged_records: int | None = _number("logged_records", "Records logged.")
+
+    def known(self) -> dict[str, Any]:
+        """Return the numbers that are known, by name."""
+        values = {name: getattr(self, name) for name in COLUMNS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @staticmethod
+    def combine(parts: Iterable[ShardMetrics]) -> dict[str, float]:
+        """Add up the numbers of several shards, name by name; records and drops over all their stores."""
+        total: dict[str, float] = {}
+        for part in parts:
+            for name, value in part.known().items():
+                if name == "records":
+                    value = sum(value.values())
+                elif name == "dropped":
+                    value = sum(sum(reasons.values()) for reasons in value.values())
+                if isinstance(value, (int, float)):
+                    total[name] = total.get(name, 0) + value
+        return total
+
+
+_TABLE: Final = tuple(Number(each.name, **each.metadata) for each in fields(ShardMetrics))
 COLUMNS: Final = tuple(number.column for number in _TABLE)
 # Columns of the last batch or commit that have a total beside them: `total_<name>`.
 TOTALS: Final = tuple(name.removeprefix(_TOTAL) for name in COLUMNS if name.startswith(_TOTAL))

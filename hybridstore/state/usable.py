@@ -80,7 +80,7 @@ class Usable:
         """Refuse every call from now on: `error` interrupted `step`, so memory and the end of the log are undefined."""
         self._apart, self._failure = step, error
         if self._log is not None:
-            self._log.poison(error)
+            self._log.health.poison(error)
         self._group.refuse_calls(self._refusal(step, error))
 
 

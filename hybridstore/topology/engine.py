@@ -503,23 +503,17 @@ class Engine:
         # The row is complete, because another thread may read it.
         self._last[shard] = row_of(
             {
+                **{name: getattr(metrics, name) for name in metrics.__slots__},
                 **batch,
                 "operator": "",
                 "shard": shard,
-                "version": metrics.version,
                 "batch": (last.get("batch") or 0) + 1,
                 "wall_ms": int(time.time() * 1000),
                 "event_time_ms": max((ts for ts in metrics.stream_time_ms.values() if ts >= 0), default=None),
                 "by_row": None if run.why is None else str(run.why),
-                "records": metrics.records,
-                "dropped": metrics.dropped,
                 "process_ms": round(process_ms, 3),
                 "commit_ms": round(commit_ms, 3),
-                "bytes_since_checkpoint": metrics.bytes_since_checkpoint,
-                "records_since_checkpoint": metrics.records_since_checkpoint,
                 "restore_estimate_ms": round(metrics.restore_estimate_ms, 3),
-                "failed_checkpoints": metrics.failed_checkpoints,
-                "failed_clearings": metrics.failed_clearings,
                 "totals": totals,
             }
         )

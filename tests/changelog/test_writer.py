@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from changelog.errors import StatePoisonedError
 from changelog.files import AppendFile, Files
 from changelog.frame import CommitFrame
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import SegmentReader
 from changelog.segment import HEADER_BYTES, list_segments, segment_name
-from changelog.writer import ChangelogWriter, StatePoisonedError
+from changelog.writer import ChangelogWriter
 
 STORE = Identity(bytes(range(16)))
 
@@ -189,8 +190,8 @@ def test_any_failure_poisons_and_names_the_cause(tmp_path: Path, fail: str) -> N
         both()
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOSPC
-    assert log.poisoned
-    for again in (lambda: log.mutations(body("b")), lambda: log.commit(commit(1)), log.rollback, log.check):
+    assert log.health.poisoned
+    for again in (lambda: log.mutations(body("b")), lambda: log.commit(commit(1)), log.rollback, log.health.check):
         with pytest.raises(StatePoisonedError, match="the disk is full"):
             again()
     log.close(commit(1))

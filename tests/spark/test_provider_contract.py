@@ -10,8 +10,9 @@ import pytest
 import hybridstore as hs
 from hybridstore.spark import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
 from hybridstore.spark.shard.cache import ShardCache
-from hybridstore.spark.shard.provider import ShardMetrics, StateStoreProvider
+from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.spark.shard.shard_id import StateStoreId
+from hybridstore.state.numbers import ShardMetrics
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.shard_tools import (
     at,

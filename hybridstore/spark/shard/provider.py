@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -27,6 +27,7 @@ from recovery.shard_log import encode_note
 from ...errors import StateClosedError
 from ...state.group import StoreGroup
 from ...state.named_stores import NamedStores
+from ...state.numbers import ShardMetrics
 from ...state.policy import CheckpointPolicy, Logged, commit_seconds
 from ...state.upgrades import Upgrades
 from ..errors import MissingVersionError, StaleAttemptError
@@ -47,56 +48,6 @@ SHARD_SIZES = Sizes(block_records=256)
 RETAIN_VERSIONS = 10
 # After so many batches the notes of a shard without rows are removed; checkpoints remove no notes.
 QUIET_BATCHES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ShardMetrics:
-    """The numbers of one shard after its last commit or load. Times in milliseconds, sizes in bytes.
-
-    `load` is "empty", "hit", "catch-up" (segments replayed on the state in memory), "checkpoint" or "changelog"
-    (reloads). `failed_checkpoints` and `failed_clearings` count failures of this process after commits since it loaded
-    the shard.
-
-    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
-    >>> provider = StateStoreProvider(StateStoreId("checkpoint", "visits", 0))
-    >>> numbers = provider.metrics()
-    >>> numbers.version, numbers.records
-    (0, {})
-    """
-
-    version: int = 0
-    records: dict[str, int] = field(default_factory=dict)
-    dropped: dict[str, dict[str, int]] = field(default_factory=dict)
-    load: str = ""
-    load_ms: float = 0.0
-    replayed_segments: int = 0
-    replayed_records: int = 0
-    skipped_checkpoints: int = 0
-    commit_ms: float = 0.0
-    segment_bytes: int = 0
-    logged_records: int = 0
-    commits_since_checkpoint: int = 0
-    bytes_since_checkpoint: int = 0
-    records_since_checkpoint: int = 0
-    restore_estimate_ms: float = 0.0
-    differing_attempts: int = 0
-    failed_checkpoints: int = 0
-    failed_clearings: int = 0
-
-    @staticmethod
-    def combine(parts: list[ShardMetrics]) -> dict[str, float]:
-        """Add up the numbers of several shards, name by name; records and drops over all their stores."""
-        total: dict[str, float] = {}
-        for part in parts:
-            for name in part.__slots__:
-                value = getattr(part, name)
-                if name == "records":
-                    value = sum(value.values())
-                elif name == "dropped":
-                    value = sum(sum(reasons.values()) for reasons in value.values())
-                if isinstance(value, (int, float)):
-                    total[name] = total.get(name, 0) + value
-        return total
 
 
 class StateStore(NamedStores):
@@ -384,8 +335,9 @@ class StateStoreProvider:
 
         def numbers(logged: Logged, since: Since) -> dict[str, Any]:
             self._last = self._numbers(store, version, logged, since)
-            brief = {name: getattr(self._last, name) for name in ShardMetrics.__slots__ if name != "version"}
-            return {**brief, **extra}
+            known = self._last.known()
+            del known["version"]  # the commit has it
+            return {**known, **extra}
 
         shard.commit(self.log, self._claimed(store.version), store.attempt, numbers)
         self._last = replace(self._last, commit_ms=shard.commit_ms)
