@@ -60,7 +60,7 @@ def measure(folder: Path, records: int) -> dict[str, float]:
         timed("key_value.put", started)
         started = process_time()
         for key, value, ts in zip(keys, values, times, strict=True):
-            visits.put(key, ts, ts, value)
+            visits.put(key, value, start=ts, end=ts)
         state.commit()
         timed("session.put", started)
         started = process_time()

@@ -280,7 +280,7 @@ class Session(Timed):
 
     def insert(self, i: int, number: int) -> None:
         """Add record i."""
-        self.store.put(self.key(i), i, i, value_of(number))
+        self.store.put(self.key(i), value_of(number), start=i, end=i)
         self.expected[i] = number
 
     def modify(self, i: int, number: int) -> None:

@@ -87,7 +87,7 @@ KINDS: dict[str, Kind] = {
     ),
     "session": Kind(
         lambda state, span: state.session("s", retention=span),
-        lambda rows: (rows.keys, rows.times, [ts + 10 for ts in rows.times], rows.values),
+        lambda rows: (rows.keys, rows.values, rows.times, [ts + 10 for ts in rows.times]),
         {
             "put_columns": lambda store, columns: store.put_columns(*columns),
             "fetch, key by key": _fetch,

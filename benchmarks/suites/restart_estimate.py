@@ -83,7 +83,7 @@ def _merging(state: Any, rows: _Rows) -> Put:
             if key in spans:
                 store.delete(key, *spans[key])
             spans[key] = spans.get(key, (ts, ts))[0], ts
-            store.put(key, *spans[key], value)
+            store.put(key, value, *spans[key])
 
     return some
 

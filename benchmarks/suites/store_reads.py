@@ -108,7 +108,7 @@ def session_lines(folder: Path, sessions: int, repeats: int) -> list[Line]:
         entries.sort()
     with scratch(folder) as place, open_state(place / "state") as state:
         store = state.session("sessions", retention=200 * sessions + 60_001)
-        store.put_columns(names, starts, ends, values)
+        store.put_columns(names, values, starts, ends)
         state.commit()
         moments = [(dice.choice(names), START_MS + dice.randrange(200 * sessions)) for _ in range(_QUERIES * 3)]
         moments += [(names[i], starts[i]) for i in (dice.randrange(sessions) for _ in range(_QUERIES * 3))]

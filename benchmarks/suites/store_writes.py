@@ -61,7 +61,7 @@ def _measure(folder: Path, rows: Rows, stream: Stream, kind: str, way: str, veri
             chunks = [(part.keys, part.values) for part in _chunks(rows)]
         elif kind == "session":
             store = state.session("events", retention=stream.span_ms + 1)
-            chunks = [(part.keys, part.times, part.times, part.values) for part in _chunks(rows)]  # type: ignore[misc]
+            chunks = [(part.keys, part.values, part.times, part.times) for part in _chunks(rows)]  # type: ignore[misc]
         else:
             store = window_of(state, stream)
             chunks = [tuple(part) for part in _chunks(rows)]  # type: ignore[misc]

@@ -168,7 +168,7 @@ class Aggregates:
             windowed.store.put_columns(keys, values, [0] * len(keys))
         elif isinstance(self.plan.windows, SessionWindows):
             ends = arrow_list(table.column(END))
-            windowed.store.put_many(list(zip(keys, starts, ends, values, strict=True)))
+            windowed.store.put_many(list(zip(keys, values, starts, ends, strict=True)))
         else:
             _check_windows(self.plan.windows, starts, table)
             windowed.store.put_columns(keys, values, starts)

@@ -113,7 +113,7 @@ class NamedStores(ABC):
         `key_value`. Raises ValueError, and ProgramMismatchError and UpgradeError as `key_value`.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put("ann", 60_000, 90_000, {"pages": 3})
+        >>> visits.put("ann", {"pages": 3}, start=60_000, end=90_000)
         >>> list(visits.fetch("ann"))
         [(('ann', 60000, 90000), {'pages': 3})]
         """

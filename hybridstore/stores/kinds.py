@@ -95,7 +95,7 @@ class Row(NamedTuple):
     `start` and `end` are the bounds of a session, else its time twice; None for a record of a key-value store.
 
     >>> with hs.open("state") as state:
-    ...     state.session("visits", retention="1 hour").put("ann", 500, 700, "3 pages")
+    ...     state.session("visits", retention="1 hour").put("ann", "3 pages", start=500, end=700)
     ...     state.commit()
     1
     >>> (row,) = hs.inspect("state")["visits"]
@@ -398,7 +398,7 @@ SESSION: Final = Kind(
     holds=lambda store, key, place, value: store.get(key, *place) is value,
     seconds={PUT_SPAN: 0.04e-6, PUT_SPANS: 0.03e-6, DELETE_SPAN: 1.3e-6},
     copied=_sessions,
-    refill=lambda store, columns: store.put_columns(columns[0], columns[2], columns[3], columns[1]),
+    refill=lambda store, columns: store.put_columns(*columns),
     span=("retention_ms", expired_through),
     bucketed=True,
 )

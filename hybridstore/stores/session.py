@@ -38,10 +38,10 @@ class SessionStore(SessionReads):
     result).
 
     >>> visits = hs.open("state").session("visits", retention="1 minute")
-    >>> visits.put("ann", 0, 30_000, {"pages": 3})
+    >>> visits.put("ann", {"pages": 3}, start=0, end=30_000)
     >>> visits.get("ann", 0, 30_000)
     {'pages': 3}
-    >>> visits.put("bob", 90_000, 90_000, {"pages": 1})  # the session that ended at 30,000 expires
+    >>> visits.put("bob", {"pages": 1}, start=90_000, end=90_000)  # the session that ended at 30,000 expires
     >>> len(visits)
     1
     """
@@ -62,7 +62,7 @@ class SessionStore(SessionReads):
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     @in_place
-    def put(self, key: Any, start: int, end: int, value: Any) -> None:
+    def put(self, key: Any, value: Any, start: int, end: int) -> None:
         """Put `value` for the session of `key` from `start` to `end` (ms, both inclusive); None deletes it.
 
         Stream time moves to `end`; a session with end <= stream_time - retention is dropped and counted. Raises
@@ -70,8 +70,8 @@ class SessionStore(SessionReads):
         order.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put("ann", 0, 30_000, {"pages": 3})
-        >>> visits.put("ann", 0, 30_000, None)  # deletes
+        >>> visits.put("ann", {"pages": 3}, start=0, end=30_000)
+        >>> visits.put("ann", None, start=0, end=30_000)  # deletes
         >>> len(visits)
         0
         """
@@ -117,9 +117,9 @@ class SessionStore(SessionReads):
         """Remove a session; an absent or expired session is no error. Stream time does not move. O(log n).
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put("ann", 0, 30_000, {"pages": 3})
+        >>> visits.put("ann", {"pages": 3}, start=0, end=30_000)
         >>> visits.delete("ann", 0, 30_000)
-        >>> visits.put("ann", 0, 45_000, {"pages": 4})  # the session is longer now
+        >>> visits.put("ann", {"pages": 4}, start=0, end=45_000)  # the session is longer now
         >>> list(visits.fetch("ann"))
         [(('ann', 0, 45000), {'pages': 4})]
         """
@@ -134,35 +134,35 @@ class SessionStore(SessionReads):
                 self._journal.record(self.number * 16 + DELETE_SPAN, key, start, end)
                 self.apply_delete(key, start, end)
 
-    def put_many(self, rows: Iterable[tuple[Any, int, int, Any]]) -> None:
-        """Put many `(key, start, end, value)`, in order: the same as a put for each, and faster.
+    def put_many(self, rows: Iterable[tuple[Any, Any, int, int]]) -> None:
+        """Put many `(key, value, start, end)`, in order: the same as a put for each, and faster.
 
         All or nothing on bad arguments. O(rows).
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1)])
+        >>> visits.put_many([("ann", 3, 0, 30_000), ("bob", 1, 0, 10_000)])
         >>> list(visits.all())
         [(('bob', 0, 10000), 1), (('ann', 0, 30000), 3)]
         """
-        self.put_columns(*columns_of(rows, ("key", "start", "end", "value"), f"store {self.name!r}"))
+        self.put_columns(*columns_of(rows, ("key", "value", "start", "end"), f"store {self.name!r}"))
 
     @entry
     def put_columns(
-        self, keys: Sequence[Any], starts: Sequence[int], ends: Sequence[int], values: Sequence[Any]
+        self, keys: Sequence[Any], values: Sequence[Any], starts: Sequence[int], ends: Sequence[int]
     ) -> None:
         """Put sessions given by column: sequences, numpy arrays or Arrow arrays of equal length; times are int ms.
 
         Raises ValueError when the lengths differ, and as `put`; then nothing is changed. O(rows).
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put_columns(["ann", "bob"], starts=[0, 0], ends=[30_000, 10_000], values=[3, 1])
+        >>> visits.put_columns(["ann", "bob"], [3, 1], starts=[0, 0], ends=[30_000, 10_000])
         >>> len(visits)
         2
         """
         key_list, value_list = column_list(keys), column_list(values)
         start_list = time_list(starts, f"store {self.name!r}: starts")
         end_list, low, high, ordered = time_column(ends, f"store {self.name!r}: ends")
-        self._check_lengths(keys=key_list, starts=start_list, ends=end_list, values=value_list)
+        self._check_lengths(keys=key_list, values=value_list, starts=start_list, ends=end_list)
         if any(map(gt, start_list, end_list)):
             for start, end in zip(start_list, end_list, strict=True):
                 self._check_span(start, end)
@@ -178,7 +178,7 @@ class SessionStore(SessionReads):
                     span = min(part[3]), max(part[3]), in_order(part[3])
                     if None in part[1] or not self._put_together(part, *span):
                         for key, value, start, end in zip(*part, strict=True):
-                            self.put(key, start, end, value)
+                            self.put(key, value, start=start, end=end)
 
     def _put_together(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool) -> bool:
         """Log and apply sessions by column, without late ones; False, with nothing done, if a session would expire

@@ -30,7 +30,7 @@ class SessionReads(TimeBuckets):
         """Return the value of one session, or None. O(log n).
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put("ann", 0, 30_000, 3)
+        >>> visits.put("ann", 3, start=0, end=30_000)
         >>> visits.get("ann", 0, 30_000), visits.get("ann", 0, 29_999)
         (3, None)
         """
@@ -59,7 +59,7 @@ class SessionReads(TimeBuckets):
         like length.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put_many([("ann", 0, 10_000, 1), ("ann", 20_000, 30_000, 2), ("ann", 50_000, 60_000, 3)])
+        >>> visits.put_many([("ann", 1, 0, 10_000), ("ann", 2, 20_000, 30_000), ("ann", 3, 50_000, 60_000)])
         >>> list(visits.find_sessions("ann", earliest_end=15_000, latest_start=40_000))
         [(('ann', 20000, 30000), 2)]
         """
@@ -108,7 +108,7 @@ class SessionReads(TimeBuckets):
         a bucket, plus the rows and their sorting.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1), ("cid", 0, 10_000, 1)])
+        >>> visits.put_many([("ann", 3, 0, 30_000), ("bob", 1, 0, 10_000), ("cid", 1, 0, 10_000)])
         >>> list(visits.find_sessions_range("ann", "bob", earliest_end=20_000))
         [(('ann', 0, 30000), 3)]
         """
@@ -132,7 +132,7 @@ class SessionReads(TimeBuckets):
         In the order and at the cost of `find_sessions_range`.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1)])
+        >>> visits.put_many([("ann", 3, 0, 30_000), ("bob", 1, 0, 10_000)])
         >>> list(visits.find_sessions_by_end(latest_end=20_000))
         [(('bob', 0, 10000), 1)]
         """
@@ -144,7 +144,7 @@ class SessionReads(TimeBuckets):
         """Iterate over all live sessions of one key; see `find_sessions`.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1)])
+        >>> visits.put_many([("ann", 3, 0, 30_000), ("bob", 1, 0, 10_000)])
         >>> list(visits.fetch("ann"))
         [(('ann', 0, 30000), 3)]
         """
@@ -167,7 +167,7 @@ class SessionReads(TimeBuckets):
         In the order and at the cost of `find_sessions_range`. Raises ValueError for a prefix beside a bound of keys.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1), ("cid", 0, 10_000, 1)])
+        >>> visits.put_many([("ann", 3, 0, 30_000), ("bob", 1, 0, 10_000), ("cid", 1, 0, 10_000)])
         >>> [key for (key, start, end), pages in visits.scan("ann", "bob")]
         ['bob', 'ann']
         >>> [key for (key, start, end), pages in visits.scan(time_from=20_000)]
@@ -187,7 +187,7 @@ class SessionReads(TimeBuckets):
         """Iterate over all live sessions; see `find_sessions_range`.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
-        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1)])
+        >>> visits.put_many([("ann", 3, 0, 30_000), ("bob", 1, 0, 10_000)])
         >>> [key for (key, start, end), pages in visits.all()]  # by end
         ['bob', 'ann']
         """

@@ -112,14 +112,14 @@ class VersionedStore:
         if value is not None:
             self._newest.put(key, [ts, value])
         if newest is not None and newest[0] < ts:
-            self._versions.put(key, newest[0], ts, newest[1:])
+            self._versions.put(key, newest[1:], start=newest[0], end=ts)
         for (_, start, end), _ in marks:
             if start == end == ts:  # a deletion of this time is replaced
                 self._versions.delete(key, start, end)
         if value is None:
             if newest is not None:
                 self._newest.delete(key)
-            self._versions.put(key, ts, ts, _DELETED)
+            self._versions.put(key, _DELETED, start=ts, end=ts)
 
     def _put_between(self, key: Any, value: Any, ts: int, end: int, marks: list[Any]) -> None:
         """Store a version that is valid until `end`, the time of the next one."""
@@ -128,11 +128,11 @@ class VersionedStore:
                 self._versions.delete(key, start, stop)
             elif start < ts < stop:  # the version that was valid at `ts` ends there
                 self._versions.delete(key, start, stop)
-                self._versions.put(key, start, ts, older)
+                self._versions.put(key, older, start=start, end=ts)
         if value is None:
-            self._versions.put(key, ts, ts, _DELETED)
+            self._versions.put(key, _DELETED, start=ts, end=ts)
         else:
-            self._versions.put(key, ts, end, [value])
+            self._versions.put(key, [value], start=ts, end=end)
 
     def delete(self, key: Any, ts: int) -> ValueVersion | None:
         """Delete `key` from `ts` (ms) on, and return the version that was valid at `ts`, or None.

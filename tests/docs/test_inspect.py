@@ -65,7 +65,7 @@ def _shop(path: Path, clock: Clock) -> None:
             ts = START * 1000 + minute * 60_000
             clicks.put_many([(f"user{(minute * 7 + i) % 40:02}", minute + i, ts + i * 1000) for i in range(10)])
             if minute % 10 == 9:
-                visits.put(f"user{minute:02}", ts - 300_000, ts, {"pages": minute})
+                visits.put(f"user{minute:02}", {"pages": minute}, start=ts - 300_000, end=ts)
                 names.put("user07", {"visits": minute})
                 state.set("position", minute * 10)
                 clock.ms += 1500

@@ -73,7 +73,7 @@ def change(state: Any, version: int) -> None:
         if (i + version) % 3 == 0:
             handles["text"].put(f"key {i}", value)
             handles["window"].put(f"key {i % 5}", value, now + i % 10)
-            handles["session"].put(f"key {i % 5}", now, now + i, value)
+            handles["session"].put(f"key {i % 5}", value, start=now, end=now + i)
             handles["ttl"].put(("key", i), value, now)
             handles["duplicates"].put(i % 4, value, now)
             handles["suppression"].put(f"key {i % 7}", value, now + i)
@@ -83,7 +83,7 @@ def change(state: Any, version: int) -> None:
     handles["float"].put(version / 3, version)
     handles["tuple"].put(("a", version), [version])
     handles["window"].put_columns(["a", "b", "c"], [1, 2, 3], [now, now + 1, now + 2])
-    handles["session"].put_many([("a", now, now + 5, version), ("b", now, now + 6, version)])
+    handles["session"].put_many([("a", version, now, now + 5), ("b", version, now, now + 6)])
     handles["text"].put("big", "x" * 3000)  # a block with pages of its own
     handles["text"].delete(f"key {version}")
     handles["window"].delete(f"key {version % 5}", now + 1)

@@ -44,7 +44,7 @@ def build(path: Path, seed: int, *, keep: int = 100, commits: int = 20) -> Held:
                     case 2:
                         win.put(key, value, ts)
                     case _:
-                        ses.put(key, max(0, ts - 5), ts, value)
+                        ses.put(key, value, start=max(0, ts - 5), end=ts)
             state.set("position", clock)
             kept[state.commit()] = {
                 "kv": {(key, ()): value for key, value in kv.all()},

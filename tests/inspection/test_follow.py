@@ -43,7 +43,7 @@ def one_commit(state: hs.State, r: random.Random, now: int) -> None:
         else:
             counts.put(key, r.randint(0, 99))
         windows.put(key, r.randint(0, 9), now)
-        sessions.put(key, now - 1, now, r.randint(0, 9))
+        sessions.put(key, r.randint(0, 9), start=now - 1, end=now)
     state.commit()
 
 

@@ -69,7 +69,7 @@ def act(state: Any, draw: random.Random, clock: int) -> None:
         case 3:
             _duplicates(state).put(key, value, ts)
         case 4:
-            _session(state).put(key, max(0, ts - draw.randrange(20)), ts, value)
+            _session(state).put(key, value, start=max(0, ts - draw.randrange(20)), end=ts)
         case _:
             state.key_value("kv").delete(key)
 

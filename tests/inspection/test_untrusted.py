@@ -48,7 +48,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(30):
             kv.put(f"k{i % 12}", {"n": i, "text": "x" * 40 * (i % 5)})
             win.put(f"k{i % 5}", i, i * 2)
-            ses.put(f"k{i % 5}", i * 2, i * 2 + 3, i)
+            ses.put(f"k{i % 5}", i, start=i * 2, end=i * 2 + 3)
             if i % 5 == 4:
                 state.commit()
             if i % 10 == 9:

@@ -28,7 +28,7 @@ def build(path: Path, seed: int) -> None:
                 key = f"k{draw.randrange(20)}"
                 kv.put(key, draw.choice([None, clock, "text" * 300]))
                 win.put(key, clock, clock)
-                ses.put(key, max(0, clock - 5), clock, clock)
+                ses.put(key, clock, start=max(0, clock - 5), end=clock)
             state.set("position", clock)
             state.commit()
             if draw.random() < 0.4:

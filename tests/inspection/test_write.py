@@ -51,7 +51,7 @@ def build(path: Path, seed: int, commits: int = 12) -> None:
                 kv.put(key, value)
                 win.put(key, value, ts)
                 dup.put(key, value, ts)
-                ses.put(key, max(0, ts - 5), ts, value)
+                ses.put(key, value, start=max(0, ts - 5), end=ts)
             state.set("position", clock)
             state.commit()
             if draw.random() < 0.3:

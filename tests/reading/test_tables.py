@@ -35,7 +35,7 @@ def test_batches_have_the_records_of_every_kind(tmp_path: Path, rows_per_batch: 
         for number in range(40):
             users[f"user-{number:02}"] = {"n": number, "tags": ["a"] * (number % 3)}
             clicks.put(number % 5, number / 4, number * 1000)
-            visits.put(number % 5, number * 1000, number * 1000 + 10, None if number % 7 == 0 else "x")
+            visits.put(number % 5, None if number % 7 == 0 else "x", start=number * 1000, end=number * 1000 + 10)
             state.commit()
         state.checkpoint(wait=True)
         del users["user-07"]

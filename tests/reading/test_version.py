@@ -30,7 +30,7 @@ def one_commit(state: hs.State, dice: random.Random, clock: int) -> int:
         state.key_value("ttl", ttl=40).put(key, value, ts)
         state.window("win", retention=100).put(key, value, ts)
         state.window("dup", retention=60, retain_duplicates=True).put(key, value, ts)
-        state.session("ses", retention=80).put(key, max(0, ts - dice.randrange(9)), ts, value)
+        state.session("ses", retention=80).put(key, value, start=max(0, ts - dice.randrange(9)), end=ts)
         state.sliding("load", size=60, aggregator=hs.Sum()).add(key, value, ts)
         state.suppression("held", max_records=8, time_limit=40).put(key, value, ts)
     return state.commit()
@@ -88,7 +88,7 @@ def test_rows_have_the_times_of_their_kind(tmp_path: Path) -> None:
         state.key_value("kv").put("a", 1)
         state.key_value("ttl", ttl=40).put("a", 1, 5)
         state.window("win", retention=100).put("a", 1, 6)
-        state.session("ses", retention=100).put("a", 6, 9, 1)
+        state.session("ses", retention=100).put("a", 1, start=6, end=9)
         state.suppression("held", time_limit=40).put("a", 1, 7)
         state.commit()
     with Version(*resolve(tmp_path)) as version:

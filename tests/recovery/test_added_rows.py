@@ -38,7 +38,7 @@ def store_of(state: hs.State, kind: str) -> Any:
 
 def put(store: Any, kind: str, key: str, value: int, ts: int) -> None:
     if kind == "session":
-        store.put(key, max(0, ts - 7), ts, value)
+        store.put(key, value, start=max(0, ts - 7), end=ts)
     elif kind == "sliding":
         store.add(key, value, ts)
     else:
@@ -177,7 +177,7 @@ def test_under_a_limit_no_block_is_decoded_for_a_checkpoint(tmp_path: Path, monk
         window, session = state.window("window", retention="64 hours"), store_of(state, "session")
         window.put("key 07", -7, 39_670)  # over a row of a block that is not loaded
         window.put("key 08", 8, 40_000)
-        session.put("key 09", 39_000, 40_000, 9)
+        session.put("key 09", 9, start=39_000, end=40_000)
         state.commit()
         with monkeypatch.context() as patch:
             for name in ("parts", "block"):

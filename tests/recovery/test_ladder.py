@@ -382,7 +382,7 @@ def test_a_version_that_is_open_read_only_refuses_every_change_and_keeps_its_rec
         stores = opened(state)
         stores["keys"].put("a", 1)
         stores["rows"].put("a", 1, 5)
-        stores["sessions"].put("a", 1, 5, 1)
+        stores["sessions"].put("a", 1, start=1, end=5)
         stores["waiting"].put("a", 1, 5)
         stores["sliding"].add("a", 1, 5)
         state.commit()
@@ -397,7 +397,7 @@ def test_a_version_that_is_open_read_only_refuses_every_change_and_keeps_its_rec
             lambda: stores["rows"].delete("a", 5),
             lambda: stores["rows"].delete("b", 50),
             lambda: stores["rows"].put_columns(["b"], [2], [6]),
-            lambda: stores["sessions"].put("b", 1, 6, 2),
+            lambda: stores["sessions"].put("b", 2, start=1, end=6),
             lambda: stores["sessions"].delete("a", 1, 5),
             lambda: stores["waiting"].put("b", 2, 6),
             lambda: stores["waiting"].advance(500),

@@ -18,7 +18,7 @@ BLOCK, KEY, KEYS = 10_000, 10_000, 200
 PUTS = {
     "key_value": ({}, lambda store, key, i: store.put(key, i)),
     "window": ({"retention": 10**9}, lambda store, key, i: store.put(key, i, 1000)),
-    "session": ({"retention": 10**9}, lambda store, key, i: store.put(key, 1000, 2000, i)),
+    "session": ({"retention": 10**9}, lambda store, key, i: store.put(key, i, start=1000, end=2000)),
     "suppression": ({"time_limit": "1 day"}, lambda store, key, i: store.put(key, i, 1000)),
 }
 

@@ -36,7 +36,7 @@ def by_row(name: str, **options: Any) -> Callable[[Any], None]:
             if name == "key_value" and not options:
                 store.put(key, value)
             elif name == "session":
-                store.put(key, ts - 5, ts, value)
+                store.put(key, value, start=ts - 5, end=ts)
             elif name == "sliding":
                 store.add(key, value, ts)
             else:
@@ -51,7 +51,7 @@ def by_column(name: str, **options: Any) -> Callable[[Any], None]:
         if name == "key_value" and not options:
             store.put_columns(KEYS, VALUES)
         elif name == "session":
-            store.put_columns(KEYS, [ts - 5 for ts in TIMES], TIMES, VALUES)
+            store.put_columns(KEYS, VALUES, [ts - 5 for ts in TIMES], TIMES)
         else:
             (store.add_columns if name == "sliding" else store.put_columns)(KEYS, VALUES, TIMES)
 
@@ -116,7 +116,7 @@ def test_deletes_evictions_times_and_settings_count(tmp_path: Path) -> None:
         for key, ts in zip(KEYS[:10], TIMES, strict=False):
             window.delete(key, ts)
         session = state.session("sessions", retention=5000)
-        session.put("a", 1, 5, "x" * 1000)
+        session.put("a", "x" * 1000, start=1, end=5)
         session.delete("a", 1, 5)
         state.set("position", 1)
         state.commit()

@@ -32,7 +32,7 @@ def state(tmp_path: Path) -> Iterator[hs.State]:
         users.put_many({f"user-{number:02}": {"n": number, "x": number / 4} for number in range(20)})
         clicks = state.window("clicks", retention="1 day")
         clicks.put_many([(("shop", number % 3), number, number * 1000) for number in range(30)])
-        state.session("visits", retention="1 day").put(5, 1000, 4000, b"\xff\x00")
+        state.session("visits", retention="1 day").put(5, b"\xff\x00", start=1000, end=4000)
         state.key_value("floats")[1.5] = float("inf")
         state.commit()
         yield state

@@ -388,7 +388,7 @@ def test_two_providers_of_one_process_do_not_share_a_store_in_use(tmp_path: Path
 def test_stores_of_every_kind_come_back(tmp_path: Path) -> None:
     store = provider(tmp_path).get_store(0)
     store.window("w", retention="1 hour").put("k", 1, 1000)
-    store.session("s", retention="1 hour").put("k", 0, 10, 2)
+    store.session("s", retention="1 hour").put("k", 2, start=0, end=10)
     store.key_value("ttl", ttl="1 minute").put("k", 3, 1000)
     store.commit()
     back = provider(tmp_path).get_read_store(1)

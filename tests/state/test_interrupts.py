@@ -102,7 +102,7 @@ class Stores:
             (dice.choice(KEYS), dice.randint(0, 9), max(0, ts + dice.randint(-5, 5)))
             for _ in range(dice.randint(1, 12))
         ]
-        spans = [(row[0], max(0, row[2] - dice.randint(0, 9)), row[2], row[1]) for row in rows]
+        spans = [(row[0], row[1], max(0, row[2] - dice.randint(0, 9)), row[2]) for row in rows]
         changes: list[Callable[[], Any]] = [
             lambda: self.kv.put(key, value), lambda: self.kv.delete(key),
             lambda: self.kv.put_many([row[:2] for row in rows]),
@@ -110,7 +110,7 @@ class Stores:
             lambda: self.window.put(key, value, ts), lambda: self.window.delete(key, ts),
             lambda: self.window.put_many(rows),
             lambda: self.twice.put(key, value, ts), lambda: self.twice.put_many(rows), lambda: self.window.advance(ts),
-            lambda: self.session.put(key, max(0, ts - 5), ts, value), lambda: self.session.put_many(spans),
+            lambda: self.session.put(key, value, start=max(0, ts - 5), end=ts), lambda: self.session.put_many(spans),
             lambda: [self.session.delete(*entry[0]) for entry in list(self.session.fetch(key))[:1]],
             lambda: self.buffer.put(key, value, ts), lambda: self.buffer.put_many(rows),
             lambda: self.buffer.advance(ts),

@@ -27,7 +27,7 @@ def fill(s: hs.State, first: int) -> None:
     for i in range(first, first + 50):
         s.key_value("k").put(f"key {i}", i)
         s.window("w", retention="1 hour").put(f"key {i % 5}", i, 1000 * i)
-        s.session("s", retention="1 hour").put(f"key {i % 7}", 1000 * i, 1000 * i, i)
+        s.session("s", retention="1 hour").put(f"key {i % 7}", i, start=1000 * i, end=1000 * i)
         s.sliding("l", size="1 hour", aggregator=hs.Sum()).add(f"key {i % 5}", i, 1000 * i)
         s.suppression("b", time_limit="1 hour").put(f"key {i % 70}", i, 1000 * i)
     s.commit()
@@ -110,13 +110,13 @@ def test_a_touched_key_is_taken_alone_while_memory_is_limited(tmp_path: Path) ->
 def test_what_was_put_and_deleted_over_a_block_without_it_is_not_read(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s") as state:
         for key in ("a", "c"):
-            state.session("s", retention="1 hour").put(key, 1, 2, key)
+            state.session("s", retention="1 hour").put(key, key, start=1, end=2)
             state.window("w", retention="1 hour").put(key, key, 2)
         state.commit()
         state.checkpoint(wait=True)
     with hs.open(tmp_path / "s", memory_limit=1 << 40) as state:
         sessions, rows = state.session("s", retention="1 hour"), state.window("w", retention="1 hour")
-        sessions.put("b", 1, 2, "b")
+        sessions.put("b", "b", start=1, end=2)
         rows.put("b", "b", 2)
         sessions.delete("b", 1, 2)
         rows.delete("b", 2)
@@ -256,7 +256,7 @@ class Side:
             "window scan": lambda: list(window.scan(key, None)),
             "duplicates put": lambda: duplicates.put(key, number, ts),
             "duplicates fetch": lambda: list(duplicates.fetch(key)),
-            "session put": lambda: session.put(key, ts, ts + number % 9, number),
+            "session put": lambda: session.put(key, number, start=ts, end=ts + number % 9),
             "session find": lambda: list(session.find_sessions(key)),
             "session remove": lambda: [session.delete(*place) for place, _ in list(session.find_sessions(key))[:1]],
             "sliding add": lambda: sliding.add(key, number, ts),

@@ -49,7 +49,7 @@ class Stores:
     def put(self, key: str, value: int, ts: int) -> list[Any]:
         self.kv[key] = value
         self.window.put(key, value, ts)
-        self.session.put(key, ts, ts + 5, value)
+        self.session.put(key, value, start=ts, end=ts + 5)
         return [self.sliding.add(key, value, ts), self.buffer.put(key, value, ts)]
 
     def read(self, key: str) -> list[Any]:

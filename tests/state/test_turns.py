@@ -67,7 +67,7 @@ class Five:
             self.kv.put(key, i)
             self.ttl.put(key, i, i)
             self.window.put(key, i, i)
-            self.session.put(key, i, i, i)
+            self.session.put(key, i, start=i, end=i)
             self.sliding.add(key, i, i)
             self.buffer.put(key, i, i)
 
@@ -87,9 +87,9 @@ class Five:
             "window.put": lambda: self.window.put("k1", 1, 50), "window.delete": lambda: self.window.delete("k1", 1),
             "window.put_many": lambda: self.window.put_many([("k1", 1, 5)]),
             "window.advance": lambda: self.window.advance(90),
-            "session.put": lambda: self.session.put("k1", 5, 50, 1),
+            "session.put": lambda: self.session.put("k1", 1, start=5, end=50),
             "session.delete": lambda: self.session.delete("k1", 1, 1),
-            "session.put_many": lambda: self.session.put_many([("k1", 5, 5, 1)]),
+            "session.put_many": lambda: self.session.put_many([("k1", 1, 5, 5)]),
             "sliding.add": lambda: self.sliding.add("k1", 1, 50),
             "sliding.add_many": lambda: self.sliding.add_many([("k1", 1, 50)]),
             "sliding.add_columns": lambda: self.sliding.add_columns(["k1"], [1], [50]),

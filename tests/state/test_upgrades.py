@@ -26,7 +26,7 @@ def first(state: hs.State) -> None:
     for i, key in enumerate(KEYS):
         names.put(key, i)
         clicks.put(key, i, 10 * i)
-        visits.put(key, 10 * i, 10 * i + 5, i)
+        visits.put(key, i, start=10 * i, end=10 * i + 5)
     state.commit()
     state.checkpoint(wait=True)
     names.put(KEYS[3], 300)

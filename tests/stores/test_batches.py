@@ -52,7 +52,7 @@ def window_row(r: random.Random, key: str, ts: int, value: Any) -> Row:
 
 
 def session_row(r: random.Random, key: str, end: int, value: Any) -> Row:
-    return key, max(0, end - r.choice([0, 0, 3, 40])), end, value
+    return key, value, max(0, end - r.choice([0, 0, 3, 40])), end
 
 
 KINDS: dict[str, tuple[str, dict[str, Any], Callable[..., Row]]] = {
@@ -136,7 +136,7 @@ def state(tmp_path: Path) -> Iterator[hs.State]:
 
 GOOD: dict[str, list[Row]] = {
     "window": [("a", 1, 5), ("b", None, 6), ("a", [2], 7)],
-    "session": [("a", 1, 5, 1), ("b", 2, 6, None), ("a", 3, 7, [2])],
+    "session": [("a", 1, 1, 5), ("b", None, 2, 6), ("a", [2], 3, 7)],
 }
 BAD: list[tuple[str, Row, type[Exception], str]] = [
     ("window", ("c", object(), 8), TypeError, "'c': found object, expected None"),
@@ -146,11 +146,11 @@ BAD: list[tuple[str, Row, type[Exception], str]] = [
     ("window", ("c", 1, -1), ValueError, r"times\[3\]: found -1"),
     ("window", ("c", 1, 2**63), ValueError, r"times\[3\]: found 9223372036854775808"),
     ("window", ("c", 1, True), TypeError, r"times\[3\]: found bool"),
-    ("session", ("c", 1, 8, object()), TypeError, "'c': found object, expected None"),
-    ("session", (b"c", 1, 8, 1), TypeError, "key b'c': found bytes"),
-    ("session", ("c", 9, 8, 1), ValueError, "start: found 9, expected at most the end, 8"),
-    ("session", ("c", -1, 8, 1), ValueError, r"starts\[3\]: found -1"),
-    ("session", ("c", 1, 8.0, 1), TypeError, r"ends\[3\]: found float"),
+    ("session", ("c", object(), 1, 8), TypeError, "'c': found object, expected None"),
+    ("session", (b"c", 1, 1, 8), TypeError, "key b'c': found bytes"),
+    ("session", ("c", 1, 9, 8), ValueError, "start: found 9, expected at most the end, 8"),
+    ("session", ("c", 1, -1, 8), ValueError, r"starts\[3\]: found -1"),
+    ("session", ("c", 1, 1, 8.0), TypeError, r"ends\[3\]: found float"),
 ]
 
 
@@ -162,20 +162,20 @@ def test_a_batch_with_a_bad_row_leaves_the_store_as_it_was_and_logs_nothing(
 ) -> None:
     store = getattr(state, kind)("s", retention=RETENTION)
     if not fresh:
-        put(store, "put", [("before", 0, 3) if kind == "window" else ("before", 0, 3, 0)])
+        put(store, "put", [("before", 0, 3) if kind == "window" else ("before", 0, 0, 3)])
     version, before, rows_before = state.commit(), content(store), logged(state, "s")
     with pytest.raises(error, match=message):
         put(store, call, [*GOOD[kind], bad])
     assert (content(store), logged(state, "s"), state.commit()) == (before, rows_before, version)
     # not even the type of the keys is decided
     key: Any = 7 if fresh else "other"
-    put(store, "put", [(key, 0, 3) if kind == "window" else (key, 0, 3, 0)])
+    put(store, "put", [(key, 0, 3) if kind == "window" else (key, 0, 0, 3)])
     store._check()
 
 
 @pytest.mark.parametrize(("kind", "row", "message"), [
     ("window", ("c", 1), r"row 3: found 2 fields, expected 3 \(key, value, ts\)"),
-    ("session", ("c", 1, 8), r"row 3: found 3 fields, expected 4 \(key, start, end, value\)"),
+    ("session", ("c", 1, 8), r"row 3: found 3 fields, expected 4 \(key, value, start, end\)"),
 ])  # fmt: skip
 def test_a_batch_with_a_ragged_row_leaves_the_store_as_it_was(
     state: hs.State, kind: str, row: Row, message: str
@@ -195,12 +195,12 @@ def test_a_batch_of_values_too_large_for_one_mutation_is_cut_until_they_fit(
 ) -> None:
     monkeypatch.setattr("changelog.journal.MAX_MUTATION_BYTES", 1000)
     store = getattr(state, kind)("s", retention=RETENTION)
-    rows: list[Row] = [("k", b"x" * 300, n) if kind == "window" else ("k", n, n, b"x" * 300) for n in range(20)]
+    rows: list[Row] = [("k", b"x" * 300, n) if kind == "window" else ("k", b"x" * 300, n, n) for n in range(20)]
     store.put_many(rows)
     state.commit()
     all_logged, expected = logged(state, "s"), content(store)
     assert len(all_logged) == expected[3] == 20
-    too_large = ("k", b"y" * 2000, 21) if kind == "window" else ("k", 21, 21, b"y" * 2000)
+    too_large = ("k", b"y" * 2000, 21) if kind == "window" else ("k", b"y" * 2000, 21, 21)
     with pytest.raises(ValueError, match=r"a row: found 2,0\d\d bytes, expected at most 1,000"):
         store.put_many([*(row if kind == "session" else (row[0], row[1], row[2] + 20) for row in rows), too_large])
     assert (content(store), logged(state, "s")) == (expected, all_logged)

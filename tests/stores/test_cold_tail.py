@@ -54,7 +54,7 @@ class Twins:
             return key, value
         if self.kind == "session":
             end = self.time()
-            return key, max(0, end - self.dice.randrange(6)), end, value
+            return key, value, max(0, end - self.dice.randrange(6)), end
         return key, value, self.time()
 
     def some(self) -> list[str]:
@@ -71,7 +71,7 @@ class Twins:
         if self.kind.startswith("key_value"):
             return lambda store: store.delete(key)
         if self.kind == "session":
-            return lambda store: store.delete(*rows[0][:3])
+            return lambda store: store.delete(key, *rows[0][2:])
         return lambda store: store.delete(key, rows[0][2])
 
     def read(self) -> Callable[[Any], Any]:

@@ -82,7 +82,7 @@ def test_a_batch_of_arrays_leaves_what_lists_leave(kind: str, tmp_path: Path) ->
                 store.put_columns(keys, values, moments)
             else:
                 store = state.session("s", retention=10_000)
-                store.put_columns(keys, moments, moments, values)
+                store.put_columns(keys, values, moments, moments)
             state.commit()
             actual.append((list(store.all()), state.digest))
     assert actual[0] == actual[1]

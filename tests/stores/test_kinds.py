@@ -68,7 +68,7 @@ def test_what_has_expired_is_what_a_store_shows_no_more(tmp_path: Path) -> None:
     sliding = state.sliding("s", size=100, aggregator=hs.Sum())
     sliding.add("k", 1, 10)
     session = state.session("b", retention=100)
-    session.put("k", 10, 10, 1)
+    session.put("k", 1, start=10, end=10)
     timed = state.key_value("t", ttl=100)
     timed.put("k", 1, 10)
     stores = [window, sliding, session, timed]

@@ -25,7 +25,7 @@ def opened(path: Path, kind: str, parameters: dict[str, Any]) -> tuple[hs.State,
 
 
 def row(kind: str, key: int, length: int, at: int, value: Any) -> tuple[Any, ...]:
-    return (f"k{key:02}", value, at) if kind == "window" else (f"k{key:02}", at - length, at, value)
+    return (f"k{key:02}", value, at) if kind == "window" else (f"k{key:02}", value, at - length, at)
 
 
 def change(r: random.Random, kind: str, *stores: Any) -> None:

@@ -39,7 +39,7 @@ KINDS = {
     ),
     "session": Kind(
         lambda s: s.session("x", retention=10),
-        lambda t, k, v, ts: t.put(k, ts, ts, v),
+        lambda t, k, v, ts: t.put(k, v, start=ts, end=ts),
         lambda t: [(k, v) for (k, _, _), v in t.all()],
     ),
     "suppression": Kind(
@@ -217,7 +217,7 @@ def test_reads_and_remove_never_move_stream_time(state: hs.State) -> None:
     window, session = state.window("w", retention=10), state.session("s", retention=10)
     profiles, load = state.key_value("k", ttl=10), state.sliding("l", size=10, aggregator=hs.Sum())
     window.put("k", 1, 5)
-    session.put("k", 5, 5, 1)
+    session.put("k", 1, start=5, end=5)
     profiles.put("k", 1, 5)
     load.add("k", 1, 5)
     assert (window.get("k", 99), list(window.fetch("k", 50, 99))) == (None, [])
@@ -347,8 +347,8 @@ def filled(state: hs.State) -> dict[str, Callable[..., Iterator[Any]]]:
     for i in range(1, 6):
         window.put("k", i, i)
         window.put(f"k{i}", i, i)
-        session.put("k", i, i, i)
-        session.put(f"k{i}", i, i, i)
+        session.put("k", i, start=i, end=i)
+        session.put(f"k{i}", i, start=i, end=i)
         profiles.put(i, i)
     return {
         "kv.scan": profiles.scan,
@@ -411,8 +411,8 @@ def test_reverse_is_the_exact_mirror_also_among_ties(state: hs.State) -> None:
     )
     for number, (key, ts) in enumerate([("b", 2), ("a", 2), ("a", 2), ("b", 1), ("a", 1), ("a", 2)]):
         window.put(key, number, ts)
-        session.put(key, ts, 5, number)
-        session.put(key, ts, 6, number)
+        session.put(key, number, start=ts, end=5)
+        session.put(key, number, start=ts, end=6)
         profiles.put((key, ts), number)
         load.add(key, number, ts)
     for read in (
@@ -474,7 +474,7 @@ BATCHES: dict[str, Callable[[Any, list[tuple[Any, Any, Any]]], Any]] = {
     "key_value": lambda t, rows: t.put_many([(k, v) for k, v, _ in rows]),
     "key_value with a ttl": lambda t, rows: t.put_many(rows),
     "window": lambda t, rows: t.put_many(rows),
-    "session": lambda t, rows: t.put_many([(k, ts, ts, v) for k, v, ts in rows]),
+    "session": lambda t, rows: t.put_many([(k, v, ts, ts) for k, v, ts in rows]),
     "suppression": lambda t, rows: t.put_many(rows),
     "sliding": lambda t, rows: t.add_many(rows),
 }

@@ -163,10 +163,10 @@ def test_a_window_may_be_as_long_as_the_retention_and_no_longer(state: hs.State)
 
 def test_a_session_is_known_by_key_start_and_end_and_nothing_is_merged(state: hs.State) -> None:
     store = state.session("s", retention=100)
-    store.put("k", 0, 10, "outer")
-    store.put("k", 2, 8, "inner")
-    store.put("k", 0, 8, "same start")
-    store.put("k", 0, 10, "outer again")
+    store.put("k", "outer", start=0, end=10)
+    store.put("k", "inner", start=2, end=8)
+    store.put("k", "same start", start=0, end=8)
+    store.put("k", "outer again", start=0, end=10)
     assert list(store.fetch("k")) == [
         (("k", 2, 8), "inner"),
         (("k", 0, 8), "same start"),
@@ -176,29 +176,33 @@ def test_a_session_is_known_by_key_start_and_end_and_nothing_is_merged(state: hs
 
 def test_a_session_may_start_at_its_end_and_not_after_it(state: hs.State) -> None:
     store = state.session("s", retention=100)
-    store.put("k", 5, 5, "a moment")
+    store.put("k", "a moment", start=5, end=5)
     assert store.get("k", 5, 5) == "a moment"
-    for call in (lambda: store.put("k", 6, 5, 1), lambda: store.get("k", 6, 5), lambda: store.delete("k", 6, 5)):
+    for call in (
+        lambda: store.put("k", 1, start=6, end=5),
+        lambda: store.get("k", 6, 5),
+        lambda: store.delete("k", 6, 5),
+    ):
         with pytest.raises(ValueError, match="start: found 6, expected at most the end, 5"):
             call()
 
 
 def test_a_session_expires_by_its_end_exactly_at_the_retention(state: hs.State) -> None:
     store = state.session("s", retention=10)
-    store.put("k", 0, 5, "short")
-    store.put("k", 0, 14, "long")  # 14 - 10 = 4
+    store.put("k", "short", start=0, end=5)
+    store.put("k", "long", start=0, end=14)  # 14 - 10 = 4
     assert [value for _, value in store.all()] == ["short", "long"]
-    store.put("k", 0, 15, "longer")
+    store.put("k", "longer", start=0, end=15)
     assert [value for _, value in store.all()] == ["long", "longer"]  # they began at 0 too
-    store.put("k", 5, 5, "late")
+    store.put("k", "late", start=5, end=5)
     assert (store.get("k", 5, 5), store.dropped) == (None, {"expired": 1})
-    store.put("k", 0, 6, "in time")
+    store.put("k", "in time", start=0, end=6)
     assert store.get("k", 0, 6) == "in time"
 
 
 def test_find_sessions_includes_both_bounds(state: hs.State) -> None:
     store = state.session("s", retention=100)
-    store.put("k", 10, 20, 1)
+    store.put("k", 1, start=10, end=20)
     for earliest_end, latest_start, count in ((20, 10, 1), (21, 10, 0), (20, 9, 0), (None, 10, 1), (20, None, 1)):
         assert len(list(store.find_sessions("k", earliest_end, latest_start))) == count
         assert len(list(store.find_sessions_range("k", "k", earliest_end, latest_start))) == count
@@ -208,11 +212,11 @@ def test_find_sessions_includes_both_bounds(state: hs.State) -> None:
 def test_removing_what_is_not_there_is_no_error_and_moves_no_time(tmp_path: Path) -> None:
     with opened(tmp_path) as state:
         store = state.session("s", retention=10)
-        store.put("k", 0, 5, 1)
+        store.put("k", 1, start=0, end=5)
         store.delete("k", 0, 99)
         store.delete("other", 0, 5)
         assert (store.stream_time, store.get("k", 0, 5)) == (5, 1)
-        store.put("k", 0, 20, 2)
+        store.put("k", 2, start=0, end=20)
         store.delete("k", 0, 20)
         state.commit()
         crash(state)
@@ -221,15 +225,15 @@ def test_removing_what_is_not_there_is_no_error_and_moves_no_time(tmp_path: Path
         store.delete("k", 0, 99)
         # the removal of the session that ended at 20 does not move time; its put had
         assert (store.stream_time, list(store.all())) == (20, [])
-        store.put("k", 0, 11, 3)
+        store.put("k", 3, start=0, end=11)
         assert store.get("k", 0, 11) == 3
 
 
 def test_a_restored_remove_moves_no_time(tmp_path: Path) -> None:
     with opened(tmp_path) as state:
         store = state.session("s", retention=1000)
-        store.put("k", 0, 5, 1)
-        store.put("k", 0, 6, 1)
+        store.put("k", 1, start=0, end=5)
+        store.put("k", 1, start=0, end=6)
         state.commit()
         state.checkpoint(wait=True)
         store.delete("k", 0, 6)

@@ -29,7 +29,7 @@ def rows(result: Any) -> list[Any]:
 def test_order_is_end_then_key_then_start_descending(state: hs.State) -> None:
     store = state.session("s", retention=1000)
     for key, start, end in [("b", 0, 10), ("a", 0, 10), ("a", 5, 10), ("a", 9, 9), ("a", 2, 10)]:
-        store.put(key, start, end, 1)
+        store.put(key, 1, start=start, end=end)
     order = [("a", 9, 9), ("a", 5, 10), ("a", 2, 10), ("a", 0, 10), ("b", 0, 10)]
     assert [session for session, _ in store.all()] == order
     assert [session for session, _ in store.all(reverse=True)] == order[::-1]
@@ -39,22 +39,22 @@ def test_order_is_end_then_key_then_start_descending(state: hs.State) -> None:
 def test_start_after_end_and_bad_times_change_nothing(state: hs.State) -> None:
     store = state.session("s", retention=1000)
     with pytest.raises(ValueError, match="start: found 6, expected at most the end, 5"):
-        store.put("k", 6, 5, "v")
+        store.put("k", "v", start=6, end=5)
     with pytest.raises(ValueError, match="start: found -1"):
-        store.put("k", -1, 5, "v")
+        store.put("k", "v", start=-1, end=5)
     with pytest.raises(TypeError, match="end: found bool"):
-        store.put("k", 0, True, "v")
+        store.put("k", "v", start=0, end=True)
     with pytest.raises(TypeError, match="'k': found object, expected None"):
-        store.put("k", 0, 5, object())
+        store.put("k", object(), start=0, end=5)
     assert (store.stream_time, rows(store.all()), logged(state, "s")) == (-1, [], [])
 
 
 def test_remove_moves_no_time_and_none_moves_it(state: hs.State) -> None:
     store = state.session("s", retention=10)
-    store.put("k", 0, 5, "v")
+    store.put("k", "v", start=0, end=5)
     store.delete("k", 50, 60)
     assert (store.get("k", 0, 5), store.stream_time) == ("v", 5)
-    store.put("k", 50, 60, None)
+    store.put("k", None, start=50, end=60)
     assert (store.get("k", 0, 5), store.stream_time) == (None, 60)
     state.commit()
     assert logged(state, "s") == [("k", 0, 5, "v")]
@@ -62,9 +62,9 @@ def test_remove_moves_no_time_and_none_moves_it(state: hs.State) -> None:
 
 def test_dropped_is_counted_and_not_logged(state: hs.State) -> None:
     store = state.session("s", retention=10)
-    store.put("k", 100, 100, "v")
-    store.put("k", 0, 90, "late")
-    store.put("k", 0, 91, "just in time")
+    store.put("k", "v", start=100, end=100)
+    store.put("k", "late", start=0, end=90)
+    store.put("k", "just in time", start=0, end=91)
     assert store.dropped == {"expired": 1}
     assert [session for session, _ in store.all()] == [("k", 0, 91), ("k", 100, 100)]
 
@@ -81,7 +81,7 @@ def test_searches_agree_with_the_model_on_overlapping_sessions(state: hs.State, 
         key = chance.choice("abc")
         value = chance.randint(0, 9)
         for each in (store, model):
-            each.put(key, max(0, end - length), end, value)
+            each.put(key, value, start=max(0, end - length), end=end)
         if chance.random() < 0.2:
             session, _ = chance.choice(rows(model.all()))
             for each in (store, model):
@@ -104,7 +104,7 @@ def test_a_search_looks_at_few_sessions(state: hs.State) -> None:
     more.
     """
     store = state.session("s", retention="1 day")
-    store.put_many([("k", 100 * i, 100 * i + 50, i) for i in range(1000)])
+    store.put_many([("k", i, 100 * i, 100 * i + 50) for i in range(1000)])
     seen: list[int] = []
 
     class Counting(list[Any]):
@@ -125,7 +125,7 @@ def test_batches_are_as_single_puts(tmp_path: Path) -> None:
     records: list[Any] = []
     for i in range(500):
         end = max(0, i + chance.randint(-40, 3))
-        records.append((chance.choice("abcd"), max(0, end - chance.randint(0, 9)), end, chance.choice([None, i, [i]])))
+        records.append((chance.choice("abcd"), chance.choice([None, i, [i]]), max(0, end - chance.randint(0, 9)), end))
     actual = []
     for call in ("put", "put_many", "put_columns"):
         with hs.open(tmp_path / call, durability="os", _tuning=SMALL) as state:
@@ -149,11 +149,11 @@ def test_batches_are_as_single_puts(tmp_path: Path) -> None:
 def test_a_bad_row_in_a_batch_changes_nothing(state: hs.State) -> None:
     store = state.session("s", retention=30)
     with pytest.raises(ValueError, match="start: found 9"):
-        store.put_many([("a", 1, 2, "v"), ("a", 9, 2, "v")])
+        store.put_many([("a", "v", 1, 2), ("a", "v", 9, 2)])
     with pytest.raises(TypeError, match="found object, expected None"):
-        store.put_many([("a", 1, 2, "v"), ("a", 1, 2, object())])
-    with pytest.raises(ValueError, match="columns: found 1 keys, 2 starts"):
-        store.put_columns(["a"], [1, 2], [2, 3], ["v", "w"])
+        store.put_many([("a", "v", 1, 2), ("a", object(), 1, 2)])
+    with pytest.raises(ValueError, match="columns: found 1 keys, 2 values"):
+        store.put_columns(["a"], ["v", "w"], [1, 2], [2, 3])
     assert rows(store.all()) == []
     assert store.stream_time == -1
 
@@ -166,14 +166,14 @@ def test_iterators_are_snapshots(state: hs.State) -> None:
     expected = [before, before[:16], before, before]
     next(opened[0])
     store.delete("k", 10, 10)
-    store.put("k", 11, 11, "other")
-    store.put("k", 500, 500, "far")
+    store.put("k", "other", start=11, end=11)
+    store.put("k", "far", start=500, end=500)
     assert [rows(each) for each in opened] == [before[1:], *expected[1:]]
 
 
 def test_deletes_over_cold_blocks(state: hs.State) -> None:
     store = state.session("s", retention=1000)
-    store.put_many([(key, i, i + 5, i) for key in "abc" for i in range(30)])
+    store.put_many([(key, i, i, i + 5) for key in "abc" for i in range(30)])
     force_cold(state)
     assert store.cold_blocks > 0
     store.apply_delete("b", 3, 8)  # as a restore does: nothing is loaded for it
@@ -197,7 +197,7 @@ def test_other_parameters_are_refused(state: hs.State) -> None:
 
 def test_a_scan_of_no_time_has_no_session(state: hs.State) -> None:
     store = state.session("s", retention="1 hour")
-    store.put("ann", 3, 10, 1)
+    store.put("ann", 1, start=3, end=10)
     assert [key for (key, *_), _ in store.scan(time_from=4, time_to=4)] == ["ann"]
     assert list(store.scan(time_from=6, time_to=4)) == []
     assert list(store.scan(prefix="a", time_from=6, time_to=4)) == []

@@ -409,11 +409,11 @@ class SessionRules(StateMachine):
 
     @rule(key=numbers, value=values_or_none, offset=offsets, span=spans)
     def session_put(self, key: int, value: Any, offset: int, span: int) -> None:
-        self.both("s", "put", self.keys[key], *self.session(offset, span), value)
+        self.both("s", "put", self.keys[key], value, *self.session(offset, span))
 
     @rule(key=numbers, value=values_or_none, jump=jumps, span=spans | jumps)
     def session_jump(self, key: int, value: Any, jump: int, span: int) -> None:
-        self.both("s", "put", self.keys[key], *self.session(jump, span), value)
+        self.both("s", "put", self.keys[key], value, *self.session(jump, span))
 
     @rule(offset=offsets | jumps)
     def session_advance(self, offset: int) -> None:
@@ -422,7 +422,7 @@ class SessionRules(StateMachine):
     @rule(rows=st.lists(st.tuples(numbers, offsets, spans, values_or_none), max_size=6), columns=st.booleans())
     def session_put_several(self, rows: list[tuple[int, int, int, Any]], columns: bool) -> None:
         real, model = self.store("s")
-        records = [(self.keys[key], *self.session(offset, span), value) for key, offset, span, value in rows]
+        records = [(self.keys[key], value, *self.session(offset, span)) for key, offset, span, value in rows]
         if columns:
             real.put_columns(*([record[column] for record in records] for column in range(4)))
         else:

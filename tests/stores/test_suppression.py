@@ -31,7 +31,7 @@ def test_the_newest_versions_emissions_are_handed_out_after_a_crash(tmp_path: Pa
         assert buffer.put("c", 3, 30) == [("b", 2, 20)]
         state.commit()
         assert buffer.emitted() == [(2, "b", 2, 20)]
-        state.session("other", retention=5).put("x", 0, 0, 1)
+        state.session("other", retention=5).put("x", 1, start=0, end=0)
         state.commit()
         assert buffer.emitted() == []  # the newest version emitted nothing
 

@@ -17,7 +17,7 @@ def put_window(store: Any, key: str, value: int | None) -> None:
 
 
 def put_session(store: Any, key: str, value: int | None) -> None:
-    store.put(key, 3, 5, value)
+    store.put(key, value, start=3, end=5)
 
 
 @pytest.mark.parametrize(("kind", "put"), [("window", put_window), ("session", put_session)], ids=["window", "session"])
@@ -52,7 +52,7 @@ def test_a_bucket_whose_last_record_was_removed_while_it_was_cold_is_gone_once_i
         return state, state.session("s", retention=100) if kind == "session" else state.window("s", retention=100)
 
     def put(store: Any, key: str, at: int, value: int | None) -> None:
-        store.put(key, at, at, value) if kind == "session" else store.put(key, value, at)
+        store.put(key, value, start=at, end=at) if kind == "session" else store.put(key, value, at)
 
     state, store = opened()
     put(store, "a", 5, 1)

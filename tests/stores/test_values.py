@@ -188,7 +188,7 @@ STORES: dict[str, tuple[dict[str, Any], Callable[[Any, Any, Any], Any], Callable
     "window": ({"retention": 10}, lambda store, key, value: store.put(key, value, 50), lambda store: list(store.all())),
     "session": (
         {"retention": 10},
-        lambda store, key, value: store.put(key, 45, 50, value),
+        lambda store, key, value: store.put(key, value, start=45, end=50),
         lambda store: list(store.all()),
     ),
     "suppression": (
@@ -201,7 +201,7 @@ STORES: dict[str, tuple[dict[str, Any], Callable[[Any, Any, Any], Any], Callable
 EARLY: dict[str, Callable[[Any], Any]] = {
     "key_value": lambda store: store.put("early", 1),
     "window": lambda store: store.put("early", 1, 5),
-    "session": lambda store: store.put("early", 5, 5, 1),
+    "session": lambda store: store.put("early", 1, start=5, end=5),
     "suppression": lambda store: store.put("early", 1, 5),
 }
 BAD_VALUES = {
@@ -404,7 +404,7 @@ def test_the_type_of_keys_survives_a_restart(tmp_path: Path, checkpoint: bool) -
     with hs.open(tmp_path / "s") as s:
         s.key_value("k").put("a", 1)
         s.window("w", retention=1000).put("a", 1, 5)
-        s.session("x", retention=1000).put("a", 1, 5, 1)
+        s.session("x", retention=1000).put("a", 1, start=1, end=5)
         s.commit()
         if checkpoint:
             s.checkpoint(wait=True)
@@ -412,7 +412,7 @@ def test_the_type_of_keys_survives_a_restart(tmp_path: Path, checkpoint: bool) -
         for put in (
             lambda: s.key_value("k").put(1, 1),
             lambda: s.window("w", retention=1000).put(1, 1, 6),
-            lambda: s.session("x", retention=1000).put(1, 1, 6, 1),
+            lambda: s.session("x", retention=1000).put(1, 1, start=1, end=6),
         ):
             with pytest.raises(TypeError, match="found int, expected str as in"):
                 put()
@@ -425,7 +425,7 @@ def test_a_long_key_is_named_by_its_beginning(store: str, tmp_path: Path) -> Non
         put: Callable[[Any], Any] = {
             "keys": lambda value: state.key_value("keys").put(key, value),
             "rows": lambda value: state.window("rows", retention=10).put(key, value, 5),
-            "sessions": lambda value: state.session("sessions", retention=10).put(key, 1, 5, value),
+            "sessions": lambda value: state.session("sessions", retention=10).put(key, value, start=1, end=5),
             "waiting": lambda value: state.suppression("waiting", time_limit=10).put(key, value, 5),
         }[store]
         with pytest.raises(TypeError, match=r"key 'kkk.*\.\.\. \(100,002 characters\)") as refused:

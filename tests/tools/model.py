@@ -248,7 +248,7 @@ class ModelSession(ModelStore):
     def expired(self, end: int) -> bool:
         return end <= self.stream_time - self.retention
 
-    def put(self, key: Any, start: int, end: int, value: Any) -> None:
+    def put(self, key: Any, value: Any, start: int, end: int) -> None:
         checked_key(key)
         if checked_time(start) > checked_time(end):
             raise ValueError(f"session: start {start} after end {end}")

@@ -455,7 +455,7 @@ COMMON: dict[str, Operation] = {
 RECORDS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "kv": lambda record: (record[1],),
     "window": lambda record: (record[2], record[1]),
-    "session": lambda record: tuple(record[1:]),
+    "session": lambda record: (record[3], record[1], record[2]),
 }
 
 
@@ -491,7 +491,9 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
         "fetch_one": lambda run, step: run.store.get(run.key(step["key"]), step["ts"]),
     },
     "session": {
-        "put": lambda run, step: run.store.put(run.key(step["key"]), step["start"], step["end"], step["value"]),
+        "put": lambda run, step: run.store.put(
+            run.key(step["key"]), step["value"], start=step["start"], end=step["end"]
+        ),
         "remove": lambda run, step: run.store.delete(run.key(step["key"]), step["start"], step["end"]),
         "fetch_session": lambda run, step: run.store.get(run.key(step["key"]), step["start"], step["end"]),
     },

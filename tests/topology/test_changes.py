@@ -420,7 +420,7 @@ def test_how_long_a_store_keeps_may_change(tmp_path: Path, old: Any, new: Any) -
     def keep(row: Row, stores: Any) -> list[Row]:
         store = stores["s"]
         if old.kind == "session":
-            store.put(row["user"], row["ts"], row["ts"], row["x"])
+            store.put(row["user"], row["x"], start=row["ts"], end=row["ts"])
         elif old.kind == "sliding":
             store.add(row["user"], row["x"], row["ts"])
         else:

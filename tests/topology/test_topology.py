@@ -469,7 +469,7 @@ def test_every_kind_of_store_can_be_declared(tmp_path: Path) -> None:
     def all_kinds(row: dict[str, Any], stores: dict[str, Any]) -> list[dict[str, Any]]:
         stores["kv"].put(row["user"], row["n"], row["time"])
         stores["win"].put(row["user"], row["n"], row["time"])
-        stores["ses"].put(row["user"], row["time"], row["time"], row["n"])
+        stores["ses"].put(row["user"], row["n"], start=row["time"], end=row["time"])
         window = stores["sli"].add(row["user"], row["n"], row["time"])
         emitted = stores["sup"].put(row["user"], row["n"], row["time"])
         return [{"window": list(window), "left": [list(row) for row in emitted]}]

@@ -172,12 +172,12 @@ class SessionWindowed(Windowed[SessionStore]):
         removal and one put.
         """
         expired, value = expired_through(self.stream_time, self.retention_ms), self.form.value
-        put: list[tuple[Any, int, int, Any]] = []
+        put: list[tuple[Any, Any, int, int]] = []
         for key, of_key in self.open.items():
             for start, end in of_key.replaced():
                 self.store.delete(key, start, end)
             put += [
-                (key, session.start, session.end, value(session.newest, session.aggregate))
+                (key, value(session.newest, session.aggregate), session.start, session.end)
                 for session in of_key.sessions
                 if session.changed and session.end > expired
             ]
