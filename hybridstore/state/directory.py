@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -41,6 +42,7 @@ from .metrics import Metrics, metrics_of
 from .named_stores import NamedStores
 from .opening import TUNING, At, Durability, Opening, Tuning, as_documented
 from .policy import SPEED, CheckpointPolicy, Logged
+from .snapshot import Snapshot, snapshot_of
 from .upgrades import Upgrades
 from .usable import MarkedStep, Usable
 
@@ -144,6 +146,7 @@ class State(Usable, NamedStores):
     def __init__(self, home: Home, asked: Opening) -> None:
         super().__init__(home.where, read_only=asked.read_only)
         self._home = home
+        self._asked = asked
         self._group = StoreGroup(
             self._frame,
             debug=asked.debug,
@@ -343,11 +346,10 @@ class State(Usable, NamedStores):
         try:
             logged = log.commit(group)
             checkpoints.since = checkpoints.since.plus(logged)
-        except ForeignFileError as error:
-            self._broke("a commit", error)
-            raise self._refusal("a commit", error) from error
         except BaseException as error:
             self._broke("a commit", error)
+            if isinstance(error, ForeignFileError):
+                raise self._refusal("a commit", error) from error
             raise
         self._apart = None
         try:
@@ -491,6 +493,21 @@ class State(Usable, NamedStores):
         tidy = partial(self._home.prune, checkpoints.policy.keep)
         checkpoints.begin(target, before=log.sync, prune=tidy, wait=wait)
         return True
+
+    @entry_of_all
+    def snapshot(self) -> Snapshot:
+        """Return the stores at the last commit, which every thread may read while this state changes; see `Snapshot`.
+
+        Raises StateClosedError, StatePoisonedError, and as `open`. O(pages + tail), as `open(at=)`.
+
+        >>> state = hs.open("state")
+        >>> state.snapshot()
+        <Snapshot of version 0, stores: none>
+        """
+        if not self._read_only:
+            self._usable()
+        asked = replace(self._asked, at=self._group.version, lazy=True, memory_limit=None)
+        return snapshot_of(self._group, State.at_home(self._home.again(asked), asked))
 
     # --- looking, closing -------------------------------------------------------------------------------------
 

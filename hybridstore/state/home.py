@@ -60,6 +60,9 @@ class Home(Protocol):
     def identity(self) -> Identity | None:
         """What is known of the state that belongs here (None: nothing). Raises ForeignFileError, OSError."""
 
+    def again(self, asked: Opening) -> Home:
+        """Return the home of the same state for another opening."""
+
     def claim(self) -> None:
         """Become the only writer of the state, and create it if none exists; a reader checks that the state exists.
 
@@ -113,6 +116,10 @@ class DirectoryHome:
     def identity(self) -> Identity | None:
         """See `Home`."""
         return self._asked.identity or identity_at(LocalStorage(self._path))
+
+    def again(self, asked: Opening) -> DirectoryHome:
+        """See `Home`."""
+        return DirectoryHome(self._path, asked)
 
     def claim(self) -> None:
         """See `Home`."""
@@ -195,6 +202,10 @@ class BucketHome:
     def identity(self) -> Identity | None:
         """See `Home`. Requests for a folder that is named as a shard's only, and not by a topology."""
         return self._asked.identity or identity_at(self.storage)
+
+    def again(self, asked: Opening) -> BucketHome:
+        """See `Home`."""
+        return BucketHome(self.storage, asked)
 
     def claim(self) -> None:
         """See `Home`. Nothing is written: the log claims the state after the restore. One round of requests, whose

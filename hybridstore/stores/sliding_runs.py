@@ -50,6 +50,11 @@ class SlidingRuns(KeyBlocks):
         self._tail = ColdTail(3)
         super().__init__(name, number, parameters, journal, {"expired": 0}, PUT_AT)
 
+    @property
+    def bound(self) -> Strategy[Any] | None:
+        """What `bind` was given last; None: nothing yet."""
+        return self._strategy
+
     def bind(self, strategy: Strategy[Any]) -> None:
         """Aggregate with this strategy from now on. A strategy with the same description as the present strategy
         changes nothing.

@@ -63,6 +63,11 @@ class SuppressionBuffer(SuppressionMaps):
         self._bounded = self.max_records is not None or self.max_bytes is not None
         self._limit_to(parameters)
 
+    @property
+    def bound(self) -> Callable[[Any, Any], int] | None:
+        """What `bind` was given last; None: nothing."""
+        return self._size_of
+
     def bind(self, size_of: Callable[[Any, Any], int] | None) -> None:
         """Measure records with this function from now on (None: their packed bytes)."""
         if size_of is not self._size_of:
