@@ -32,7 +32,7 @@ from .block import BlockEntry, Columns, Extent, content_hash, is_sound, seal, un
 from .directory import Directory, PageEntry, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
-from .pack import OpenedPack, PackBytes, PackRecord, StoredPack, open_pack
+from .pack import MappedPack, OpenedPack, PackBytes, PackRecord, StoredPack, open_pack
 from .table import Layers, Lookup, RecordTable, Whole, look_into
 
 FORMAT_VERSION: Final = 1
@@ -373,15 +373,23 @@ class CheckpointReader:
         return Layers([self._look_at(store, entry, place) for place in reversed(places)])
 
     def _look_at(self, store: int, entry: BlockEntry, place: Extent) -> RecordTable | Whole:
-        opened, where = self._packs.get(place.pack), self._where(store, entry, place)
+        opened = self._packs.get(place.pack)
+        mapped = opened if isinstance(opened, MappedPack) else None
+        if mapped is not None and (known := mapped.table(place.offset, place.size)) is not None:
+            table: RecordTable = known
+            return table
+        where = self._where(store, entry, place)
         local = opened is not None and not opened.far and not isinstance(opened, OpenedPack)
         kept = local and (place.pack, place.offset) not in self._fetched
-        return self._read_twice(
+        look = self._read_twice(
             place,
             lambda data: look_into(
                 self._checked(place, data, where), where, kept=kept and isinstance(data, memoryview)
             ),
         )
+        if mapped is not None and look.kept:
+            mapped.keep(place.offset, place.size, look)
+        return look
 
     def fetched_block(self, store: int, entry: BlockEntry) -> bytes | memoryview:
         """Return the bytes of a block's base for a decoder that checks their checksum; see `with_layers`. Raises

@@ -41,6 +41,8 @@ PAGE: Final = 0
 # of a writer, and a large state still has few packs. Where memory is limited, packs are as much smaller.
 PACK_BYTES: Final = 64 << 20
 _PACK_SHARE: Final = 8
+# So many open tables of blocks are kept for readers to come, some 2 kB each.
+MOST_TABLES: Final = 2048
 # The errors of mounted object stores for a map of one of their files.
 _CANNOT_MAP: Final = frozenset((errno.ENODEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP))
 
@@ -123,14 +125,36 @@ class PackBytes(Protocol):
         """Return bytes of the pack, fewer where it ends before. Raises OSError."""
 
 
+class _Kept:
+    """How many tables the packs of this process keep."""
+
+    tables = 0
+
+
+_kept: Final = _Kept()
+
+
 class MappedPack:
     """A pack that is mapped into memory. Views of it stay readable when the file was removed, as long as they live."""
 
-    __slots__ = ("__weakref__", "_view")
+    __slots__ = ("__weakref__", "_tables", "_view")
     far: Final = False
 
     def __init__(self, fd: int, size: int) -> None:
+        self._tables: dict[tuple[int, int], Any] = {}
         self._view = memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
+
+    def table(self, offset: int, size: int) -> Any:
+        """Return the table that is kept of the block there, or None. O(1)."""
+        return self._tables.get((offset, size))
+
+    def keep(self, offset: int, size: int, table: Any) -> None:
+        """Keep the open table of the block there for all readers, unless MOST_TABLES are kept. O(1)."""
+        if _kept.tables < MOST_TABLES and self._tables.setdefault((offset, size), table) is table:
+            _kept.tables += 1
+
+    def __del__(self) -> None:
+        _kept.tables -= len(self._tables)
 
     def read(self, offset: int, size: int) -> memoryview:
         """Return a view of the map. O(1)."""

@@ -154,7 +154,7 @@ class Planner:
             self._keep([[line]])  # all rows over the block were deleted again
             return
         if look is not None:
-            whole = _counted(line, change, look.rows_of)
+            whole = _counted(line, change, look)
             if whole is not None and self._add_layer(line, change, whole, keys):
                 return
             merged = self._previous.block(number, line)
@@ -249,7 +249,7 @@ def _rows_of(columns: Columns, key: Any) -> Columns:
     return columns.between(key, key)
 
 
-def _counted(line: BlockEntry, change: BucketChange, older_of: Callable[[Any], Columns]) -> BlockEntry | None:
+def _counted(line: BlockEntry, change: BucketChange, look: Lookup) -> BlockEntry | None:
     """Return the line of a block with a change, by looking at the older records of the changed keys alone; None if the
     block loses its first or last key, so that it has to be decoded. Bounds of times stay bounds. O(changed log keys).
     """
@@ -258,18 +258,21 @@ def _counted(line: BlockEntry, change: BucketChange, older_of: Callable[[Any], C
     if not removed.isdisjoint(ends):
         return None
     for key in removed:
-        older = older_of(key)
-        keys -= bool(older.keys)
-        records -= len(older)
+        older = look.count_of(key)
+        keys -= bool(older)
+        records -= older
     counts = columns.counts or [1] * len(columns.keys)
     froms = columns.froms or [WHOLE] * len(columns.keys)
     for key, count, since in zip(columns.keys, counts, froms, strict=True):
-        older = older_of(key)
-        kept = bisect_left(older.ints[0], since) if since != WHOLE and older.ints else 0
+        if since == WHOLE:
+            older, kept = look.count_of(key), 0
+        else:
+            rows = look.rows_of(key)
+            older, kept = len(rows), bisect_left(rows.ints[0], since) if rows.ints else 0
         if not kept + count and key in ends:
             return None
-        keys += bool(kept + count) - bool(older.keys)
-        records += kept + count - len(older)
+        keys += bool(kept + count) - bool(older)
+        records += kept + count - older
     first, last, low, high = line.first, line.last, line.low, line.high
     present = list(compress(columns.keys, counts))
     if present:

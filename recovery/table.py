@@ -19,7 +19,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from changelog.codec import UNPACK_ERRORS, array_header, pack, packer, unpack
 
@@ -49,6 +49,8 @@ _FLAGS: Final = frozenset(counted | froms for counted in (0, _COUNTED) for froms
 _FIVE: Final = 0x95
 # The place of a key is a u16.
 MOST_KEYS: Final = 1 << 16
+# A record: its value, and its integers.
+Record: TypeAlias = tuple[Any, ...]
 # Keys of these types are equal only if their packed bytes are; 0.0 and -0.0 are equal, too.
 _EXACT: Final = (str, bytes, int, bool)
 
@@ -70,6 +72,22 @@ def _plain(key: Any) -> Any:
     if type(key) is tuple:
         return tuple(part + 0.0 if type(part) is float else part for part in key)
     return key
+
+
+class PackedKey(NamedTuple):
+    """A key as tables look for it: its packed bytes, their hash, and whether equal keys have equal bytes."""
+
+    key: Any
+    packed: bytes
+    hash: int
+    exact: bool
+
+
+def packed_key(key: Any) -> PackedKey:
+    """Return a key as tables look for it. O(key)."""
+    exact = type(key) in _EXACT
+    packed = _PACKERS.pack(key) if exact else pack(_plain(key))
+    return PackedKey(key, packed, zlib.crc32(packed), exact)
 
 
 def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
@@ -146,6 +164,18 @@ class Whole:
         """Return the records of a key. O(log keys), with counts O(keys)."""
         return self._columns.between(key, key)
 
+    def record_of(self, key: Any) -> Record | None:
+        """Return the only record of a key, None if the block has none. O(log keys), with counts O(keys)."""
+        return _only_record(self.rows_of(key))
+
+    def count_of(self, key: Any) -> int:
+        """Return how many records a key has. O(log keys), with counts O(keys)."""
+        return len(self.rows_of(key))
+
+    def no_rows(self) -> Columns:
+        """Return no records, with the columns of this block."""
+        return Columns([], None, tuple(array("q") for _ in self._columns.ints), [])
+
 
 class RecordTable:
     """The table of a block whose checksum was compared. `kept`: the bytes are mapped, so keeping it takes no memory."""
@@ -188,25 +218,74 @@ class RecordTable:
             return [0 if froms[0] == ADDED else len(self)]
         return [len(self) - froms.tolist().count(ADDED)]
 
-    def rows_of(self, key: Any) -> Columns:
-        """Return the records of a key, none if the block has none. Raises CorruptCheckpointError. O(log keys)."""
-        exact = type(key) in _EXACT
-        packed = _PACKERS.pack(key) if exact else pack(_plain(key))
-        hashed, hashes = zlib.crc32(packed), self._hashes
+    def place_of(self, wanted: PackedKey) -> int:
+        """Return which of the keys this is, -1 for none of them. Raises CorruptCheckpointError. O(log keys)."""
+        hashed, hashes = wanted.hash, self._hashes
         i, end = bisect_left(hashes, hashed), len(hashes)
         try:
             while i < end and hashes[i] == hashed:
-                place = self._order[i]
-                stored = self._payload[self._keys[place] : self._keys[place + 1]]
-                if exact:
-                    if stored == packed:
-                        return self._read(place, key)
-                elif (other := unpack(stored)) == key:
-                    return self._read(place, other)
+                place, keys = self._order[i], self._keys
+                stored = self._payload[keys[place] : keys[place + 1]]
+                if stored == wanted.packed if wanted.exact else unpack(stored) == wanted.key:
+                    return place
                 i += 1
         except (*UNPACK_ERRORS, struct.error) as error:
-            raise CorruptCheckpointError(f"{self._where}: record cannot be read: {error}") from error
+            raise self._unreadable(error) from error
+        return -1
+
+    def rows_of(self, key: Any) -> Columns:
+        """Return the records of a key, none if the block has none. Raises CorruptCheckpointError. O(log keys)."""
+        wanted = packed_key(key)
+        place = self.place_of(wanted)
+        return self.no_rows() if place < 0 else self.rows_at(place, wanted)
+
+    def rows_at(self, place: int, wanted: PackedKey) -> Columns:
+        """Return the records of the key at a place. Raises CorruptCheckpointError. O(records)."""
+        try:
+            key = wanted.key
+            if not wanted.exact:
+                key = unpack(self._payload[self._keys[place] : self._keys[place + 1]])
+            return self._read(place, key)
+        except (*UNPACK_ERRORS, struct.error) as error:
+            raise self._unreadable(error) from error
+
+    def no_rows(self) -> Columns:
+        """Return no records, with the columns of this block."""
         return Columns([], None, tuple(array("q") for _ in self._ints or ()), [])
+
+    def record_of(self, key: Any) -> Record | None:
+        """Return the only record of a key, None if the block has none. Raises CorruptCheckpointError. O(log keys)."""
+        wanted = packed_key(key)
+        place = self.place_of(wanted)
+        return None if place < 0 else self.record_at(place, wanted)
+
+    def record_at(self, place: int, wanted: PackedKey) -> Record | None:
+        """Return the only record of the key at a place, None if its records were deleted. Raises
+        CorruptCheckpointError. O(1).
+        """
+        if self._rows is not None or self._ints is not None:
+            return _only_record(self.rows_at(place, wanted))
+        try:
+            return (unpack(self._payload[self._values[place] : self._values[place + 1]]),)
+        except (*UNPACK_ERRORS, struct.error) as error:
+            raise self._unreadable(error) from error
+
+    def count_of(self, key: Any) -> int:
+        """Return how many records a key has. Raises CorruptCheckpointError. O(log keys)."""
+        place = self.place_of(packed_key(key))
+        return 0 if place < 0 else self.count_at(place)
+
+    def count_at(self, place: int) -> int:
+        """Return how many records the key at a place has. O(1)."""
+        return 1 if self._rows is None else self._rows[place + 1] - self._rows[place]
+
+    @property
+    def whole(self) -> bool:
+        """True where the records of each key replace all older ones."""
+        return self._froms is None
+
+    def _unreadable(self, error: Exception) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"{self._where}: record cannot be read: {error}")
 
     def _read(self, place: int, key: Any) -> Columns:
         payload, rows, froms = self._payload, self._rows, None
@@ -255,15 +334,54 @@ class Layers:
 
     def rows_of(self, key: Any) -> Columns:
         """Return the records of a key, none if it was deleted. Raises CorruptCheckpointError. O(layers log keys)."""
-        rows = self._parts[0].rows_of(key)
-        for part in self._parts[1:]:
-            if rows.keys and rows.froms is None:
+        wanted = packed_key(key)
+        rows: Columns | None = None
+        for part in self._parts:
+            if isinstance(part, Whole):
+                older = part.rows_of(key)
+                if not older.keys:
+                    continue
+            else:
+                place = part.place_of(wanted)
+                if place < 0:
+                    continue
+                older = part.rows_at(place, wanted)
+            rows = older if rows is None else composed(older, rows)
+            if rows.froms is None:
                 break
-            older = part.rows_of(key)
-            rows = composed(older, rows) if older.keys and rows.keys else rows if rows.keys else older
-        return (
-            Columns(rows.keys, rows.counts, rows.ints, rows.values) if rows.values else Columns([], None, rows.ints, [])
-        )
+        if rows is None or not rows.values:
+            last = self._parts[-1]
+            return Columns([], None, last.no_rows().ints if rows is None else rows.ints, [])
+        return Columns(rows.keys, rows.counts, rows.ints, rows.values)
+
+    def record_of(self, key: Any) -> Record | None:
+        """Return the only record of a key, None if the block has none. Raises CorruptCheckpointError. O(layers log
+        keys).
+        """
+        wanted = packed_key(key)
+        for part in self._parts:
+            if isinstance(part, Whole) or not part.whole:
+                return _only_record(self.rows_of(key))
+            place = part.place_of(wanted)
+            if place >= 0:
+                return part.record_at(place, wanted)
+        return None
+
+    def count_of(self, key: Any) -> int:
+        """Return how many records a key has. Raises CorruptCheckpointError. O(layers log keys)."""
+        wanted = packed_key(key)
+        for part in self._parts:
+            if isinstance(part, Whole) or not part.whole:
+                return len(self.rows_of(key))
+            place = part.place_of(wanted)
+            if place >= 0:
+                return part.count_at(place)
+        return 0
+
+
+def _only_record(rows: Columns) -> Record | None:
+    """Return the value and the integers of the only one of these records, None without one."""
+    return (rows.values[0], *(column[0] for column in rows.ints)) if rows.values else None
 
 
 Lookup = RecordTable | Whole | Layers

@@ -20,23 +20,25 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import compress
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from changelog.errors import HybridStoreError
 from recovery.block import BlockEntry, Columns, Loader
 from recovery.directory import Directory, DirectorySource, PageEntry
-from recovery.table import Layers, Lookup, Whole
+from recovery.table import Layers, Lookup, Record, Whole
 
 
 class ColdBlock:
     """A block that is still only in the checkpoint."""
 
-    __slots__ = ("_load", "_look", "_lookup", "entry")
+    __slots__ = ("_load", "_look", "_lookup", "entry", "first")
     # How many blocks this element of a list represents.
     blocks = 1
 
     def __init__(self, entry: BlockEntry, load: Loader, look: Callable[[BlockEntry], Lookup]) -> None:
         self.entry = entry
+        self.first = entry.first
         self._load = load
         self._look = look
         # what finds single records, once one was read, where that takes no memory
@@ -51,11 +53,18 @@ class ColdBlock:
         with a table, but for the first key that is read; else O(block).
         """
         lookup = self._lookup
-        if lookup is None:
-            lookup = self._look(self.entry)
-            if lookup.kept:
-                self._lookup = lookup
-        return lookup.rows_of(key)
+        return (self._opened() if lookup is None else lookup).rows_of(key)
+
+    def record_of(self, key: Any) -> Record | None:
+        """Return the only record of one key, which was not taken, or None. Raises and costs as `rows_of`."""
+        lookup = self._lookup
+        return (self._opened() if lookup is None else lookup).record_of(key)
+
+    def _opened(self) -> Lookup:
+        lookup = self._look(self.entry)
+        if lookup.kept:
+            self._lookup = lookup
+        return lookup
 
     @property
     def tables(self) -> int:
@@ -134,10 +143,11 @@ TAKEN_SHARE: Final = 2
 class ColdPage:
     """A page of a checkpoint's directory that is not open yet: up to 512 cold blocks."""
 
-    __slots__ = ("_directory", "entry")
+    __slots__ = ("_directory", "entry", "first")
 
     def __init__(self, entry: PageEntry, directory: Directory) -> None:
         self.entry = entry
+        self.first = entry.first
         self._directory = directory
 
     @property
@@ -162,6 +172,7 @@ class ColdPage:
 
 
 Cold: TypeAlias = ColdBlock | ColdPage
+_first_key: Final = attrgetter("first")
 
 
 def covering(cold: list[Cold], key: Any) -> int:
@@ -188,9 +199,12 @@ def rows_apart(cold: list[Cold], i: int, key: Any) -> Columns | None:
     """
     block = cold[i]
     assert isinstance(block, ColdBlock)
-    if not SPARING.on or (type(block) is TakenBlock and TAKEN_SHARE * len(block.taken) >= block.entry.keys):
-        return None
-    return block.rows_of(key)
+    return block.rows_of(key) if read_apart(block) else None
+
+
+def read_apart(block: ColdBlock) -> bool:
+    """Return whether single keys are to be taken out of a block: memory is short, and little of it was taken. O(1)."""
+    return SPARING.on and (type(block) is not TakenBlock or TAKEN_SHARE * len(block.taken) < block.entry.keys)
 
 
 def take(cold: list[Cold], i: int, key: Any, records: int) -> None:
@@ -298,7 +312,3 @@ def unexpired(cold: list[Cold], through: int) -> list[Cold] | None:
         elif isinstance(block, ColdPage) and block.entry.high > through:
             kept += [inner for inner in block.open() if inner.entry.high > through]
     return kept
-
-
-def _first_key(block: Cold) -> Any:
-    return block.entry.first

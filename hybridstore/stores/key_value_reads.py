@@ -61,7 +61,8 @@ class KeyValueReads(KeyBlocks):
     @read
     def _warm_up(self, key: Any) -> None:
         """Apply the rows of the tail that a key has, and load the block that may hold the key."""
-        self._ask([key])
+        if type(self._keys) is TailKeys:
+            self._ask([key])
         if self._bucket.cold and key not in self._runs:
             self._touch(key)
 
