@@ -7,11 +7,13 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
 
     memory    0 ... 40 % ........ 60 % ......... 70 % ...... limit
               |     |             |              └ becomes cold, if the tail is short; else a checkpoint begins
-              |     |             └ a commit waits for a checkpoint in progress, 25 ms at most; beyond 100 %, 1 s
+              |     |             └ a commit waits for a checkpoint in progress, 20 ms for 1,000 records
               |     └ becomes cold when a checkpoint has been made; one begins after 10,000 records
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
-The percentages are of the part of the limit that records may take (`memory_budget.usable`).
+The percentages are of the part of the limit that records may take (`memory_budget.usable`). From 40 % on, a commit also
+waits while 10,000 records were logged since the checkpoint in progress began: the next one has to copy them at once.
+Beyond 100 %, a commit waits 100 ms for 1,000 records.
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. The maps
 of before are emptied in slices, since freeing all records at once would take seconds.
 """
@@ -43,9 +45,12 @@ _FULL: Final = 0.7
 _TAIL: Final = 1 / 8
 # A checkpoint begins after so many records, too, once memory is used: what it copies at a commit stays short.
 _CUT_RECORDS: Final = 10_000
-# How long a commit waits for a checkpoint, and the longest replay of a tail at a commit (s).
-_WAIT_SECONDS: Final = 0.025
-_OVER_SECONDS: Final = 1.0
+# How long a commit waits for a checkpoint for each of its records, and at most (s), below the limit and beyond: so long
+# that a checkpoint keeps up with the commits, and each of them waits a little.
+_WAIT_SECONDS: Final = (20e-6, 0.1)
+_OVER_SECONDS: Final = (100e-6, 1.0)
+_NO_WAIT: Final = (0.0, 0.0)
+# The longest replay of a tail at a commit (s).
 _REPLAY_SECONDS: Final = 0.03
 # So many entries of a map are freed between two looks at the clock.
 _FREED_ENTRIES: Final = 256
@@ -88,7 +93,9 @@ class Memory:
         self._loaded = 0  # records, by the count of `SPARING` at that time
         # records logged by the last commit, and those loaded (by the count of `SPARING`) when old maps were freed last
         self._logged, self._seen = 0, SPARING.loaded
-        self._wait = 0.0  # how long a commit waits for a checkpoint (s), by the last count
+        # how long a commit waits for a checkpoint, for each record and at most (s), and whether records fill memory, by
+        # the last count
+        self._wait, self._filling = _NO_WAIT, False
         # what the last time of becoming cold could not free
         self._floor = 0
         # maps of before, to be emptied; how many entries they had, and how many bytes those take
@@ -140,8 +147,8 @@ class Memory:
         if renewed:
             give_back()  # what the checkpoint took
         attempt = self._checkpoints.attempt
-        if self._wait and attempt is not None:
-            attempt.join(self._wait)
+        if attempt is not None and (seconds := self._waiting(logged.records)):
+            attempt.join(seconds)
         unchecked = self._unchecked = self._unchecked.plus(logged)
         records = unchecked.records + SPARING.loaded - self._loaded
         if not renewed and records < min(CHECK_RECORDS, limit // CHECK_BYTES) and unchecked.commits < CHECK_COMMITS:
@@ -149,7 +156,8 @@ class Memory:
         self._unchecked, self._loaded = Logged(), SPARING.loaded
         counted = self.count()
         used, large = BUDGET.used(self)
-        self._wait = _OVER_SECONDS if used > limit else _WAIT_SECONDS if used > _PRESSED * limit else 0.0
+        self._wait = _OVER_SECONDS if used > limit else _WAIT_SECONDS if used > _PRESSED * limit else _NO_WAIT
+        self._filling = used > _RENEWED * limit
         if attempt is not None or not large:
             return None
         checkpoints = self._checkpoints
@@ -169,6 +177,12 @@ class Memory:
             return Relief.CHECKPOINT
         return None
 
+    def _waiting(self, records: int) -> float:
+        """Return how long a commit of so many records waits for the checkpoint in progress (s)."""
+        behind = self._filling and self._checkpoints.since.records > _CUT_RECORDS
+        each, most = max(self._wait, _WAIT_SECONDS if behind else _NO_WAIT)
+        return min(most, records * each)
+
     def leave_maps(self) -> None:
         """Keep the maps of the stores, which are about to become cold, to free them in slices. O(buckets)."""
         self._old_bytes = memory_bytes(self._group)
@@ -178,7 +192,7 @@ class Memory:
     def became_cold(self) -> None:
         """Count anew: what could not be freed is not tried again before more is in memory. O(blocks)."""
         self._floor = memory_bytes(self._group) * 5 // 4
-        self._wait = 0.0  # for a checkpoint that begins before the next count
+        self._wait, self._filling = _NO_WAIT, False  # for a checkpoint that begins before the next count
         self.count()
 
     def _free(self, budget_ms: float, least: int) -> None:

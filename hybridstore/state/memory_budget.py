@@ -23,7 +23,7 @@ CHECK_RECORDS: Final = 10_000
 CHECK_COMMITS: Final = 64
 CHECK_BYTES: Final = 8192
 PACK_SHARE: Final = 32
-_KEPT_BYTES: Final = 6 << 20
+_KEPT_BYTES: Final = 9 << 20
 LEAST_PACK_BYTES: Final = 1 << 20
 
 
@@ -101,9 +101,10 @@ BUDGET: Final = Budget()
 
 def usable(limit: int) -> int:
     """Return how many of the bytes of a limit records may take by their estimate. The rest is for what a checkpoint
-    copies and packs, and for memory that Python and the C library keep: measured from outside, a quarter and 6 MB.
+    copies and packs, and for memory that Python and the C library keep: measured from outside, a quarter and 9 MB,
+    and two thirds of a small limit.
     """
-    return max(limit // 2, (limit - _KEPT_BYTES) * 3 // 4)
+    return max(limit // 3, (limit - _KEPT_BYTES) * 3 // 4)
 
 
 def pack_bytes() -> int | None:

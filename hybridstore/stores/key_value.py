@@ -20,6 +20,7 @@ from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
 from changelog.turn import entry, in_place
 from recovery.block import BlockEntry, BucketChange, Columns
+from recovery.table import Record
 
 from ..clock import NO_TIME, check_time, expired_through
 from ..collector import collector_held
@@ -477,18 +478,23 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             return
         try:
             take(self._bucket.cold, index, key, 1)
-            if self.ttl_ms is not None:
-                value, ts = record
-                if ts > self._expired:
-                    self._runs[key] = value, ts
-                    self._wait([(ts, key)], 1)
-            else:
-                (self._runs[key],) = record
-            if self._order is not None and key in self._runs:
-                self._order.changed.add(key)
+            self._install_record(key, record)
         except BaseException as error:
             self._journal.fail(error)
             raise
+
+    def _install_record(self, key: Any, record: Record) -> None:
+        """Put a record of a block, whose key has none in memory, into the dict. O(1), with a ttl O(log n)."""
+        if self.ttl_ms is None:
+            (self._runs[key],) = record
+        else:
+            value, ts = record
+            if ts <= self._expired:
+                return
+            self._runs[key] = value, ts
+            self._wait([(ts, key)], 1)
+        if self._order is not None:
+            self._order.changed.add(key)
 
     def _loaded(self, entry: BlockEntry) -> None:
         # tombstones in this block's range are not needed any more

@@ -170,10 +170,28 @@ def test_after_records_were_freed_no_commit_waits_for_a_checkpoint_by_the_count_
     with hs.open(tmp_path / "s", memory_limit=1000) as state:
         state.key_value("k").put("a", "x" * 2000)
         state.commit()
-        assert state._memory._wait > 0
+        assert state._memory._waiting(1) > 0
         state.checkpoint(wait=True)
         state._go_cold()
-        assert state._memory._wait == 0
+        assert state._memory._waiting(1) == 0
+
+
+def test_commits_wait_for_a_checkpoint_before_the_next_one_has_many_records_to_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridstore.state.memory._CUT_RECORDS", 100)
+    monkeypatch.setattr("hybridstore.state.memory._PRESSED", 1.0)
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
+        memory, store = state._memory, state.key_value("k")
+        for filled, expected in ((False, 0.0), (True, 0.02)):
+            memory._filling = filled
+            store.put_many((i, i) for i in range(101))
+            state.commit()
+            memory._filling = filled
+            assert memory._waiting(1000) == expected
+        assert memory._waiting(100_000) == 0.1
+        state.checkpoint(wait=True)
+        assert memory._waiting(1000) == 0
 
 
 def test_old_maps_are_freed_as_fast_as_records_come_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
