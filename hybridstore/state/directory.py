@@ -500,8 +500,7 @@ class State(Usable, NamedStores):
 
         Raises StateClosedError, StatePoisonedError, and as `open`. O(pages + tail), as `open(at=)`.
 
-        >>> state = hs.open("state")
-        >>> state.snapshot()
+        >>> hs.open("state").snapshot()
         <Snapshot of version 0, stores: none>
         """
         if not self._read_only:

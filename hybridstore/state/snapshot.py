@@ -36,8 +36,8 @@ class SnapshotStore:
     ...     state.window("clicks", retention="1 hour").put_many([("ann", 3, 500), ("bob", 1, 900)])
     ...     version = state.commit()
     ...     clicks = state.snapshot()["clicks"]
-    >>> clicks.fetch("ann", 500), len(clicks), list(clicks.scan("b", "c", time_from=0, time_to=1_000))
-    (3, 2, [(('bob', 900), 1)])
+    >>> clicks.get("ann", 500), len(clicks), list(clicks.fetch("bob", 0, 1_000))
+    (3, 2, [(900, 1)])
     """
 
     def __init__(self, store: Any, alone: Callable[[], AbstractContextManager[Any]]) -> None:
