@@ -187,7 +187,7 @@ class WindowReads(TimeBuckets):
             present = list(compress(range(len(runs)), runs))
             runs = list(filter(None, runs))
             if set(map(len, runs)) == {2} and set(map(type, runs)) == {tuple}:
-                of_times, of_values = map(list, zip(*runs, strict=True))
+                of_times, of_values = list(map(itemgetter(0), runs)), list(map(itemgetter(1), runs))
             else:
                 parts = [_rows_within(run, low, high) for run in runs]
                 present = list(chain.from_iterable(map(repeat, present, [len(part[0]) for part in parts])))

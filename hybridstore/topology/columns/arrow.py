@@ -52,21 +52,28 @@ def keys_of(columns: list[pa.ChunkedArray], rows: int) -> Keys | None:
     for column in columns:
         if column.null_count or not plain_key(column.type):
             return None
-        encoded = whole(column).dictionary_encode()
-        distinct = encoded.dictionary
-        order = pc.sort_indices(distinct)
-        rank = np.empty(len(distinct), np.int64)
-        rank[numbers_of(order)] = np.arange(len(distinct))
-        codes = rank[numbers_of(encoded.indices)]
-        ordered = distinct.take(order)
+        ordered, codes = _numbered(column)
         if combined is None:
             combined = Keys([ordered], arrow_list(ordered), codes)
             continue
-        pairs, both = np.unique(combined.codes * len(distinct) + codes, return_inverse=True)
-        first, second = pairs // len(distinct), pairs % len(distinct)
+        pairs, both = np.unique(combined.codes * len(ordered) + codes, return_inverse=True)
+        first, second = pairs // len(ordered), pairs % len(ordered)
         parts = [part.take(array_of(first)) for part in combined.parts] + [ordered.take(array_of(second))]
         combined = Keys(parts, list(zip(*map(arrow_list, parts), strict=True)), both)
     return combined
+
+
+def _numbered(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
+    """Return the distinct values of a column of text or whole numbers, sorted, and each row's place among them."""
+    if len(column) and pa.types.is_integer(column.type):
+        numbers, places = np.unique(numbers_of(column), return_inverse=True)
+        return array_of(numbers), places
+    encoded = whole(column).dictionary_encode()
+    distinct = encoded.dictionary
+    order = pc.sort_indices(distinct)
+    rank = np.empty(len(distinct), np.int64)
+    rank[numbers_of(order)] = np.arange(len(distinct))
+    return distinct.take(order), rank[numbers_of(encoded.indices)]
 
 
 def canonical_place(times: Ints, keys: Keys, values: Sequence[Numbers | None]) -> Ints | None:

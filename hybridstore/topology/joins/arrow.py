@@ -18,7 +18,7 @@ from ...clock import INT64_MAX
 from ...shards import shard_of
 from ..batch import arrow_rows, key_columns
 from ..columns.arrow import keys_of, plain_key, times_of
-from ..columns.buffers import array_of, taken_at
+from ..columns.buffers import array_of, numbers_of, taken_at
 from ..columns.why import Why
 from ..plan import Plan
 from ..times import arrow_list
@@ -46,6 +46,7 @@ class Arranged(NamedTuple):
     times   of each row its time (ms)
     late    how many rows were too late, and are not among them
     asked   of each side the places in `names` of its different keys
+    numbers  `names` as numbers; None for text, and for keys of several columns
     """
 
     rows: Arrivals
@@ -55,6 +56,7 @@ class Arranged(NamedTuple):
     times: Ints
     late: int
     asked: tuple[Ints, Ints]
+    numbers: Ints | None
 
 
 class _Keyed(NamedTuple):
@@ -62,6 +64,7 @@ class _Keyed(NamedTuple):
     codes: Ints
     sides: Ints
     times: Ints
+    numbers: Ints | None
 
 
 def fits(plan: Plan, sides: Sides) -> Why | None:
@@ -133,7 +136,9 @@ def _keyed(plan: Plan, sides: Sides) -> _Keyed | Why:
     known = keys_of(joined, len(whole))
     if known is None:
         return Why.KEYS
-    return _Keyed(known.names, known.codes, np.concatenate(numbers), whole)
+    plain = len(known.parts) == 1 and pa.types.is_integer(known.parts[0].type)
+    of_names = numbers_of(known.parts[0]) if plain else None
+    return _Keyed(known.names, known.codes, np.concatenate(numbers), whole, of_names)
 
 
 def _chunks(column: Any) -> Sequence[Any]:
@@ -148,7 +153,7 @@ def arranged(plan: Plan, sides: Sides, shapes: tuple[Shape, Shape], late_through
     keyed = _keyed(plan, sides)
     if isinstance(keyed, Why):
         return keyed
-    names, codes, numbers, times = keyed
+    names, codes, numbers, times, of_names = keyed
     order = _order(sides, keyed)
     if order is None:
         return Why.ORDER
@@ -164,18 +169,20 @@ def arranged(plan: Plan, sides: Sides, shapes: tuple[Shape, Shape], late_through
         values = [] if table is None or not here.any() else _values(shapes[side], table, places[here])
         if values is None:
             return Why.MISSING
-        named = names.__getitem__
         of_side = codes[here]
         asked.append(np.flatnonzero(np.bincount(of_side, minlength=len(names))))
-        distinct = list(map(named, asked[side].tolist()))
-        of_sides.append(Arrived(list(map(named, of_side.tolist())), times[here].tolist(), values, distinct))
-    rows = Arrivals(numbers.tolist(), (of_sides[LEFT], of_sides[RIGHT]))
-    return Arranged(rows, names, codes, numbers, times, late, (asked[LEFT], asked[RIGHT]))
+        keys, distinct = (
+            list(map(names.__getitem__, chosen.tolist())) if of_names is None else of_names[chosen].tolist()
+            for chosen in (of_side, asked[side])
+        )
+        of_sides.append(Arrived(keys, times[here].tolist(), values, distinct))
+    rows = Arrivals(numbers, (of_sides[LEFT], of_sides[RIGHT]))
+    return Arranged(rows, names, codes, numbers, times, late, (asked[LEFT], asked[RIGHT]), of_names)
 
 
 def _order(sides: Sides, keyed: _Keyed) -> Ints | None:
     """Return the canonical order: by time, left before right, key, and content; None if content has no order."""
-    names, codes, numbers, times = keyed
+    names, codes, numbers, times, _ = keyed
     low = int(times.min())
     if (int(times.max()) - low + 1) * 2 * len(names) >= _LARGE:
         return None
@@ -285,11 +292,12 @@ def matched(
     i, j = lefts.at[first], rights.at[second]
     rank, other = lefts.ranks[i], rights.ranks[j]
     # where both are of the commit, the later one gives the result; its partners come by time and arrival
-    order = np.lexsort((np.where(rank > other, second, first), np.maximum(rank, other)))
+    partner = np.where(rank > other, second, first)
+    order = np.argsort(np.maximum(rank, other) * max(len(lefts.at), len(rights.at)) + partner, kind="stable")
     i, j = i[order], j[order]
-    keys = list(map(new.names.__getitem__, lefts.codes[i].tolist()))
+    codes = lefts.codes[i]
     return Pairs(
-        keys,
+        list(map(new.names.__getitem__, codes.tolist())) if new.numbers is None else new.numbers[codes],
         lefts.times[i],
         list(map(lefts.values.__getitem__, i.tolist())),
         rights.times[j],

@@ -19,6 +19,7 @@ from ...clock import NO_TIME, Watermark
 from ...state.group import StoreGroup
 from ...stores.window import WindowStore
 from ..batch import Records
+from ..times import listed
 from .due import Due
 from .former import KEYLESS, FormerTimes, forget_former, former_times
 from .pairs import Pairs
@@ -68,15 +69,15 @@ class Arrived(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """The rows of a commit in canonical order: the side of each, and the rows of each side."""
+    """The rows of a commit in canonical order: the side of each (a list or an array), and the rows of each side."""
 
-    sides: list[int]
+    sides: Any
     of_sides: tuple[Arrived, Arrived]
 
     def rows(self) -> Iterator[tuple[int, Any, tuple[int, Any]]]:
         """Yield side, key, and time and value. O(rows)."""
         rows = [zip(side.keys, zip(side.times, side.values, strict=True), strict=True) for side in self.of_sides]
-        for side in self.sides:
+        for side in listed(self.sides):
             yield side, *next(rows[side])
 
 
@@ -183,7 +184,7 @@ class IntervalJoin:
         return [part for part in (*self.advance(now), pairs) if part]
 
     def _pairs(self, rows: Arrivals, match: Match | None) -> Pairs:
-        if not rows.sides:
+        if not len(rows.sides):
             return Pairs()
         # the rows of each side that rows of the other side may meet
         first, second = rows.of_sides

@@ -172,7 +172,7 @@ class Joining(CustomLogic):
             table = ResultTable(names, None, columns if places is None else [columns[place] for place in places])
         else:
             sides = listed(pairs.left_times), pairs.left_values, listed(pairs.right_times), pairs.right_values
-            rows_of = zip(keys, listed(moments), *sides, strict=True)
+            rows_of = zip(listed(keys), listed(moments), *sides, strict=True)
             table = tabled_rows([self._mapping(key, moment, *row) for key, moment, *row in rows_of])
         if self.join.behind:
             rows = (stepped(self.join.behind, row, number) for number, row in enumerate(table.rows(dict)))
@@ -233,7 +233,7 @@ class Joining(CustomLogic):
             return (key,)
         return (None,) * len(self._plan.key) if key is None else tuple(key)
 
-    def _whole(self, pairs: Pairs, keys: list[Any], moments: Any) -> list[Any] | None:
+    def _whole(self, pairs: Pairs, keys: Any, moments: Any) -> list[Any] | None:
         """Return all columns of results in the order of `all_names`; None if a row has columns of its own."""
         if not self._known:
             return None

@@ -1,6 +1,6 @@
 """Pairs: the results of a join by column, before they have names.
 
-keys         [ann,  bob]
+keys         [ann,  bob]     or an array of numpy
 left_times   [500,  None]    None: no row of that side; an array of numpy where each result has both rows
 left_values  [[3],  None]    as they are stored (`shapes`)
 right_times, right_values
@@ -19,7 +19,7 @@ from ..times import listed
 class Pairs:
     """Results of a join by column: the key, and time (ms) and stored value of the row of each side."""
 
-    keys: list[Any] = field(default_factory=list)
+    keys: Any = field(default_factory=list)
     left_times: Any = field(default_factory=list)
     left_values: list[Any] = field(default_factory=list)
     right_times: Any = field(default_factory=list)
