@@ -77,6 +77,8 @@ if _typing.TYPE_CHECKING:
     from .rescaling.api import rescale as rescale
     from .rescaling.report import RescaleError as RescaleError
     from .rescaling.report import RescaleReport as RescaleReport
+    from .rewinding.bisect import Bisected as Bisected
+    from .rewinding.bisect import bisect as bisect
     from .rewinding.fork import fork as fork
     from .rewinding.pins import pin as pin
     from .rewinding.pins import pins as pins
@@ -129,6 +131,7 @@ __getattr__, __dir__, __all__ = _lazy(
         ".reading.pins": "Pin",
         ".rescaling.api": "rescale",
         ".rescaling.report": "RescaleError RescaleReport",
+        ".rewinding.bisect": "Bisected bisect",
         ".rewinding.fork": "fork",
         ".rewinding.pins": "pin pins",
         ".rewinding.unpin": "unpin",

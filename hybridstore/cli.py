@@ -125,6 +125,10 @@ COMMANDS: Final = {
         ),
         "hybridstore.rewinding.pins",
     ),
+    "bisect": (
+        Command("Find the first version at which the value of a key is bad.", "state/ totals ann --bad 'value < 0'"),
+        "hybridstore.rewinding.bisect",
+    ),
     "unpin": (
         Command("Remove a pin.", "state/ good"),
         "hybridstore.rewinding.unpin",

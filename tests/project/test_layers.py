@@ -218,7 +218,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.importing",
     ),
     # goes back in any kind of state, and opens none as a job does
-    "hybridstore.rewinding": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.cli"),
+    "hybridstore.rewinding": (
+        "changelog",
+        "recovery",
+        "hybridstore",
+        "-hybridstore.stores",
+        "hybridstore.stores.kinds",
+        "-hybridstore.cli",
+    ),
     # a followed state over HTTP
     "hybridstore.serving": (
         "changelog.codec",
