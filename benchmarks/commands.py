@@ -117,7 +117,10 @@ def _parser() -> ArgumentParser:
     command.add_argument(
         "other", nargs="?", default="", help="what to compare: another ref (default: the files as they are)"
     )
-    command.add_argument("--records", type=int, default=100_000, help="records that each measurement takes")
+    sizes = ", ".join(f"{suite} {size}" for suite, size in compare.SUITES.items())
+    command.add_argument("--records", type=int, default=0, help=f"records of each measurement (default: {sizes})")
+    what = "what is measured: stores, checkpoints and restarts; catching up; a query on Spark (Java) (default: stores)"
+    command.add_argument("--suite", choices=tuple(compare.SUITES), default="stores", help=what)
     return parser
 
 
@@ -223,7 +226,7 @@ def run(words: list[str]) -> int:
 
 
 def _compare(given: Namespace) -> int:
-    changes = compare.compare_refs(given.ref, given.other, runs=given.runs, records=given.records)
+    changes = compare.compare_refs(given.ref, given.other, runs=given.runs, records=given.records, suite=given.suite)
     if given.json:
         print(json.dumps([change._asdict() | {"verdict": change.verdict} for change in changes], indent=2))
     else:

@@ -1,8 +1,9 @@
 """Compare: two versions of hybridstore measured in turn, and what changed beyond noise.
 
-Each ref is unpacked into a folder of its own; the files as they are need none. The same probe runs on both, in fresh
-processes that take turns, so that drift of the machine meets both. A change counts when a bootstrap's 95 % interval of
-the ratio of medians leaves out 1 and the medians are more than 2 % apart.
+Each ref is unpacked into a folder of its own; the files as they are need none. The same probe runs on both, or the same
+suite of each version's own benchmarks (`--suite`), in fresh processes that take turns, so that drift of the machine
+meets both. A change counts when a bootstrap's 95 % interval of the ratio of medians leaves out 1 and the medians are
+more than 2 % apart.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from benchmarks.measure.state import scratch
 ROOT: Final = Path(__file__).resolve().parent.parent
 _RESAMPLES: Final = 2000
 _SMALLEST: Final = 0.02
+# What is compared, and with how many records unless the caller says: "stores" is the probe, the others are suites.
+SUITES: Final = {"stores": 100_000, "catching-up": 16_000, "spark": 20_000}
 
 
 class Change(NamedTuple):
@@ -58,9 +61,11 @@ def judge(name: str, before: list[float], after: list[float]) -> Change:
 
 
 def unpack(ref: str, folder: Path) -> Path:
-    """Write the packages of a commit under `folder` and return it. Raises ValueError when there is no such commit."""
+    """Write the packages of a commit, and its benchmarks, under `folder` and return it. Raises ValueError when there is
+    no such commit.
+    """
     folder.mkdir()
-    packages = ["changelog", "recovery", "hybridstore"]
+    packages = ["changelog", "recovery", "hybridstore", "benchmarks"]
     archive = subprocess.run(["git", "-C", str(ROOT), "archive", ref, "--", *packages], capture_output=True)
     if archive.returncode:
         reason = archive.stderr.decode(errors="replace").strip().splitlines()
@@ -69,30 +74,36 @@ def unpack(ref: str, folder: Path) -> Path:
     return folder
 
 
-def probe(tree: Path, records: int) -> dict[str, float]:
-    """Run the probe on the hybridstore in `tree`."""
+def probe(tree: Path, records: int, suite: str = "stores") -> dict[str, float]:
+    """Run the probe, or a suite, on the hybridstore in `tree`."""
+    here = Path(__file__)
+    words = [here.with_name("probe.py")] if suite == "stores" else [here.with_name("probe_suite.py"), suite]
     answer = subprocess.run(
-        [sys.executable, "-P", str(Path(__file__).with_name("probe.py")), str(records)],
+        [sys.executable, "-P", *map(str, words), str(records)],
         env={**os.environ, "PYTHONPATH": str(tree)},
         capture_output=True,
         text=True,
     )
     if answer.returncode:
         raise RuntimeError(f"{tree.name}: {(answer.stderr.strip().splitlines() or ['no message'])[-1]}")
-    seconds: dict[str, float] = json.loads(answer.stdout)
+    seconds: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
     return seconds
 
 
-def compare_refs(ref: str, other: str = "", *, runs: int = 10, records: int = 100_000) -> list[Change]:
-    """Measure `ref` and `other` (default: the files as they are) in turn and return every figure that both have."""
+def compare_refs(ref: str, other: str = "", *, runs: int = 10, records: int = 0, suite: str = "stores") -> list[Change]:
+    """Measure `ref` and `other` (default: the files as they are) in turn and return every figure that both have in all
+    runs, and that is more than 0: a difference of two times may be less than what a clock can tell.
+    """
+    records = records or SUITES[suite]
     with scratch() as place:
         before = unpack(ref, place / "before")
         after = unpack(other, place / "after") if other else ROOT
         samples: dict[Path, list[dict[str, float]]] = {before: [], after: []}
         for turn in range(runs):
             for tree in (before, after) if turn % 2 == 0 else (after, before):
-                samples[tree].append(probe(tree, records))
-        names = [name for name in samples[before][0] if name in samples[after][0]]
+                samples[tree].append(probe(tree, records, suite))
+        every = [*samples[before], *samples[after]]
+        names = [name for name in every[0] if all(sample.get(name, 0) > 0 for sample in every)]
         return [
             judge(name, [sample[name] for sample in samples[before]], [sample[name] for sample in samples[after]])
             for name in names

@@ -47,7 +47,10 @@ def key_bytes(key: object) -> int:
     """Return how many bytes the text and bytes of a key take, and nine for each number. O(1), O(key) for long keys."""
     kind = type(key)
     if kind is str:
-        return len(key) if len(key) <= SMALL else len(key.encode("utf-8", "surrogatepass"))  # type: ignore[arg-type, attr-defined]
+        characters = len(key)  # type: ignore[arg-type]
+        if characters <= SMALL:
+            return characters
+        return len(key.encode("utf-8", "surrogatepass"))  # type: ignore[attr-defined]
     if kind is tuple:
         return sum(map(key_bytes, key))  # type: ignore[call-overload]
     return len(key) if kind is bytes else 9  # type: ignore[arg-type]

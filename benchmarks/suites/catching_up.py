@@ -43,7 +43,10 @@ Batch = Callable[[Any, Columns], Any]
 
 
 class Kind(NamedTuple):
-    """A kind of store: how it is opened in a state, its columns of a stream, and its ops on a batch by name."""
+    """A kind of store: how it is opened in a state, its columns of a stream, and its ops on a batch by name.
+
+    The first op puts rows by column.
+    """
 
     open: Callable[[Any, int], Any]
     columns: Callable[[Rows], Columns]
@@ -52,7 +55,7 @@ class Kind(NamedTuple):
 
     def put(self, store: Any, columns: Columns) -> Any:
         """Put rows by column."""
-        return store.put_columns(*columns)
+        return next(iter(self.batches.values()))(store, columns)
 
 
 def _fetch(store: Any, columns: Columns) -> list[Any]:

@@ -273,8 +273,8 @@ def _part(frame: DataFrame, name: str, aggregator: Aggregator, at: int, where: s
     if form.startswith("struct"):
         # in the order of the form, or by place if the fields have other names
         names = form.removeprefix("struct<").removesuffix(">").split(", ")
-        same_names = sorted(names) == sorted(given.names)  # type: ignore[attr-defined]
-        columns = [column.getField(field) for field in (names if same_names else given.names)]  # type: ignore[attr-defined]
+        fields = given.names  # type: ignore[attr-defined]
+        columns = [column.getField(field) for field in (names if sorted(names) == sorted(fields) else fields)]
     elif kind in ("first", "last"):
         columns.append(column.isNotNull())
     return Part(kind, at, len(columns)), columns

@@ -280,7 +280,8 @@ def _with_expiry(state: StateFrame, value: str, name: str) -> list[Column]:
     """Return the column of a value, and the time at which it expires if the variable has a ttl."""
     from pyspark.sql import functions as f
 
-    fields = state.value.names if value == "value" else state.frame.schema[value].dataType.names  # type: ignore[attr-defined]
+    schema = state.frame.schema
+    fields = state.value.names if value == "value" else schema[value].dataType.names  # type: ignore[attr-defined]
     if fields == ["value", "ttlExpirationMs"]:
         parts = ("v0", "v1") if value == "value" else (f"{value}.value", f"{value}.ttlExpirationMs")
         return [f.col(parts[0]).alias(name), f.col(parts[1]).alias(EXPIRY)]

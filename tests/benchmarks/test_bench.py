@@ -1,17 +1,18 @@
 """Every benchmark runs on tiny sizes, checks its answers, and forms its table. No figure is judged here."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import commands, compare
+from benchmarks import commands, compare, probe_suite
 from benchmarks.measure import content, fresh_process, plots
 from benchmarks.measure.result import Line, Result, Target, line, number, show
 from benchmarks.measure.timing import Spread, WrongAnswerError, check, interleaved
 from benchmarks.measure.workload import SHAPES, Rows, Stream
-from benchmarks.suites import changelog_speed, checkpoint_speed, peers, restore, stores
+from benchmarks.suites import catching_up, changelog_speed, checkpoint_speed, peers, restore, stores
 
 
 def test_a_stream_is_the_same_each_time_and_its_values_differ() -> None:
@@ -194,6 +195,29 @@ def test_two_versions_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert code in (0, 1)
     names = {each["name"] for each in json.loads(capsys.readouterr().out)}
     assert {"window.put", "restart", "full load", "session.find_sessions", "suppression.put", "sliding.add"} <= names
+
+
+def test_a_suite_as_a_probe_prints_seconds_by_todays_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = Result("catching up", {})
+    measured.lines += [line("window: get_column, touched", Spread((2e-6,)), "µs"), line("all", Spread((0.003,)), "ms")]
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(catching_up, "measure", lambda folder, **options: asked.append(options) or measured)
+    monkeypatch.setattr(sys, "argv", ["probe_suite", "catching-up", "500"])
+    probe_suite.main()
+    assert json.loads(capsys.readouterr().out) == pytest.approx({"window: get_many, touched": 2e-6, "all": 0.003})
+    assert asked[0]["rows"] == asked[0]["tail"] == asked[0]["columns"] == 500
+
+
+def test_figures_that_are_missing_or_not_above_zero_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([{"a": 1.0, "b": 2.0, "c": 1.0}, {"a": 1.5, "b": -2.0, "d": 1.0}])
+    asked: list[Any] = []
+    monkeypatch.setattr(compare, "unpack", lambda ref, folder: folder)
+    monkeypatch.setattr(compare, "probe", lambda *words: asked.append(words[1:]) or next(answers))
+    (change,) = compare.compare_refs("before", "after", runs=1, suite="spark")
+    assert (change.name, change.ratio) == ("a", 1.5)
+    assert asked == [(20_000, "spark")] * 2
 
 
 def test_an_unknown_ref_is_refused() -> None:

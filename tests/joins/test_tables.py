@@ -178,7 +178,8 @@ def test_by_a_watermark_rows_without_a_key_come_out_when_their_time_has_passed(
         (run,) = engine._runs
 
         def batch(rows: dict[str, list[Row]], late: int, now: int) -> list[tuple[Any, ...]]:
-            results = run.process_batch(engine.records(tagged(join.joined, rows)), Watermark(late, now))  # type: ignore[arg-type]
+            records = engine.records(tagged(join.joined, rows))  # type: ignore[arg-type]
+            results = run.process_batch(records, Watermark(late, now))
             shapes = [shape(row) for row in run.table(results, "ms").rows(dict)]
             engine.commit()
             if cold:

@@ -125,3 +125,23 @@ def test_sentences_of_a_page_say_who_does_what(page: str) -> None:
 def test_a_planted_sentence_is_complained_about(tmp_path: Path, source: str) -> None:
     (tmp_path / "x.py").write_text(f"there = goes = stands = None\nif there is None: x = stands\n{source}\n")
     assert [line.rpartition(":")[0] for line in empty_sentences(tmp_path, (".",))] == ["x.py:3"]
+
+
+def too_long(root: Path, rooms: tuple[str, ...], columns: int = 120, lines: int = 600) -> Iterator[str]:
+    """Yield `file:line` for each line, and `file` for each file, that is too long, whatever a linter lets pass."""
+    for path in (path for room in rooms for path in sorted((root / room).rglob("*.py"))):
+        text = path.read_text(encoding="utf-8").splitlines()
+        name = str(path.relative_to(root))
+        yield from (f"{name}:{number}" for number, line in enumerate(text, 1) if len(line) > columns)
+        if len(text) > lines:
+            yield f"{name}: {len(text)} lines"
+
+
+def test_no_line_and_no_file_is_too_long() -> None:
+    assert list(too_long(ROOT, (*PRODUCT, "benchmarks", "examples", "scripts", "tests"))) == []
+
+
+def test_a_planted_line_and_file_are_complained_about(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text("a = 1  # type: ignore[assignment]\nb = 2\n", encoding="utf-8")
+    assert list(too_long(tmp_path, (".",), columns=20, lines=2)) == ["long.py:1"]
+    assert list(too_long(tmp_path, (".",), lines=1)) == ["long.py: 2 lines"]

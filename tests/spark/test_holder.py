@@ -123,7 +123,8 @@ def test_two_attempts_at_once_give_the_same_rows_one_after_the_other(tmp_path: P
     job.hand(0, "a")
     for number in range(1, 4):
         with ThreadPoolExecutor(4) as attempts:
-            answers = list(attempts.map(lambda _, number=number: job.hand(number, "a", "b"), range(4)))  # type: ignore[misc]
+            handed = [attempts.submit(job.hand, number, "a", "b") for _ in range(4)]
+            answers = [attempt.result() for attempt in handed]
         assert answers == [rows(a=number + 1, b=number)] * 4
         assert job.metrics()["seen"] == number + 1
 
@@ -134,8 +135,8 @@ def test_many_workers_hand_many_shards_to_the_holders_of_a_host(tmp_path: Path) 
     job.batch(0)
     with ThreadPoolExecutor(8) as workers:
         for number in range(3):
-            answers = workers.map(lambda shard, number=number: job.hand(number, "a", shard=shard), range(shards))  # type: ignore[misc]
-            assert list(answers) == [rows(a=number + 1)] * shards
+            handed = [workers.submit(job.hand, number, "a", shard=shard) for shard in range(shards)]
+            assert [worker.result() for worker in handed] == [rows(a=number + 1)] * shards
             loads.append({(metrics["placement"], metrics["load"]) for metrics in map(job.metrics, range(shards))})
     assert loads == [{("holder", "empty")}, {("holder", "hit")}, {("holder", "hit")}]
     assert len(placement._started) == placement.slots_of(shards)

@@ -1,5 +1,6 @@
 """Tasks of the operator in real queries: shards that share a task, tasks that a plan moves, other numbers of both."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ def test_another_number_of_tasks_at_every_start(source: Source, job: Job, placem
             job.run(df)
         else:
             source.add(row("k1"), row("last"))
-            assert "the sink is full" in failure(lambda df=df: job.run(df, action=fail_at_the_end))  # type: ignore[misc]
+            assert "the sink is full" in failure(partial(job.run, df, action=fail_at_the_end))
     assert job.rows == expected(source.batches)
     assert {shard["version"] for shard in job.shards()} == {len(source.batches)}
     assert not (job.checkpoint / "hybridstore/op" / MOVED).exists()

@@ -55,7 +55,8 @@ def test_the_name_of_the_class_does_not_matter() -> None:
     class Renamed:
         pass
 
-    first, second = (ProcessorProgram(each(), ("k",), None, "None", None, {}) for each in (Visits, Renamed))  # type: ignore[arg-type]
+    first = ProcessorProgram(Visits(), ("k",), None, "None", None, {})  # type: ignore[arg-type]
+    second = ProcessorProgram(Renamed(), ("k",), None, "None", None, {})  # type: ignore[arg-type]
     assert first.describe() == second.describe()
     timed = ProcessorProgram(Renamed(), ("k",), None, "EventTime", None, {})  # type: ignore[arg-type]
     (change,) = timed.changes(first.describe())

@@ -73,7 +73,8 @@ class Five:
 
     def contents(self) -> list[Any]:
         stores = (self.kv, self.ttl, self.window, self.session, self.sliding)
-        return [*(list(store.all()) for store in stores), list(self.buffer.buffered()), self.state.settings]  # type: ignore[attr-defined]
+        rows = [list(store.all()) for store in stores]  # type: ignore[attr-defined]
+        return [*rows, list(self.buffer.buffered()), self.state.settings]
 
     def writes(self) -> dict[str, Callable[[], Any]]:
         big = "x" * 70_000

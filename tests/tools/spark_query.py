@@ -10,6 +10,7 @@ with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from tests.tools.simulated_storage import Actor, Chooser, Process, SimulatedError, SimulatedStorage, Simulation
@@ -135,7 +136,7 @@ class Query:
                 self._begun()
                 self.history.append(f"turned back to batch {self.committed}")
             process = Process(f"driver {number + 1}")
-            self.simulation.spawn(process, process.name, lambda driver, plan=plan: self._drive(driver, plan))  # type: ignore[misc]
+            self.simulation.spawn(process, process.name, partial(self._drive, plan=plan))
             actor.wait(lambda process=process: not process.alive)  # type: ignore[misc]
 
     def _drive(self, actor: Actor, plan: Driver) -> None:

@@ -64,7 +64,11 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
         "aggregate: total: found Sum of whole rows, expected a column",
     ),
     (lambda: hs.stream(key=["a", "b", "a"], timestamp="t"), ValueError, "stream: key: found a column twice in a, b, a"),
-    (lambda: hs.stream(key=[1], timestamp="t"), TypeError, "stream: key: found int, expected the name of a column"),  # type: ignore[list-item]
+    (
+        lambda: hs.stream(key=[1], timestamp="t"),  # type: ignore[list-item]
+        TypeError,
+        "stream: key: found int, expected the name of a column",
+    ),
     (lambda: hs.stream(key="k", timestamp=3), TypeError, "stream: timestamp: found int"),  # type: ignore[arg-type]
     (lambda: hs.stream(key="window_start", timestamp="t"), ValueError, "is the name of a window bound"),
     (lambda: BASE.map(3), TypeError, "map: function: found int"),  # type: ignore[arg-type]
@@ -81,7 +85,10 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: BASE.windowed_by(hs.SlidingWindows(10), retention=99), ValueError, "windowed_by: retention: found with"),
     (lambda: counted().aggregate(n=hs.Count()), ValueError, "aggregate: found a second time"),
     (
-        lambda: BASE.windowed_by(hs.TumblingWindows(1)).aggregate(emit="always", n=hs.Count()),  # type: ignore[arg-type]
+        lambda: BASE.windowed_by(hs.TumblingWindows(1)).aggregate(
+            emit="always",  # type: ignore[arg-type]
+            n=hs.Count(),
+        ),
         ValueError,
         "aggregate: emit: found 'always'",
     ),
@@ -136,7 +143,11 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ),
     (lambda: counted().process(print), ValueError, "process: found after windowed_by"),
     (lambda: BASE.process(3), TypeError, "process: function: found int"),  # type: ignore[arg-type]
-    (lambda: BASE.process(print, None, ["x"]), TypeError, "process: stores: found str, expected key_value_store"),  # type: ignore[list-item]
+    (
+        lambda: BASE.process(print, None, ["x"]),  # type: ignore[list-item]
+        TypeError,
+        "process: stores: found str, expected key_value_store",
+    ),
     (
         lambda: BASE.process(print, None, [hs.key_value_store("a"), hs.session_store("a", retention=5)]),
         ValueError,
