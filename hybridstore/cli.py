@@ -65,7 +65,7 @@ SECTIONS: Final[dict[str, dict[str, Command]]] = {
         "verify": Command("Check every checksum, every digest and the order.", "state/ --full"),
     },
     "export": {
-        "export": Command("Records as JSON lines, CSV or Parquet.", "state/ --to state.parquet"),
+        "export": Command("Records as JSON lines, CSV or Parquet.", "state/ clicks --to clicks.parquet"),
         "pack": Command("One zip file with checksums, which every command reads.", "state/ --to state.zip"),
         "report": Command("One HTML page about the state.", "state/ -o report.html"),
     },

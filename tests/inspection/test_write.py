@@ -5,7 +5,8 @@ import hashlib
 import json
 import random
 import zipfile
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from hybridstore.cli import run
+from hybridstore.reading.parquet import write_parquet
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
+from hybridstore.stores.kinds import Row
 from tests.tools.sizes import SMALL_PARTS
 
 TUNING = Tuning(segment_bytes=1500, block_records=5, parts=SMALL_PARTS)
@@ -129,7 +132,62 @@ def test_export_to_lines_csv_and_parquet_hold_every_record(tmp_path: Path, seed:
     with exported(tmp_path / "s", "e.csv").open(newline="") as stream:
         assert len(list(csv.DictReader(stream))) == count
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert parquet.read_table(exported(tmp_path / "s", "e.parquet")).num_rows == count
+    files = exported(tmp_path / "s", "tables").iterdir()
+    assert sum(parquet.read_table(file).num_rows for file in files) == count
+
+
+def test_parquet_has_the_rows_of_a_store_in_their_types(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    with hs.open(tmp_path / "s") as state:
+        state.window("clicks", retention="1 day").put_many([("ann", {"n": 3, "f": 0.5}, 1000), ("bob", {"n": 4}, 2000)])
+        state.session("visits", retention="1 day").put(7, ["a", "b"], start=1000, end=5000)
+        state.key_value("mixed").put_many({"a": 1, "b": "x"})
+        state.key_value("bare")["a"] = {}
+        state.key_value("none")
+        state.commit()
+    folder = exported(tmp_path / "s", "tables")
+    assert sorted(file.name for file in folder.iterdir()) == [
+        f"{name}.parquet" for name in ("bare", "clicks", "mixed", "none", "visits")
+    ]
+    clicks = parquet.read_table(exported_store(tmp_path / "s", "clicks"))
+    assert clicks.equals(parquet.read_table(folder / "clicks.parquet"))
+    assert clicks.schema.field("ts").type == pa.timestamp("ms", "UTC")
+    assert clicks.column("ts").cast(pa.int64()).to_pylist() == [1000, 2000]
+    assert clicks.column("value").to_pylist() == [{"n": 3, "f": 0.5}, {"n": 4, "f": None}]
+    (visit,) = parquet.read_table(folder / "visits.parquet").to_pylist()
+    assert (visit["key"], visit["value"], visit["end"] - visit["start"]) == (7, ["a", "b"], timedelta(seconds=4))
+    assert parquet.read_table(folder / "mixed.parquet").column("value").to_pylist() == ["1", '"x"']
+    assert parquet.read_table(folder / "bare.parquet").to_pylist() == [{"key": "a", "value": "{}"}]
+    assert parquet.read_table(folder / "none.parquet").num_rows == 0
+
+
+def exported_store(path: Path, name: str) -> Path:
+    target = path.parent / f"{name}.parquet"
+    assert run(["inspect", "export", str(path), name, "--to", str(target)]) == 0
+    return target
+
+
+def test_a_parquet_file_is_of_one_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow")
+    path, target = held_by_name(tmp_path, ["a", "b"]), tmp_path / "e.parquet"
+    assert run(["inspect", "export", str(path), "--to", str(target)]) == 2
+    assert "for 2 stores, expected one store in a Parquet file (name one of a, b" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_rows_that_change_their_type_late_are_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def rows() -> Iterator[tuple[str, Row]]:
+        for number in range(100_000):
+            yield f"{number % 3}", Row(number, (number,), number if number < 90_000 else "late")
+
+    count = write_parquet(tmp_path / "e.parquet", ["ts"], rows, several=True)
+    table = parquet.read_table(tmp_path / "e.parquet")
+    assert (count, table.num_rows) == (100_000, 100_000)
+    assert table.column("shard").to_pylist() == [f"{number % 3}" for number in range(100_000)]
+    assert table.column("value").to_pylist()[89_999:90_001] == ["89999", '"late"']
+    assert "keys and values are text" in capsys.readouterr().err
 
 
 def held_by_name(root: Path, names: list[str]) -> Path:
@@ -147,11 +205,14 @@ def test_a_store_of_any_name_is_exported_to_every_form(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
     path = held_by_name(tmp_path_factory.mktemp("names"), names)
-    shown = sorted(name.encode("utf-8", "backslashreplace").decode() for name in names)
     assert len(exported(path, "e.csv").read_bytes()) > 0
     assert len(exported(path, "e.jsonl").read_text().splitlines()) == len(names)
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert sorted(parquet.read_table(exported(path, "e.parquet")).column("store").to_pylist()) == shown
+    tables = [parquet.read_table(file) for file in exported(path, "tables").iterdir()]
+    # a text that is no UTF-8 is written typed, as JSON
+    shown = [value.strip('"') for table in tables for value in table.column("value").to_pylist()]
+    assert len(shown) == len(names)
+    assert {name for name in names if name.isalnum() and name.isascii()} <= set(shown)
 
 
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1", "plain", "'=1", ""]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, Final
+from urllib.parse import quote
 
-from ...errors import HybridStoreError
 from ...progress import Progress
+from ...reading.parquet import write_parquet
 from ...reading.store_view import StoreView
-from ...reading.texts import format_key, plain, say, to_json
+from ...reading.texts import format_key, say
+from ...reading.view import View
 from ...stores.kinds import Row
 from .. import options as o
 from ..look import Look
@@ -23,8 +27,9 @@ _FORMATS: Final = {
     ".json": "json",
     ".csv": "csv",
     ".parquet": "parquet",
+    "": "parquet",
 }
-_BATCH: Final = 4096
+_ENDINGS: Final = ", ".join(filter(None, _FORMATS))
 _COLUMNS: Final = ("shard", "store", "key", "buffered", "ts", "start", "end", "value")
 
 
@@ -70,6 +75,11 @@ class _Source:
                 record = record._replace(key=key, value=value)
             yield record
 
+    def labelled(self, of_shards: list[tuple[View, StoreView]]) -> Iterator[tuple[str, Row]]:
+        for view, store in of_shards:
+            for record in self.records(store):
+                yield view.place.label, record
+
     def rows(self) -> Iterator[dict[str, Any]]:
         for view, store in self.stores:
             for record in self.records(store):
@@ -83,7 +93,10 @@ def arguments(parser: ArgumentParser) -> None:
     """Declare the arguments of `export`."""
     o.path(parser)
     o.maybe_store(parser)
-    to = f"File to write: {' '.join(_FORMATS)}; the file must not exist."
+    to = (
+        "File to write, which must not exist: .jsonl .json .csv, or .parquet for one store. A name without an ending "
+        "is a folder with a Parquet file for each store."
+    )
     parser.add_argument("--to", metavar="FILE", type=Path, help=to)
     redact = "Hide text and bytes: keys become hashes, values their type and length."
     parser.add_argument("--redact", action="store_true", help=redact)
@@ -96,7 +109,8 @@ def run(look: Look, given: Namespace) -> int:
     """Write the records of one store or of all stores for other tools. Without --to the records go to standard output
     as JSON lines (or as -o says).
 
-    CSV has texts as they are stored. A spreadsheet runs texts that begin with = (see --guard-formulas).
+    Parquet has typed columns, and so one store in a file. CSV has texts as they are stored. A spreadsheet runs texts
+    that begin with = (see --guard-formulas).
     """
     to, guard = given.to, given.guard_formulas
     form = given.output or "jsonl"
@@ -107,7 +121,9 @@ def run(look: Look, given: Namespace) -> int:
             )
         known = _FORMATS.get(to.suffix)
         if known is None:
-            raise o.UsageError(f"--to: found {str(to)!r}, expected a name that ends in one of {', '.join(_FORMATS)}")
+            raise o.UsageError(
+                f"--to: found {str(to)!r}, expected a name that ends in one of {_ENDINGS}, or has no ending"
+            )
         if to.exists():
             raise o.UsageError(f"--to: {to} exists already (give a new name)")
         form = known
@@ -121,7 +137,7 @@ def run(look: Look, given: Namespace) -> int:
         try:
             count = _write(source, form, to, guard)
         except BaseException:
-            to.unlink(missing_ok=True)
+            rmtree(to) if to.is_dir() else to.unlink(missing_ok=True)
             raise
     say(f"{to}: {count:,} records")
     return look.finish()
@@ -129,42 +145,26 @@ def run(look: Look, given: Namespace) -> int:
 
 def _write(source: _Source, form: str, to: Path, guard_formulas: bool) -> int:
     if form == "parquet":
-        return to_parquet(source, to)
+        return _write_parquet(source, to)
     with to.open("x", encoding="utf-8", newline="") as stream:
         return Out(form, stream, guard_formulas=guard_formulas).rows(source.rows(), _COLUMNS)
 
 
-def _utf8(text: str) -> str:
-    """Return a text with lone surrogates as escapes, because UTF-8 cannot encode lone surrogates."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def to_parquet(source: _Source, to: Path) -> int:
-    """Write one Parquet file: shard, store, key (as typed text), times, value (as JSON)."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise HybridStoreError(f"{to}: Parquet needs pyarrow (pip install pyarrow, or export to .jsonl)") from None
-    times = ("buffered", "ts", "start", "end")
-    fields = [("shard", pa.string()), ("store", pa.string()), ("key", pa.string())]
-    schema = pa.schema([*fields, *((name, pa.int64()) for name in times), ("value", pa.string())])
+def _write_parquet(source: _Source, to: Path) -> int:
+    """Write the only store as a file, or, where `to` has no ending, each store as a file in the new folder `to`."""
+    stores: dict[str, list[tuple[View, StoreView]]] = {}
+    for view, store in source.stores:
+        stores.setdefault(store.name, []).append((view, store))
+    if to.suffix and len(stores) != 1:
+        raise o.UsageError(
+            f"--to: found {to} for {len(stores)} stores, expected one store in a Parquet file (name one of "
+            f"{', '.join(sorted(stores)) or 'none'}, or give a folder, as in --to {to.with_suffix('')})"
+        )
+    if not to.suffix:
+        to.mkdir()
     count = 0
-    with pq.ParquetWriter(to, schema) as writer:
-        batch: list[dict[str, Any]] = []
-
-        def flush() -> None:
-            nonlocal count
-            if batch:
-                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
-                count += len(batch)
-                batch.clear()
-
-        for row in source.rows():
-            texts: dict[str, Any] = {name: _utf8(row[name]) for name in ("shard", "store") if name in row}
-            key, value = _utf8(format_key(row["key"])), _utf8(to_json(plain(row["value"])))
-            batch.append({**row, **texts, "key": key, "value": value})
-            if len(batch) >= 16 * _BATCH:
-                flush()
-        flush()
+    for name, of_shards in stores.items():
+        file = to if to.suffix else to / f"{quote(name.encode('utf-8', 'surrogatepass'), safe=' ')}.parquet"
+        rows = partial(source.labelled, of_shards)
+        count += write_parquet(file, of_shards[0][1].columns, rows, several=source.look.several)
     return count
