@@ -54,7 +54,7 @@ def transform_with_state(
 
     `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. A null key is a group like others.
     `initialState` is grouped likewise and must fit in the driver; every key's enters the state in batch 0, and later
-    starts ignore the argument. name, checkpoint, allow and the other arguments by name: see `Topology.apply`. upgrade:
+    starts ignore the argument. name, checkpoints, allow and the other arguments by name: see `Topology.apply`. upgrade:
     functions by the name of a state variable, for variables whose schema differs from the stored schema. A function
     takes a value (a tuple) of the old schema and returns a value of the new schema; for a list it is called with each
     element, for a map with each value. Without a function a schema may change as Avro's rules allow: fields are added

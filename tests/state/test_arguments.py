@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,3 +97,48 @@ def test_the_docstring_of_a_door_names_every_argument(door: str) -> None:
     text = inspect.getdoc(function) or ""
     names = [name for name in inspect.signature(function).parameters if name not in ("self", "path", "df", "rows")]
     assert [name for name in names if name not in text] == []
+
+
+# What several doors take in the same sense, and the door that explains it; every other door only refers.
+HOMES = {
+    "durability": "open",
+    "storage_options": "open",
+    "cache": "open",
+    "cache_bytes": "open",
+    "shards": "Topology.open",
+    "allow": "Topology.run",
+    "state_location": "Topology.apply",
+}
+# What has a meaning or a default of its own at a door, which the door explains.
+OTHERWISE = {("Topology.apply", "shards"), ("rescale", "shards"), ("Topology.apply", "allow")}
+REFERS = re.compile(r"\bas (for|in)\b|\bthose of\b")
+
+
+def explanations(text: str) -> dict[str, str]:
+    """Return what a docstring says of each argument, by name: its entry of the list, or the sentence that names it."""
+    entries: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        if entry := re.match(r"([a-z_]+(?:, [a-z_]+)*) {2,}", line):
+            names = entry[1].split(", ")
+        elif not line.startswith("    "):
+            names = []
+        for name in names:
+            entries[name] = f"{entries.get(name, '')} {line}"
+    for sentence in re.split(r"(?<=[.;])\s+", " ".join(text.split())):
+        if REFERS.search(sentence):
+            entries = {name: sentence for name in re.findall(r"[a-z_]+", sentence)} | entries
+    return entries
+
+
+def test_an_argument_of_several_doors_is_explained_by_one_of_them() -> None:
+    pytest.importorskip("pyspark")
+    from hybridstore.spark import apply_program
+
+    doors = {door: function for door, (function, _) in DOORS.items()}
+    doors |= {"rescale": hs.rescale, "apply_program": apply_program}
+    for door, function in doors.items():
+        explained = explanations(inspect.getdoc(function) or "")
+        for name in HOMES.keys() & inspect.signature(function).parameters.keys() - {"self"}:
+            refers = REFERS.search(explained.get(name, "")) is not None
+            assert refers is not (HOMES[name] == door or (door, name) in OTHERWISE), (door, name, explained.get(name))
