@@ -6,6 +6,8 @@ and values are made anew for every call: shared objects would hide most of a rec
 
 from __future__ import annotations
 
+import atexit
+import os
 import random
 from abc import ABC, abstractmethod
 from array import array
@@ -13,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest
 from importlib import import_module
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -26,6 +28,7 @@ from hybridstore.state.directory import open_store
 
 COMMIT_OPERATIONS: Final = 1000
 LOAD: Final = "load"
+RESTART: Final = "restart after a kill"
 # Shares of operations, and how records are chosen. YCSB's core workloads: A updates, B reads mostly, C reads only, D
 # reads the latest, E short ranges, F read-modify-writes.
 WORKS: Final[dict[str, tuple[dict[str, float], str]]] = {
@@ -55,8 +58,8 @@ def value_of(number: int) -> bytes:
 class Subject(ABC):
     """What is measured: records 0 to n - 1, each with a value that is made from a number."""
 
-    def __init__(self, capacity: int) -> None:
-        self.expected = array("q", bytes(8 * capacity))
+    def __init__(self, expected: array[int]) -> None:
+        self.expected = expected
         self.records = 0
 
     @abstractmethod
@@ -120,8 +123,8 @@ class Keyed(Subject):
 class KeyValue(Keyed):
     """Our key-value store."""
 
-    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
-        super().__init__(capacity)
+    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
+        super().__init__(expected)
         self.state = open_store(folder, memory_limit=limit)
         self.store = self.state.key_value("records")
 
@@ -147,11 +150,33 @@ class KeyValue(Keyed):
         self.state.close()
 
 
+class Model(Keyed):
+    """No store: what the records of one have to be."""
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key."""
+        return value_of(self.expected[int(key.removeprefix("key"))])
+
+    def put(self, key: str, value: bytes) -> None:
+        """Change nothing: `write` changes `expected`."""
+
+    def between(self, first: str, last: str) -> list[tuple[str, bytes]]:
+        """Return the records of a range of keys."""
+        low, high = (int(key.removeprefix("key")) for key in (first, last))
+        return [(key_of(i), value_of(self.expected[i])) for i in range(low, high + 1)]
+
+    def commit(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class RocksDB(Keyed):
     """RocksDB by rocksdict, with a block cache of the limit."""
 
-    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
-        super().__init__(capacity)
+    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
+        super().__init__(expected)
         rocksdict = import_module("rocksdict")
         options, table = rocksdict.Options(raw_mode=True), rocksdict.BlockBasedOptions()
         if limit is not None:
@@ -190,12 +215,12 @@ class RocksDB(Keyed):
 class Lmdb(Keyed):
     """LMDB: a transaction between two commits. Its pages are mapped, so a limit has no meaning."""
 
-    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
-        super().__init__(capacity)
+    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
+        super().__init__(expected)
         import lmdb
 
         folder.mkdir(parents=True)
-        size = 400 * capacity + (64 << 20)
+        size = 400 * len(expected) + (64 << 20)
         self.environment = lmdb.open(str(folder), map_size=size, readahead=False, lib_version=0)
         self.transaction = self.environment.begin(write=True)
 
@@ -233,11 +258,11 @@ class Lmdb(Keyed):
 class Timed(Subject):
     """One of our stores that keep records by time: record i has time i, and one of a tenth as many keys as records."""
 
-    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
-        super().__init__(capacity)
+    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
+        super().__init__(expected)
         self.state = open_store(folder, memory_limit=limit)
-        self.keys = max(1, capacity // 10)
-        self.retention = capacity + 1
+        self.keys = max(1, len(expected) // 10)
+        self.retention = len(expected) + 1
 
     def key(self, i: int) -> str:
         """Return the key of record i: scattered over all keys."""
@@ -255,8 +280,8 @@ class Timed(Subject):
 class Window(Timed):
     """Our window store."""
 
-    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
-        super().__init__(folder, limit, capacity)
+    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
+        super().__init__(folder, limit, expected)
         self.store = self.state.window("records", retention=self.retention)
 
     def insert(self, i: int, number: int) -> None:
@@ -274,8 +299,8 @@ class Window(Timed):
 class Session(Timed):
     """Our session store."""
 
-    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
-        super().__init__(folder, limit, capacity)
+    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
+        super().__init__(folder, limit, expected)
         self.store = self.state.session("records", retention=self.retention)
 
     def insert(self, i: int, number: int) -> None:
@@ -293,9 +318,9 @@ class Session(Timed):
 class Sliding(Timed):
     """Our sliding store: `expected` has the sum of each key, and every operation adds a value."""
 
-    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
-        super().__init__(folder, limit, capacity)
-        self.store = self.state.sliding("records", size=2 * capacity, aggregator=Sum())
+    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
+        super().__init__(folder, limit, expected)
+        self.store = self.state.sliding("records", size=2 * len(expected), aggregator=Sum())
         self.now = 0
 
     def insert(self, i: int, number: int) -> None:
@@ -315,8 +340,8 @@ class Suppression(Timed):
     """Our suppression buffer, full: a new key emits the oldest record. `first` is the oldest record, which makes room
     for record `last`."""
 
-    def __init__(self, folder: Path, limit: int | None, capacity: int, records: int) -> None:
-        super().__init__(folder, limit, capacity)
+    def __init__(self, folder: Path, limit: int | None, expected: array[int], records: int) -> None:
+        super().__init__(folder, limit, expected)
         self.store = self.state.suppression("records", max_records=records, timer="first")
         self.room, self.first, self.last = records, 0, 0
 
@@ -353,32 +378,74 @@ SUBJECTS: Final[dict[str, Any]] = {
 }
 
 
+# Subjects that are not closed, so that the end of their process leaves what a kill leaves.
+_KILLED: Final[list[Subject]] = []
+
+
 def work(
-    folder: str, subject: str, limit: int | None, records: int, operations: int, works: list[str]
+    folder: str, subject: str, limit: int | None, records: int, operations: int, works: list[str], *, killed: bool
 ) -> dict[str, dict[str, float]]:
     """Load `records` and run each of `works`; return operations/s, and the longest and the 99.9th percentile operation
-    in ms, by phase.
+    in ms, by phase. `killed`: the process ends without closing anything, for `restarted`.
 
     The commit that follows each 1,000 operations belongs to the last of them.
     """
-    arguments: list[Any] = [Path(folder) / "state", limit, records + operations * max(1, len(works))]
+    # what measures is in memory before the subject is
+    expected = array("q", [0]) * (records + operations * max(1, len(works)))
+    arguments: list[Any] = [Path(folder) / "state", limit, expected]
     if subject == "suppression":
         arguments.append(records)
-    choosers = {name: chooser(WORKS[name][1]) for name in works}
-    for choose in choosers.values():
-        choose(records)  # a Zipf law sums over all records once
+    choosers, seconds = _choosers(works, records), array("d", [0.0]) * max(records, operations)
     phase(BASE)
     tested: Subject = SUBJECTS[subject](*arguments)
     phase(LOAD)
-    figures = {LOAD: _timed(tested, ((tested.insert, i, i) for i in range(records)), records)}
+    figures = {LOAD: _timed(tested, ((tested.insert, i, i) for i in range(records)), records, seconds)}
     dice = random.Random(7)
     for name in works:
         phase(name)
-        figures[name] = _timed(tested, _steps(tested, name, choosers[name], records, operations, dice), operations)
+        steps = _steps(tested, name, choosers[name], records, operations, dice)
+        figures[name] = _timed(tested, steps, operations, seconds)
         records = tested.records
     phase("close")
-    tested.close()
+    if killed:
+        _KILLED.append(tested)
+        atexit.register(os._exit, 0)
+    else:
+        tested.close()
     return figures
+
+
+def restarted(folder: str, limit: int, records: int, operations: int, works: list[str]) -> dict[str, float]:
+    """Open the key-value store that a killed `work` has left, check the number of its records, and read, check and
+    write records at random; return the figures, and as `ready` the time until the first record was read (ms).
+    """
+    model = Model(array("q", [0]) * (records + operations * max(1, len(works))))
+    model.expected[:records] = array("q", range(records))
+    choosers, dice, loaded = _choosers(works, records), random.Random(7), records
+    for name in works:
+        for method, i, number in _steps(model, name, choosers[name], records, operations, dice):
+            method(i, number)
+        records = model.records
+    choose, seconds = chooser("uniform", seed=2), array("d", [0.0]) * operations
+    phase(BASE)
+    phase(RESTART)
+    started = perf_counter()
+    tested = KeyValue(Path(folder) / "state", limit, model.expected)
+    tested.read(loaded - 1, 0)
+    ready = 1000 * (perf_counter() - started)
+    check(len(tested.store) == records, f"{len(tested.store)} records after a kill, {records} were committed")
+    steps = ((tested.modify, choose(records), number) for number in range(operations))
+    figures = _timed(tested, steps, operations, seconds)
+    phase("close")
+    tested.close()
+    return {**figures, "ready": ready}
+
+
+def _choosers(works: list[str], records: int) -> dict[str, Chooser]:
+    choosers = {name: chooser(WORKS[name][1]) for name in works}
+    for choose in choosers.values():
+        choose(records)  # a Zipf law sums over all records once
+    return choosers
 
 
 Step = tuple[Callable[[int, int], None], int, int]
@@ -404,11 +471,10 @@ def _steps(
     tested.records = records
 
 
-def _timed(tested: Subject, steps: Iterable[Step], count: int) -> dict[str, float]:
+def _timed(tested: Subject, steps: Iterable[Step], count: int, seconds: array[float]) -> dict[str, float]:
     """Do `count` operations, with a commit each 1,000, and return their figures. The choice of a record is not
-    measured.
+    measured. `seconds` has room for the time of each: it was in memory before the subject was.
     """
-    seconds = array("d", bytes(8 * count))
     for done, (method, i, number) in enumerate(steps, 1):
         started = perf_counter()
         method(i, number)
@@ -416,5 +482,6 @@ def _timed(tested: Subject, steps: Iterable[Step], count: int) -> dict[str, floa
             tested.commit()
         seconds[done - 1] = perf_counter() - started
     # without an object for each operation: their memory would be taken for the subject's
-    slowest = nlargest(count // 1000 + 1, seconds)
-    return {"operations/s": count / sum(seconds), "p99.9": 1000 * slowest[-1], "longest": 1000 * slowest[0]}
+    slowest = nlargest(count // 1000 + 1, islice(seconds, count))
+    total = sum(islice(seconds, count))
+    return {"operations/s": count / total, "p99.9": 1000 * slowest[-1], "longest": 1000 * slowest[0]}

@@ -472,6 +472,8 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         assert isinstance(block, ColdBlock)
         if type(block) is DecodedBlock or key in self._runs or not read_apart(block):
             super()._load_key(index, key, absent=absent)
+            if absent and self._runs.get(key) is TOMBSTONE:
+                del self._runs[key]  # no block covers the key any more
             return
         record = block.record_of(key)
         if record is None:

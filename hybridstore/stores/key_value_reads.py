@@ -177,7 +177,7 @@ class KeyValueReads(KeyBlocks):
     def __len__(self) -> int:
         """Count the rows, exactly.
 
-        O(1); while blocks are cold, O(written since) and it loads the blocks written over.
+        O(1); while blocks are cold, O(written since), and it loads the blocks, under a limit the records, written over.
         """
         self._keys.admit_all([])  # raises when the state was closed
         self.apply_waiting()
@@ -185,7 +185,7 @@ class KeyValueReads(KeyBlocks):
         if bucket.cold:
             for key in list(self._runs):
                 if (i := bucket.covering(key)) >= 0:
-                    self._load(i)
+                    self._load_key(i, key, absent=True)
             for i in chosen(bucket.cold, lambda entry: 0 <= entry.low <= self._expired):
                 self._load(i)
         return len(self._runs) + self._block_records

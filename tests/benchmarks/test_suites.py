@@ -2,6 +2,7 @@
 
 import json
 import sys
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,9 @@ def test_a_store_under_a_limit_is_measured_with_its_memory_from_outside(tmp_path
     assert memory.target is not None
     assert memory.target.bound == 1.3
     assert sys.platform != "linux" or memory.value > 0
+    killed = beyond_memory.measure(tmp_path, records=2000, operations=200, kinds=["key-value"], works=["ycsb d"])
+    assert killed.find("key-value, restart after a kill: until the first record is read").value > 0
+    assert killed.find("key-value, restart after a kill: operations/s").value > 0
     given = beyond_memory.measure(tmp_path, records=500, operations=50, limit=1000, kinds=["session"], works=["zipf"])
     assert not any("no limit" in entry.name for entry in given.lines)
 
@@ -295,7 +299,7 @@ def test_an_answer_that_is_wrong_shows_no_figure(tmp_path: Path) -> None:
     from benchmarks.suites import beyond_memory_work as work
 
     for name in ("key-value", "window", "session", "lmdb"):
-        tested = work.SUBJECTS[name](tmp_path / name, None, 100)
+        tested = work.SUBJECTS[name](tmp_path / name, None, array("q", [0]) * 100)
         for i in range(10):
             tested.insert(i, i)
         tested.modify(3, 20)
@@ -304,7 +308,7 @@ def test_an_answer_that_is_wrong_shows_no_figure(tmp_path: Path) -> None:
         with pytest.raises(WrongAnswerError, match="record 3: found"):
             tested.modify(3, 22)
         tested.close()
-    buffer = work.Suppression(tmp_path / "suppression", None, 100, 5)
+    buffer = work.Suppression(tmp_path / "suppression", None, array("q", [0]) * 100, 5)
     for i in range(5):
         buffer.insert(i, i)
     buffer.expected[0] = 7

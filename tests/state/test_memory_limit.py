@@ -107,6 +107,26 @@ def test_a_touched_key_is_taken_alone_while_memory_is_limited(tmp_path: Path) ->
         assert contents(state) == right
 
 
+def test_counting_loads_no_block_while_memory_is_limited(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", _tuning=SMALL) as state:
+        fill(state, 0)
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, _tuning=SMALL) as state:
+        users = state.key_value("k")
+        users["key 7"], users["key 7 is new"], users["key 8"] = 1, 2, None
+        users["key 9 is new"] = 3
+        del users["key 9 is new"]
+        blocks = users.cold_blocks
+        assert len(users) == 50
+        check_stores(state)
+        assert (users.cold_blocks, len(users)) == (blocks, 50)
+        assert (users.get("key 8"), users.get("key 9 is new"), users["key 7"]) == (None, None, 1)
+        state.commit()
+        state.checkpoint(wait=True)
+        check_stores(state)
+        assert len(dict(users.all())) == 50
+
+
 def test_what_was_put_and_deleted_over_a_block_without_it_is_not_read(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s") as state:
         for key in ("a", "c"):
