@@ -271,7 +271,8 @@ SUITES = {
         "Two streams with one partner for each row, within an hour, beside a bare loop over two dicts that joins the "
         "same dicts and never forgets a row: rows a second of processor time of whole runs, every result compared. "
         "Then the changelog beside the msgpack of the values, a restart of a left join whose rows wait, its anonymous "
-        "memory read from outside, and an as-of join beside DuckDB's, which has both tables whole and keeps no state. "
+        "memory read from outside, and an as-of join beside those of DuckDB and Pathway, which have both tables whole "
+        "and keep no state. "
         "`python -m benchmarks joins` prints it.",
     ),
     "sliding": (

@@ -8,8 +8,8 @@ Each order has one payment, up to an hour later; orders come 10 ms apart. Every 
 payment in a dict. Processor time of whole runs (state opened, rows, results, commits, state closed), in turns, beside a
 bare loop that joins the same dicts and never forgets a row. Then the bytes of the changelog beside the msgpack of the
 columns of the rows, a restart of a join whose rows wait, in a fresh process, the anonymous memory of such a join
-without a limit and under a fifth of that, read from outside, and the same as-of join by DuckDB, where it is installed:
-of tables that are whole, and without a state.
+without a limit and under a fifth of that, read from outside, and the same as-of join by DuckDB and Pathway, where they
+are installed: of tables that are whole, and without a state.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Final
@@ -42,6 +43,8 @@ _LOGGED: Final = Target(1.2, "value")
 _READY: Final = Target(25, "value")
 _SHARE: Final = 5
 _WITHIN: Final = Target(1.3)
+# Pathway takes seconds for so many alarms.
+_FEW: Final = 10_000
 
 Row = dict[str, Any]
 
@@ -301,6 +304,12 @@ def _as_of(result: Result, rows: int) -> None:
     seconds = process_time() - began
     check(sorted(results) == expected, "as-of join")
     result.lines.append(_single("as-of join, dicts", rows / seconds))
+    if find_spec("pathway") is None:
+        result.notes.append("Pathway is not installed: its as-of join was not measured.")
+    else:
+        few = min(rows // 2, _FEW)
+        seconds = _by_pathway(alarms[:few], of_sensor[:few], expected[:few])
+        result.lines.append(_single(f"as-of join, Pathway over whole tables, {2 * few:,} rows", 2 * few / seconds))
     try:
         import duckdb
     except ImportError:
@@ -319,6 +328,27 @@ def _as_of(result: Result, rows: int) -> None:
     seconds = process_time() - began
     check(answer == expected, "as-of join of DuckDB")
     result.lines.append(_single("as-of join, DuckDB over whole Arrow tables, one thread", rows / seconds))
+
+
+def _by_pathway(alarms: list[Row], of_sensor: list[Row], expected: list[tuple[int, int | None]]) -> float:
+    """Return the processor time (seconds) of the as-of join by Pathway."""
+    import pandas as pd
+    import pathway as pw
+
+    given, read = (pw.debug.table_from_pandas(pd.DataFrame(rows)) for rows in (alarms, of_sensor))
+    joined = given.asof_join(read, given.at, read.read, given.sensor == read.sensor, how=pw.JoinMode.LEFT)
+    answer: dict[int, int | None] = {}
+
+    def take(key: Any, row: Row, time: int, is_addition: bool) -> None:
+        if is_addition:
+            answer[row["alarm"]] = row["value"]
+
+    pw.io.subscribe(joined.select(alarm=given.alarm, value=read.value), on_change=take)
+    began = process_time()
+    pw.run(monitoring_level=pw.MonitoringLevel.NONE)
+    seconds = process_time() - began
+    check(sorted(answer.items()) == expected, "as-of join of Pathway")
+    return seconds
 
 
 def _single(name: str, value: float, unit: str = "rows/s") -> Line:
