@@ -22,7 +22,7 @@ from ..reading.follow import Followed, follow
 from ..reading.places import Place, resolve
 from ..reading.selection import Selection
 from ..reading.store_view import StoreView, of_key_type
-from ..reading.tables import ROWS_PER_BATCH, stream_of
+from ..reading.tables import ROWS_PER_BATCH, stream_by_column
 from ..reading.versions import Commit, reach
 from ..reading.view import View, open_view
 from ..state.restart import plan
@@ -168,8 +168,9 @@ class InspectedStore:
         >>> reader.read_all().to_pylist()
         [{'key': 'bob', 'value': 1}]
         """
-        rows = self.scan(key_from=key_from, key_to=key_to, prefix=prefix, time_from=time_from, time_to=time_to)
-        return stream_of(self.columns, rows, columns, text=text, rows_per_batch=rows_per_batch)
+        chosen = Selection(key_from, key_to, prefix, time_from, time_to)
+        pieces = of_key_type(self._store, chosen[:3], self._store.by_column(chosen))
+        return stream_by_column(self.columns, pieces, columns, text=text, rows_per_batch=rows_per_batch)
 
     def __repr__(self) -> str:
         return f"<InspectedStore {self.name!r}, {self.kind}, version {self._view.version}>"

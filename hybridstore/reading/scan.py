@@ -184,7 +184,7 @@ class Scan:
         new = [self._rows(change.columns, selection, set(), reverse)]
         if change.over:
             covered = [(entry.first, entry.last) for entry in entries]
-            new.append(self._rows(self._laid(NOTHING, _outside(change.over, covered)), selection, set(), reverse))
+            new.append(self._rows(self._laid(NOTHING, outside(change.over, covered)), selection, set(), reverse))
         return self._blocks(entries, selection, touched, change.over, reverse), new
 
     def _laid(self, columns: Columns, over: Columns) -> Columns:
@@ -251,7 +251,7 @@ class Scan:
         return selection.takes(row.key) and selection.within(row.times)
 
 
-def _outside(columns: Columns, ranges: list[tuple[Any, Any]]) -> Columns:
+def outside(columns: Columns, ranges: list[tuple[Any, Any]]) -> Columns:
     """Return columns without the keys in these ranges, which are in order, bounds included. O(keys)."""
     firsts = [first for first, _ in ranges]
 

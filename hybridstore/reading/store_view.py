@@ -14,7 +14,8 @@ from recovery.pages import PageCheckpoint
 
 from ..clock import INT64_MAX
 from ..stores.kinds import KEY_VALUE, Row, Store
-from .scan import Scan, time_order, written
+from .column_scan import ColumnScan
+from .scan import time_order, written
 from .selection import EVERYTHING, Selection
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class RecordCount(NamedTuple):
     exact: bool
 
 
-class StoreView(Scan):
+class StoreView(ColumnScan):
     """A store as it was at the view's version."""
 
     def __init__(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ..stores.kinds import Row
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_PER_BATCH: Final = 65_536
+# Rows by column: keys, the columns of their times, values.
+Piece = tuple[list[Any], Sequence["array[int]"], list[Any]]
 
 
 def columns_of(times: Sequence[str]) -> tuple[str, ...]:
@@ -39,13 +42,31 @@ def stream_of(
     text: bool = False,
     rows_per_batch: int = ROWS_PER_BATCH,
 ) -> pa.RecordBatchReader:
-    """Return rows as batches of the named columns (None: all), read one batch after the other.
+    """Return rows as batches of the named columns; see `stream_by_column`."""
+
+    def pieces() -> Iterator[Piece]:
+        while piece := list(islice(rows, rows_per_batch)):
+            ints = [array("q", column) for column in zip(*(row.times for row in piece), strict=True)]
+            yield [row.key for row in piece], ints, [row.value for row in piece]
+
+    return stream_by_column(times, pieces(), columns, text=text, rows_per_batch=rows_per_batch)
+
+
+def stream_by_column(
+    times: Sequence[str],
+    pieces: Iterator[Piece],
+    columns: Sequence[str] | None = None,
+    *,
+    text: bool = False,
+    rows_per_batch: int = ROWS_PER_BATCH,
+) -> pa.RecordBatchReader:
+    """Return the rows of pieces as batches of the named columns (None: all), read one batch after the other.
 
     Times are int64. `key` and `value` have the type that Arrow finds for all rows of the first batch; where these rows
     differ in type, and with `text`, the column is text: keys as the command line types them, values as JSON.
 
     Raises ValueError for an unknown column, and, while it is read, for a row of another type than the first batch.
-    O(rows of a batch) memory.
+    O(rows of a batch, and of a piece) memory.
     """
     import pyarrow as pa  # only here: the core does not need pyarrow
 
@@ -57,46 +78,67 @@ def stream_of(
     if rows_per_batch < 1:
         raise ValueError(f"rows_per_batch: found {rows_per_batch}, expected at least 1")
     makers = [_maker(name, times, text=text) for name in names]
-    piece = list(islice(rows, rows_per_batch))
+    cut = _cut(pieces, len(times), rows_per_batch)
+    piece = next(cut)
     first = [maker(piece, None) for maker in makers]
-    schema = pa.schema([pa.field(name, array.type) for name, array in zip(names, first, strict=True)])
+    schema = pa.schema([pa.field(name, column.type) for name, column in zip(names, first, strict=True)])
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch(first, schema=schema)
-        while piece := list(islice(rows, rows_per_batch)):
+        for piece in cut:
             arrays = [maker(piece, kind) for maker, kind in zip(makers, schema.types, strict=True)]
             yield pa.record_batch(arrays, schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def _maker(name: str, times: Sequence[str], *, text: bool) -> Callable[[list[Row], Any], pa.Array]:
+def _cut(pieces: Iterator[Piece], times: int, size: int) -> Iterator[Piece]:
+    """Yield the rows of pieces in pieces of `size` rows; at least one, which has no rows where `pieces` has none."""
+    keys: list[Any] = []
+    ints = [array("q") for _ in range(times)]
+    values: list[Any] = []
+    full = False
+    for more_keys, more_ints, more_values in pieces:
+        keys += more_keys
+        values += more_values
+        for column, more in zip(ints, more_ints, strict=True):
+            column += more
+        start = 0
+        while len(keys) - start >= size:
+            end, full = start + size, True
+            yield keys[start:end], [column[start:end] for column in ints], values[start:end]
+            start = end
+        if start:
+            keys, values, ints = keys[start:], values[start:], [column[start:] for column in ints]
+    if keys or not full:
+        yield keys, ints, values
+
+
+def _maker(name: str, times: Sequence[str], *, text: bool) -> Callable[[Piece, Any], pa.Array]:
     """Return what makes the array of a column, of a type of Arrow, or (None) of the type that fits."""
     import pyarrow as pa
 
     if name == "key":
-        return lambda rows, kind: _array([row.key for row in rows], kind, format_key, text=text)
+        return lambda piece, kind: _array(piece[0], kind, format_key, text=text)
     if name == "value":
-        return lambda rows, kind: _array(
-            [row.value for row in rows], kind, lambda value: to_json(plain(value)), text=text
-        )
+        return lambda piece, kind: _array(piece[2], kind, lambda value: to_json(plain(value)), text=text)
     place = list(times).index(name)
-    return lambda rows, kind: pa.array([row.times[place] for row in rows], pa.int64())
+    return lambda piece, kind: pa.Array.from_buffers(pa.int64(), len(piece[0]), [None, pa.py_buffer(piece[1][place])])
 
 
 def _array(items: list[Any], kind: Any, as_text: Callable[[Any], str], *, text: bool) -> pa.Array:
     import pyarrow as pa
 
-    array = None if text or (kind == pa.string() and any(type(item) is not str for item in items)) else _typed(items)
+    typed = None if text or (kind == pa.string() and set(map(type, items)) != {str}) else _typed(items)
     if kind is None:
-        return _texts(items, as_text) if array is None else array
-    if array is not None and array.type == kind:
-        return array
-    if array is not None and _covers(kind, array.type):
+        return _texts(items, as_text) if typed is None else typed
+    if typed is not None and typed.type == kind:
+        return typed
+    if typed is not None and _covers(kind, typed.type):
         return pa.array(items, kind)
     if kind == pa.string():
         return _texts(items, as_text)
-    kinds = "several types" if array is None else str(array.type)
+    kinds = "several types" if typed is None else str(typed.type)
     raise ValueError(
         f"records: found {kinds}, expected {kind} as in the rows before (text=True gives every row as text)"
     )
@@ -114,12 +156,30 @@ def _typed(items: list[Any]) -> pa.Array | None:
     import pyarrow as pa
 
     # Arrow would take ints among floats, and tuples of one length as lists, for values of one type.
-    if len({type(item) for item in items if item is not None}) > 1 or any(type(item) is tuple for item in items):
+    kinds = set(map(type, items)) - {type(None)}
+    if len(kinds) > 1 or tuple in kinds:
         return None
     try:
-        return pa.array(items)
+        typed = pa.array(items)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
         return None  # one type of Python, several of Arrow
+    return typed if _keeps_texts(items, typed.type) else None
+
+
+def _keeps_texts(items: list[Any], kind: pa.DataType) -> bool:
+    """Whether text is text and bytes are bytes in an array of these items: inside of lists and structs, Arrow takes
+    bytes for text beside text. O(items), at C speed on lists.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return set(map(type, items)) <= {str if pa.types.is_string(kind) else bytes, type(None)}
+    if pa.types.is_list(kind):
+        return _keeps_texts(list(chain.from_iterable(item for item in items if item is not None)), kind.value_type)
+    if pa.types.is_struct(kind):
+        records = [item for item in items if item is not None]
+        return all(_keeps_texts([record.get(field.name) for record in records], field.type) for field in kind)
+    return True
 
 
 def _covers(wide: pa.DataType, narrow: pa.DataType) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.inspection.api import InspectedState, InspectedStore
-from hybridstore.reading.tables import stream_of
+from hybridstore.reading.tables import named, stream_of
 from hybridstore.reading.texts import format_key, plain, to_json
+from hybridstore.state.opening import Tuning
 from hybridstore.stores.kinds import Row
+from recovery.checkpoint import CheckpointReader
+from tests.reading.test_version import TUNING, one_commit
 
 
 def look(path: Path, store: str) -> InspectedStore:
@@ -81,6 +85,9 @@ def test_an_empty_store_has_its_columns(tmp_path: Path) -> None:
         ([(1, 2), (3, 4)], pa.string()),
         ([2**70, 1], pa.string()),
         (["a", "\ud800"], pa.string()),
+        ([["", b"\x80"]], pa.string()),
+        ([{"a": b""}, {"a": ""}], pa.string()),
+        ([{"a": b"x", "b": ["y"]}], pa.struct([("a", pa.binary()), ("b", pa.list_(pa.string()))])),
         ([{"a": 1}, {"b": "x"}], pa.struct([("a", pa.int64()), ("b", pa.string())])),
         ([None, 1], pa.int64()),
         ([[1], [], None], pa.list_(pa.int64())),
@@ -159,3 +166,54 @@ def test_bytes_of_a_store_without_a_checkpoint_are_not_known(
         state.checkpoint(wait=True)
         assert run(["inspect", "stat", str(tmp_path), "-o", "jsonl"]) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[0])["bytes"] > 0
+
+
+@pytest.mark.stress
+def test_arrow_is_a_scan_at_every_version(tmp_path: Path, seed: int, rounds: int) -> None:
+    """Stores of every kind with blocks, layers and a tail over them, at random versions, within random bounds."""
+    for number in range(rounds):
+        dice, path = random.Random(f"{seed} {number}"), tmp_path / str(number)
+        with hs.open(path, checkpoints=hs.CheckpointPolicy(every_commits=None, keep=100), _tuning=TUNING) as state:
+            for clock in range(0, 600, 10):
+                one_commit(state, dice, clock)
+                if dice.random() < 0.3:
+                    state.key_value("kv").delete(f"k{dice.randrange(12)}")
+                if dice.random() < 0.15:
+                    state.commit()
+                    state.checkpoint(wait=True)
+            newest = state.commit()
+        for version in dice.sample(range(1, newest + 1), 50):
+            look = hs.inspect(path).at(version)
+            assert isinstance(look, InspectedState)
+            for store in look.values():
+                bounds: dict[str, Any] = {}
+                if dice.random() < 0.6:
+                    bounds["key_from"], bounds["key_to"] = sorted(f"k{dice.randrange(12)}" for _ in range(2))
+                elif dice.random() < 0.5:
+                    bounds["prefix"] = "k1"
+                if dice.random() < 0.4:
+                    bounds["time_from"] = dice.randrange(600)
+                if dice.random() < 0.4:
+                    bounds["time_to"] = dice.randrange(600)
+                expected = [list(named(row, store.columns).values()) for row in store.scan(**bounds)]
+                table = store.arrow(rows_per_batch=dice.choice([1, 5, 1000]), **bounds).read_all()
+                assert [list(row.values()) for row in table.to_pylist()] == expected
+            assert look.faults == []
+
+
+def test_a_range_of_keys_reads_its_blocks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hs.open(tmp_path, _tuning=Tuning(block_records=64)) as state:
+        users = state.key_value("users")
+        users.put_many({f"{number:06}": number for number in range(50_000)})
+        state.commit()
+        state.checkpoint(wait=True)
+        users["000000"] = -1
+        state.commit()
+    store, read = look(tmp_path, "users"), list[int]()
+    block = CheckpointReader.block
+    monkeypatch.setattr(CheckpointReader, "block", lambda *given: read.append(given[2].bytes) or block(*given))
+    assert len(store.arrow(key_from="025000", key_to="025499").read_all()) == 500
+    of_range = sum(read)
+    read.clear()
+    assert len(store.arrow().read_all()) == 50_000
+    assert of_range <= 0.02 * sum(read)

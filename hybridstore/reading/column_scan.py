@@ -1,0 +1,99 @@
+"""Column scan: the records of a scan by column, block after block, for tables: no object for a row.
+
+A block is merged with the changes of its keys, and of the keys between it and the block before, so the pieces of a
+bucket are in the order of keys; those of a bucket of a store ordered by time are joined and sorted.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+from recovery.block import BlockEntry, Columns
+from recovery.block import merge as merged
+from recovery.columns import joined
+
+from .scan import NOTHING, Scan, outside
+from .selection import EVERYTHING, Selection
+from .tables import Piece
+
+
+class ColumnScan(Scan):
+    """A scan that also gives its records by column."""
+
+    def by_column(self, selection: Selection = EVERYTHING) -> Iterator[Piece]:
+        """Yield the records of `records` by column, several at a time, in the order of `records`, never in the reverse.
+
+        O(blocks touched), at C speed where no record of a block is left out.
+        """
+        for bucket, entries in self.buckets(reverse=False):
+            pieces = (self._selected(columns, selection) for columns in self._blocks_by_key(bucket, entries, selection))
+            if self._kind.order == "key":
+                yield from (piece for piece in pieces if piece[0])
+            else:
+                yield _by_time(list(pieces), len(self.columns))
+
+    def _blocks_by_key(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Columns]:
+        """Yield the blocks of a bucket, by key, each with the changes of its keys and of those before them."""
+        change = self.changed.get(bucket)
+        new, removed, over = NOTHING, list[Any](), None
+        if change is not None:
+            new, removed, over = change.columns, sorted(change.removed), change.over
+            if over:
+                covered = [(entry.first, entry.last) for entry in entries]
+                beside = self._laid(NOTHING, outside(over, covered))
+                new = joined((new, beside)).in_order() if beside else new
+        start = 0
+        for entry in entries:
+            end = bisect_right(new.keys, entry.last, start)
+            part, start = new.cut(start, end), end
+            if not selection.touches(entry.first, entry.last):
+                yield part
+                continue
+            hidden = set(removed[bisect_left(removed, entry.first) : bisect_right(removed, entry.last)])
+            block = self._current(entry, selection, over)
+            yield merged(block, part, hidden.difference(part.keys)) if part.keys or hidden else block
+        yield new.cut(start, len(new.keys))
+
+    def _selected(self, columns: Columns, selection: Selection) -> Piece:
+        columns = columns.between(selection.key_from, selection.key_to)
+        keys, ints, values = columns.keys, columns.ints, columns.values
+        if columns.counts is not None:
+            keys = list(chain.from_iterable(map(repeat, keys, columns.counts)))
+        expired = self.expired_through if ints else -1
+        if expired < 0 and selection.everything:
+            return keys, ints, values
+        times: Iterable[tuple[int, ...]] = zip(*ints, strict=True) if ints else repeat((), len(values))
+        taken = [
+            place
+            for place, (key, at) in enumerate(zip(keys, times, strict=True))
+            if not (at and at[0] <= expired) and selection.takes(key) and selection.within(at)
+        ]
+        return (keys, ints, values) if len(taken) == len(keys) else _at(taken, keys, ints, values)
+
+
+def _at(places: list[int], keys: list[Any], ints: Sequence[array[int]], values: list[Any]) -> Piece:
+    """Return the records at these places."""
+    return (
+        list(map(keys.__getitem__, places)),
+        [array("q", map(column.__getitem__, places)) for column in ints],
+        list(map(values.__getitem__, places)),
+    )
+
+
+def _by_time(pieces: list[Piece], times: int) -> Piece:
+    """Return the records of pieces, which are by key, in the order of `time_order`."""
+    keys = [key for piece in pieces for key in piece[0]]
+    ints = [array("q") for _ in range(times)]
+    for piece in pieces:
+        for column, more in zip(ints, piece[1], strict=False):
+            column += more
+    values = [value for piece in pieces for value in piece[2]]
+    if times > 1:
+        order = sorted(range(len(keys)), key=lambda place: (ints[0][place], keys[place], -ints[-1][place]))
+    else:  # records of a time are by key already
+        order = sorted(range(len(keys)), key=ints[0].__getitem__)
+    return _at(order, keys, ints, values)
