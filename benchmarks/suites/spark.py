@@ -15,6 +15,7 @@ batch get fewer batches, and one that takes longer than `--timeout` is left out 
 count: rows and sum per key so far, a row out per key and batch. tumbling: the count per key and 10 s window. sliding:
 count and sum over the last 10 s, a row out per row in (native: a hopping stand-in, 10 s by 2 s, not the same answers).
 variables: a value, a list and a map for each key, in a class for transformWithState, on Spark's engine and on ours.
+totals: as count, by `len` and `sum` of each frame (pandas doors only), without a copy of the frames.
 join: rows with an even value with rows with an odd one of the same key, 1.0 partner a row, by the watermark;
 native-v3 and native-v4: with Spark's other formats of a join's state.
 hybridstore-tws, hybridstore-pandas, hybridstore-apws: the classes and functions of Spark's three doors, on ours.
@@ -67,10 +68,11 @@ SLOW = {
 }
 # what is compared of a batch's rows: how many, and a sum of their hashes, which no order changes
 ANSWER = ("count(*)", "sum(cast(xxhash64(*) as decimal(38)))")
-WORKS: tuple[str, ...] = ("count", "tumbling", "sliding", "variables", "join")
+WORKS: tuple[str, ...] = ("count", "tumbling", "sliding", "variables", "totals", "join")
 # the engines that have a work, where not all have it; ours comes first
 ENGINES_OF: dict[str, tuple[str, ...]] = {
     "variables": ("hybridstore-tws", "tws-row"),
+    "totals": ("hybridstore-pandas", "tws-pandas", "hybridstore-apws", "apws"),
     "join": ("hybridstore", "native", "native-v3", "native-v4"),
 }
 # our doors, each with Spark's own, and how many times as long as ours a batch of Spark's is meant to take

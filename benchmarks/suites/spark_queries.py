@@ -15,6 +15,7 @@ OUT = {
     "tumbling": "k string, start long, n long",
     "sliding": "k string, ms long, n long, total long",
     "variables": "k string, n long, total long, recent long, high long",
+    "totals": "k string, n long, total long",
 }
 # of how many batches the list of "variables" has an element
 RECENT = 5
@@ -118,7 +119,22 @@ def count_up(key: str, rows: list[tuple[int, int]], old: Any, work: str) -> tupl
     return emitted, (times[head:], values[head:])
 
 
-STATE = {"count": "n long, total long", "tumbling": "start long, n long", "sliding": "ms array<long>, v array<long>"}
+STATE = {
+    "count": "n long, total long",
+    "totals": "n long, total long",
+    "tumbling": "start long, n long",
+    "sliding": "ms array<long>, v array<long>",
+}
+
+
+def added_up(key: str, frames: Iterator[Any], old: Any) -> tuple[Any, Any]:
+    """Rows and sum of a key so far, as a program of pandas adds them up: a frame of results, and the new state."""
+    import pandas as pd
+
+    n, total = old or (0, 0)
+    for frame in frames:
+        n, total = n + len(frame), total + int(frame["v"].sum())
+    return pd.DataFrame({"k": [key], "n": [n], "total": [total]}), (n, total)
 
 
 def transform_with_state(df: Any, work: str, pandas: bool, ours: str | None = None) -> tuple[Any, str]:
@@ -149,6 +165,12 @@ def transform_with_state(df: Any, work: str, pandas: bool, ours: str | None = No
         def close(self) -> None:
             pass
 
+    class Totals(Keyed):
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+            results, new = added_up(key[0], rows, self.state.get() if self.state.exists() else None)
+            self.state.update(new)
+            yield results
+
     class Several(StatefulProcessor):
         """A value: rows and sum so far. A list: the last batches, (latest time, sum). A map: rows by whether v is high.
 
@@ -178,7 +200,7 @@ def transform_with_state(df: Any, work: str, pandas: bool, ours: str | None = No
             pass
 
     grouped = df.groupBy("k")
-    processor = Several() if work == "variables" else Keyed()
+    processor = {"variables": Several, "totals": Totals}.get(work, Keyed)()
     if ours is not None:
         from hybridstore import spark as hsp
 
@@ -196,8 +218,13 @@ def apply_in_pandas(df: Any, work: str, ours: str | None = None) -> tuple[Any, s
     def step(key: Any, frames: Iterator[Any], state: Any) -> Iterator[Any]:
         import pandas as pd
 
-        frame = pd.concat(list(frames))
         old = json.loads(state.get[0]) if state.exists else None
+        if work == "totals":
+            results, new = added_up(key[0], frames, old)
+            state.update((json.dumps(new),))
+            yield results
+            return
+        frame = pd.concat(list(frames))
         pairs = list(zip(frame["ms"].tolist(), frame["v"].tolist(), strict=True))
         rows, new = count_up(key[0], pairs, old, work)
         state.update((json.dumps(new),))

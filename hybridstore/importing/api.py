@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -19,11 +20,11 @@ from ..spark.operator import Applied, applied, spark_schema, to_shards, with_sha
 from ..spark.operator_file import FIRST_BATCH, read_chain
 from ..spark.session import prepare
 from ..spark.sharding import SHARD_COLUMN
-from ..spark.ticks import tick_offset, with_every_shard
+from ..spark.ticks import tick_name, tick_offset, with_every_shard
 from .first_batch import OnStep, first_batch, in_tasks, watched
 from .loading import DONE, START, Loading
 from .moves import Asked, Move, move_of
-from .query_files import Standing, begin_behind, check_new, query_id, standing_of, with_ticks
+from .query_files import BY_NAME, Standing, begin_behind, check_new, query_id, standing_of, with_ticks
 from .report import ImportRefusedError, ImportReport
 from .spark_state import chosen, operators_of
 
@@ -154,6 +155,9 @@ def _lines(query: Any, known: Sequence[Applied], standing: Standing, checkpoint:
             f"{checkpoint}: found {len(standing.sources)} sources of the old query, and {users} of the new one, "
             "expected the same sources in the same order"
         )
+    if standing.version == BY_NAME:
+        ticks = {tick_name(each.operator.name): each.ticks | now for each in known if each.ticks is not None}
+        return [*standing.sources, *(f"{name}:{json.dumps(offset)}" for name, offset in ticks.items())]
     return with_ticks(standing.sources, [None if offset is None else offset | now for offset in offsets])
 
 

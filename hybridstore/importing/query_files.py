@@ -19,22 +19,25 @@ from typing import Any, Final
 from changelog.storage import Storage
 
 from ..spark.location import METADATA
-from ..spark.query_log import BatchTime, batch_time, committed, next_watermark, planned
+from ..spark.query_log import NAMED, BatchTime, batch_time, committed, next_watermark, planned
 from .report import ImportRefusedError
 
-_VERSION: Final = "v1"
+# The versions of Spark's logs of offsets: lines in the order of the sources, or lines that begin with their names.
+IN_ORDER: Final = "v1"
+BY_NAME: Final = "v2"
+_COMMITS: Final = "v1"
 _OFFSETS: Final = "offsets/0"
 # What Spark writes for a source without an offset yet.
 _NO_OFFSET: Final = "-"
-# The setting that an existing checkpoint pins, and that decides what its watermark is.
-_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
+# The settings that an existing checkpoint pins: what its watermark is, and whether its sources have names.
+_PINNED: Final = ("spark.sql.streaming.multipleWatermarkPolicy", NAMED)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """How far a query has run: its times, the watermark of the next batch (ms), and a line for each source.
 
-    `settings` are those that the query has pinned.
+    `settings` are those that the query has pinned, and `version` is that of its log of offsets.
     """
 
     batch: int
@@ -42,10 +45,11 @@ class Standing:
     next_watermark_ms: int
     sources: list[str]
     settings: dict[str, str] = field(default_factory=dict)
+    version: str = IN_ORDER
 
     def plain(self) -> list[Any]:
         """Return the fields as JSON has them."""
-        return [self.batch, list(self.times), self.next_watermark_ms, self.sources, self.settings]
+        return [self.batch, list(self.times), self.next_watermark_ms, self.sources, self.settings, self.version]
 
     @classmethod
     def of(cls, plain: Sequence[Any]) -> Standing:
@@ -63,15 +67,15 @@ def standing_of(checkpoint: Storage) -> Standing:
         )
     name = f"offsets/{batch}"
     version, *lines = checkpoint.get(name).decode().splitlines()
-    if version != _VERSION:
+    if version not in (IN_ORDER, BY_NAME):
         raise ImportRefusedError(
-            f"{checkpoint.url}/{name}: found version {version!r} (sources with names), expected {_VERSION!r}: state of "
+            f"{checkpoint.url}/{name}: found version {version!r}, expected {IN_ORDER!r} or {BY_NAME!r}: state of "
             "such a query cannot be moved"
         )
     times = batch_time(checkpoint, batch)
     conf = json.loads(lines[0]).get("conf", {})
-    settings = {name: conf[name] for name in (_POLICY,) if name in conf}
-    return Standing(batch, times, next_watermark(checkpoint), lines[1:], settings)
+    settings = {name: conf[name] for name in _PINNED if name in conf}
+    return Standing(batch, times, next_watermark(checkpoint), lines[1:], settings, version)
 
 
 def check_new(checkpoint: Storage, *, begun: bool = False) -> None:
@@ -108,9 +112,11 @@ def begin_behind(checkpoint: Storage, standing: Standing, old: Storage | None) -
         "batchTimestampMs": standing.times.timestamp_ms,
         "conf": standing.settings,
     }
-    checkpoint.create(_OFFSETS, "\n".join([_VERSION, json.dumps(entry), *standing.sources]).encode())
+    if standing.version == BY_NAME:
+        entry["sourceMetadataInfo"] = {}
+    checkpoint.create(_OFFSETS, "\n".join([standing.version, json.dumps(entry), *standing.sources]).encode())
     done = {"nextBatchWatermarkMs": standing.next_watermark_ms}
-    checkpoint.create("commits/0", "\n".join([_VERSION, json.dumps(done)]).encode())
+    checkpoint.create("commits/0", "\n".join([_COMMITS, json.dumps(done)]).encode())
 
 
 def unread(sources: int) -> list[str]:

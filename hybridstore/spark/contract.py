@@ -85,7 +85,7 @@ class Program(ABC):
 
     key                the key columns of the input
     null_keys          as in `hybridstore.stream`: rows come by the shards of their keys as they are stored
-    wide_keys          dates, timestamps, decimals and structs can be keys
+    wide_keys          dates, timestamps, decimals, structs and arrays can be keys
     fresh              the program is opened for every batch
     empty_shards       when shards without rows are processed, too: "watermark", where the watermark has moved
                        (`ticks`), or "batch", in every batch

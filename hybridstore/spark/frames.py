@@ -175,9 +175,7 @@ def to_table(frames: Iterable[Any], schema: Any, output: pa.Schema, settings: Fr
     if not parts:
         return output.empty_table()
     # arrays, because a Series for each column of each frame takes longer than all else here
-    of_parts = [
-        (_places(part, schema.names, settings.by_name), list(part._iter_column_arrays())) for part in parts
-    ]
+    of_parts = [(_places(part, schema.names, settings.by_name), list(part._iter_column_arrays())) for part in parts]
     arrays = []
     for place, field in enumerate(schema.fields):
         given = [columns[places[place]] for places, columns in of_parts]

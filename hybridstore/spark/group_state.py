@@ -102,7 +102,7 @@ class GroupProgram(Program):
 
     # Spark's functions begin anew with each task.
     fresh = True
-    # Null is a group, and so are dates, timestamps and structs.
+    # Null is a group, and so are dates, timestamps, structs and arrays.
     null_keys = "group"
     wide_keys = True
 

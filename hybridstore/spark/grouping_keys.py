@@ -1,6 +1,7 @@
 """Grouping keys of `transform_with_state`: the tuple that a processor is called with, as the text that stores have.
 
     ("a",) ─▶ "a"      (None,) ─▶ null      ("a", 5) ─▶ ["a",5]      (Row(p=1, q="x"),) ─▶ [1,"x"]
+    ([1, 2],) ─▶ [1,2]
 
 The text is that of `hybridstore.topology.null_keys`: null is a key like others, and Spark makes the same text in SQL.
 """
@@ -49,7 +50,11 @@ class GroupingKeys:
 
 
 def _given(part: Any, column: Column) -> Any:
-    return _row(part, column.kind.parts) if type(part) is list else part
+    if type(part) is not list:
+        return part
+    if column.kind.name.startswith("array"):
+        return [_given(element, column.kind.parts[0]) for element in part]
+    return _row(part, column.kind.parts)
 
 
 def _row(parts: Sequence[Any], columns: Sequence[Column]) -> Any:

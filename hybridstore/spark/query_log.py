@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from changelog.storage import Storage
 
@@ -19,6 +19,9 @@ from .location import METADATA, Location
 
 if TYPE_CHECKING:
     from .contract import Batch
+
+# With this setting each source of a query has a name (`DataStreamReader.name`, Spark 4.2).
+NAMED: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 class BatchTime(NamedTuple):
@@ -37,8 +40,9 @@ def batch_time(checkpoint: Storage, batch: int) -> BatchTime:
     except FileNotFoundError:
         raise SparkSetupError(
             f"{where}: missing while batch {batch} runs: either location= is not the query's checkpointLocation, "
-            "or the query runs with asyncProgressTrackingEnabled=true, which reuses batch numbers and is not supported "
-            "(turn it off)"
+            "or the query runs with asyncProgressTrackingEnabled=true, which reuses batch numbers, or in real-time "
+            "mode, which notes a batch at its end; neither is supported (turn it off; for answers within milliseconds "
+            "run the topology in the plain engine: topology.open(...), engine.process(row))"
         ) from None
     try:
         fields = json.loads(lines[1])

@@ -16,14 +16,17 @@ SHARD_COLUMN = "__hybridstore_shard"
 
 
 def check_key(kind: Any, name: str, *, wide: bool = False) -> None:
-    """Raise TypeError for a Spark type that cannot be a key of a store. `wide`: dates, timestamps, decimals and structs
-    can.
+    """Raise TypeError for a Spark type that cannot be a key of a store. `wide`: dates, timestamps, decimals, structs
+    and arrays can.
     """
     from pyspark.sql import types as t
 
     if wide and isinstance(kind, t.StructType):
         for field in kind:
             check_key(field.dataType, f"{name}.{field.name}", wide=True)
+        return
+    if wide and isinstance(kind, t.ArrayType):
+        check_key(kind.elementType, f"{name}[]", wide=True)
         return
     if wide and isinstance(kind, (t.DateType, t.TimestampType, t.TimestampNTZType, t.DecimalType)):
         return
@@ -62,6 +65,10 @@ def _stored_text(column: Column, kind: Any, name: str) -> Column:
         parts = [_stored_text(column.getField(field.name), field.dataType, name) for field in kind]
         text = f.concat(f.lit("["), f.concat_ws(",", *parts), f.lit("]"))
         column = f.when(column.isNotNull(), text)
+    elif isinstance(kind, t.ArrayType):
+        element = kind.elementType
+        texts = f.transform(column, lambda each: _stored_text(each, element, name))
+        column = f.when(column.isNotNull(), f.concat(f.lit("["), f.concat_ws(",", texts), f.lit("]")))
     elif isinstance(kind, t.DateType):
         column = f.concat(f.lit('{"date":'), f.unix_date(column).cast("string"), f.lit("}"))
     elif isinstance(kind, t.TimestampType):

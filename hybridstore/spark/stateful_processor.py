@@ -16,6 +16,7 @@ from ..state.changes import Difference, differs
 from ..state.group import StoreGroup
 from ..state.upgrades import Upgrade
 from ..topology.batch import LeftOut
+from ..topology.null_keys import stored_key
 from ..topology.output_rows import Column, columns_of_schema
 from .batch_processor import process_batch
 from .connect import grouping, parallelism, run_near_location, watermark_column
@@ -183,7 +184,7 @@ class ProcessorProgram(Program):
 
     # Spark makes a new processor for every task, so attributes that a processor sets must not survive a batch.
     fresh = True
-    # Null is a group, and so are dates, timestamps and structs.
+    # Null is a group, and so are dates, timestamps, structs and arrays.
     null_keys = "group"
     wide_keys = True
     # `init` of a new program deletes and changes state in every shard, and initial state is for all of them.
@@ -357,6 +358,8 @@ def on_time(table: pa.Table, column: str, late_ms: int) -> pa.Table:
 def in_groups(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, list[tuple[Any, ...]], list[int]]:
     """Return a table in the order of its grouping keys, null first, rows of a key as they arrived; the keys; and the
     place at which each begins, with the number of rows behind. O(n log n).
+
+    Arrays are in the order of their elements, as Spark has them: null first, not a number last.
     """
     if not table.num_rows:
         return table, [], [0]
@@ -378,8 +381,9 @@ def _beginnings(columns: Sequence[pa.ChunkedArray]) -> list[int]:
     differs[1:] = False
     for column in columns:
         if pa.types.is_nested(column.type) or pa.types.is_floating(column.type):
-            pairs = pairwise(python_values(column))
-            differs[1:] |= np.array([not _same(*pair) for pair in pairs], bool)
+            # the text by which a group has its state: one for every nan, and one for 0.0 and -0.0
+            texts = map(stored_key, python_values(column))
+            differs[1:] |= np.array([text != before for before, text in pairwise(texts)], bool)
             continue
         here, before = column.slice(1), column.slice(0, len(column) - 1)
         changes = pc.fill_null(pc.not_equal(here, before), False)
@@ -388,11 +392,6 @@ def _beginnings(columns: Sequence[pa.ChunkedArray]) -> list[int]:
         differs[1:] |= changes.to_numpy()
     places: list[int] = np.flatnonzero(differs).tolist()
     return places
-
-
-def _same(value: Any, other: Any) -> bool:
-    """Whether two values are one group: not a number is a group of its own."""
-    return bool(value == other) or (value != value and other != other)
 
 
 def _order(table: pa.Table, key: Sequence[str]) -> Any:
@@ -405,6 +404,9 @@ def _order(table: pa.Table, key: Sequence[str]) -> Any:
     def add(column: Any) -> None:
         if column.null_count:
             columns.append(pc.is_valid(column).cast("int8"))
+        if pa.types.is_list(column.type):
+            columns.append(_ranks(column))
+            return
         if not pa.types.is_struct(column.type):
             columns.append(column)
             return
@@ -416,6 +418,26 @@ def _order(table: pa.Table, key: Sequence[str]) -> Any:
     names = [f"{place}" for place in range(len(columns) + 1)]
     columns.append(pa.array(range(table.num_rows), pa.int64()))
     return pc.sort_indices(pa.table(columns, names=names), sort_keys=[(name, "ascending") for name in names])
+
+
+def _ranks(column: Any) -> Any:
+    """Return the places of arrays in their order, which Arrow does not know, as whole numbers. O(n log n)."""
+    import pyarrow as pa
+
+    values = column.to_pylist()
+    texts = list(map(stored_key, values))
+    distinct = dict(zip(texts, values, strict=True))
+    ranks = {text: rank for rank, text in enumerate(sorted(distinct, key=lambda text: _in_order(distinct[text])))}
+    return pa.array([ranks[text] for text in texts], pa.int64())
+
+
+def _in_order(value: Any) -> tuple[Any, ...]:
+    """Return what sorts a value of an array as Spark does: null first, not a number last."""
+    if value is None:
+        return (0,)
+    if isinstance(value, list | dict):
+        return 1, [_in_order(part) for part in (value.values() if isinstance(value, dict) else value)]
+    return (2,) if value != value else (1, value)
 
 
 def python_values(column: pa.ChunkedArray) -> list[Any]:

@@ -23,7 +23,7 @@ from changelog.storage import is_url
 
 from ..topology.custom import wall_ms
 from .location import Location, locate
-from .query_log import next_watermark
+from .query_log import NAMED, next_watermark
 from .sharding import SHARD_COLUMN
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ except ImportError:  # before Spark 4.2, which calls a source once for all batch
 NAME: Final = "hybridstore-ticks"
 _WATERMARK: Final = "watermark_ms"
 _CLOCK: Final = "clock_ms"
-# With this setting each source of a query has a name (`DataStreamReader.name`, Spark 4.2).
-_NAMED: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 # Sessions with the source; Spark warns if a source is registered a second time.
 _registered: WeakSet[SparkSession] = WeakSet()
 
@@ -137,7 +135,7 @@ def with_ticks(
     sharded: DataFrame, location: Location, shards: int, operator: str, *, watermark: bool, every_ms: int
 ) -> DataFrame:
     """Return the rows of `sharded` together with ticks. A tick is a row of nulls whose shard is the negative number
-    `shard - shards`. The source has the operator's name where Spark asks every source of a query for a name (`_NAMED`),
+    `shard - shards`. The source has the operator's name where Spark asks every source of a query for a name (`NAMED`),
     and none elsewhere, where Spark refuses names.
     """
 
@@ -147,7 +145,7 @@ def with_ticks(
         _registered.add(session)
     secret = json.dumps(dict(location.options) if is_url(location.checkpoint) else {})
     reader: Any = session.readStream.format(NAME)
-    if (session.conf.get(_NAMED, "false") or "").lower() == "true":
+    if (session.conf.get(NAMED, "false") or "").lower() == "true":
         reader = reader.name(tick_name(operator))
     reader = reader.option("checkpoint", location.checkpoint).option("shards", shards).option("secret", secret)
     ticks = reader.option("watermark", "true" if watermark else "false").option("every_ms", every_ms).load()

@@ -3,7 +3,7 @@ text.
 
     None ─▶ null     "a" ─▶ "a"     5 ─▶ 5     ("a", None) ─▶ ["a",null]     not a number ─▶ {"float":"NaN"}
     a date ─▶ {"date":days}     a moment ─▶ {"timestamp":µs}     a time without zone ─▶ {"clock":"its text"}
-    a decimal ─▶ {"decimal":"its text"}
+    a decimal ─▶ {"decimal":"its text"}     a struct or an array ─▶ [the texts of its parts]
 
 A store needs keys of one type with an order, but None cannot be compared with text, and nan has no order. The surprise:
 Spark makes the same text in SQL (`hybridstore.spark.sharding`), because the shard of a row is the hash of this text. So
@@ -106,7 +106,7 @@ def _text(part: Any) -> str:
         return f'{{"decimal":"{part}"}}'
     if isinstance(part, dict):  # a struct of Arrow's, in the order of its fields
         return f"[{','.join(map(_text, part.values()))}]"
-    if isinstance(part, tuple):
+    if isinstance(part, tuple | list):
         return f"[{','.join(map(_text, part))}]"
     raise TypeError(f"key: found {kind.__name__}, expected str, bytes, int, float, bool, None or a tuple of these")
 

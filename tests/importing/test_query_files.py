@@ -13,7 +13,8 @@ import hybridstore as hs
 pytest.importorskip("pyspark")
 
 from changelog.storage import LocalStorage
-from hybridstore.importing.query_files import begin_behind, check_new, query_id, standing_of, with_ticks
+from hybridstore.importing.query_files import BY_NAME, begin_behind, check_new, query_id, standing_of, with_ticks
+from hybridstore.spark.query_log import NAMED
 
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
@@ -52,14 +53,28 @@ def test_the_new_query_begins_behind_the_newest_committed_batch(tmp_path: Path) 
     assert new.list("sources/") == ["sources/0/3"]
 
 
+def test_sources_with_names_keep_them_and_the_setting(tmp_path: Path) -> None:
+    old, new = old_query(tmp_path / "old"), LocalStorage(tmp_path / "new")
+    meta = {"batchWatermarkMs": 20_000, "batchTimestampMs": 77, "conf": {NAMED: "true"}, "sourceMetadataInfo": {}}
+    named = ['hits:{"logOffset":3}', "clicks:-"]
+    (tmp_path / "old/offsets/3").write_text("\n".join(["v2", json.dumps(meta), *named]))
+    standing = standing_of(old)
+    assert (standing.version, standing.sources) == (BY_NAME, named)
+    assert standing.of(json.loads(json.dumps(standing.plain()))) == standing
+    begin_behind(new, standing, old)
+    version, written, *sources = new.get("offsets/0").decode().splitlines()
+    assert (version, json.loads(written), sources) == ("v2", meta, named)
+    assert new.get("commits/0").startswith(b"v1\n")
+
+
 def test_a_location_in_which_a_query_has_begun_is_refused(tmp_path: Path) -> None:
     with pytest.raises(hs.ImportRefusedError, match=r"expected a new checkpointLocation"):
         check_new(old_query(tmp_path))
 
 
 def test_other_offsets_and_no_batch_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(hs.ImportRefusedError, match=r"offsets/3: found version 'v2' \(sources with names\)"):
-        standing_of(old_query(tmp_path / "named", "v2"))
+    with pytest.raises(hs.ImportRefusedError, match=r"offsets/3: found version 'v3', expected 'v1' or 'v2'"):
+        standing_of(old_query(tmp_path / "later", "v3"))
     with pytest.raises(hs.ImportRefusedError, match=r"found no commits/"):
         standing_of(LocalStorage(tmp_path / "empty"))
 

@@ -1,5 +1,6 @@
 """What the tests of running queries share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,16 @@ def source(tmp_path: Path, spark: "SparkSession") -> "Source":
     from tests.tools.spark_jobs import Source
 
     return Source(tmp_path / "in", spark)
+
+
+@pytest.fixture
+def named_sources(spark: "SparkSession") -> Iterator[None]:
+    """The setting by which each source of a query has a name."""
+    from hybridstore.spark.query_log import NAMED
+
+    spark.conf.set(NAMED, "true")
+    yield
+    spark.conf.unset(NAMED)
 
 
 @pytest.fixture

@@ -485,6 +485,24 @@ def test_a_moved_query_gives_the_rows_of_the_query_that_goes_on(
 
 
 @pytest.mark.stress
+def test_a_query_whose_sources_have_names_moves_with_them(
+    spark: SparkSession, named_sources: None, tmp_path: Path, seed: int, rounds: int
+) -> None:
+    if rounds == 1:
+        pytest.skip("a stress run has this case")
+    r, moved = random.Random(seed), Moved(tmp_path, spark, CASES["windows that close"])
+    moved.source.name = "events"
+    now = fill(moved.source, r, 30)
+    moved.run_theirs()
+    moved.stop()
+    moved.move()
+    fill(moved.source, r, now)
+    assert moved.run_ours() == moved.run_theirs() != []
+    lines = (moved.ours.checkpoint / "offsets/1").read_text().splitlines()
+    assert {"v2", "events", "hybridstore_ticks_op"} <= {line.partition(":")[0] for line in lines}
+
+
+@pytest.mark.stress
 def test_state_moves_to_an_object_store(spark: SparkSession, tmp_path: Path, seed: int, rounds: int) -> None:
     if rounds == 1:
         pytest.skip("a stress run has this case")

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,14 +79,6 @@ def test_older_versions_give_the_rows_of_the_installed_one(tmp_path: Path, round
         answer = rows_of_job(tmp_path / f"job {version}", packages)
         assert answer["version"] == version
         assert answer["rows"] == expected, version
-
-
-@pytest.fixture
-def named_sources(spark: SparkSession) -> Iterator[None]:
-    setting = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
-    spark.conf.set(setting, "true")
-    yield
-    spark.conf.unset(setting)
 
 
 @pytest.mark.spark

@@ -26,6 +26,8 @@ class Source:
         self.folder = folder
         self.spark = spark
         self.batches: list[list[dict[str, Any]]] = []
+        # the name of the source, where sources have names
+        self.name: str | None = None
         folder.mkdir(parents=True)
 
     def add(self, *rows: dict[str, Any]) -> None:
@@ -39,7 +41,9 @@ class Source:
         hidden.rename(self.folder / f"{number:05d}.json")
 
     def stream(self) -> "DataFrame":
-        return self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.folder))
+        reader: Any = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        frame: DataFrame = (reader if self.name is None else reader.name(self.name)).json(str(self.folder))
+        return frame
 
 
 def row(k: str | None, v: int = 1, second: int = 0) -> dict[str, Any]:
