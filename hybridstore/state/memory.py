@@ -47,7 +47,7 @@ _TAIL: Final = 1 / 8
 _CUT_RECORDS: Final = 10_000
 # How long a commit waits for a checkpoint for each of its records, and at most (s), below the limit and beyond: so long
 # that a checkpoint keeps up with the commits, and each of them waits a little.
-_WAIT_SECONDS: Final = (20e-6, 0.1)
+_WAIT_SECONDS: Final = (20e-6, 1.0)
 _OVER_SECONDS: Final = (100e-6, 1.0)
 _NO_WAIT: Final = (0.0, 0.0)
 # The longest replay of a tail at a commit (s).
@@ -144,11 +144,14 @@ class Memory:
             return None
         limit = usable(limit)
         self._logged = logged.records
-        if renewed:
-            give_back()  # what the checkpoint took
-        attempt = self._checkpoints.attempt
+        checkpoints = self._checkpoints
+        attempt = checkpoints.attempt
         if attempt is not None and (seconds := self._waiting(logged.records)):
             attempt.join(seconds)
+            # now, rather than at the next commit: what the next checkpoint has to copy would be a commit more
+            renewed = checkpoints.finish(wait=False) is not None or renewed
+        if renewed:
+            give_back()  # what the checkpoint took
         unchecked = self._unchecked = self._unchecked.plus(logged)
         records = unchecked.records + SPARING.loaded - self._loaded
         if not renewed and records < min(CHECK_RECORDS, limit // CHECK_BYTES) and unchecked.commits < CHECK_COMMITS:
@@ -158,9 +161,8 @@ class Memory:
         used, large = BUDGET.used(self)
         self._wait = _OVER_SECONDS if used > limit else _WAIT_SECONDS if used > _PRESSED * limit else _NO_WAIT
         self._filling = used > _RENEWED * limit
-        if attempt is not None or not large:
+        if checkpoints.attempt is not None or not large:
             return None
-        checkpoints = self._checkpoints
         behind = checkpoints.behind
         records_in_memory = sum(store.records_in_memory for store in self._group.stores.values())
         changed = (counted - self._old_remaining()) * min(1.0, behind.records / max(1, records_in_memory))

@@ -209,9 +209,22 @@ def test_commits_wait_for_a_checkpoint_before_the_next_one_has_many_records_to_c
             state.commit()
             memory._filling = filled
             assert memory._waiting(1000) == expected
-        assert memory._waiting(100_000) == 0.1
+        assert memory._waiting(100_000) == 1.0
         state.checkpoint(wait=True)
         assert memory._waiting(1000) == 0
+
+
+def test_a_commit_that_has_waited_for_a_checkpoint_uses_it(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
+        store = state.key_value("k")
+        store.put_many((i, i) for i in range(1000))
+        state.commit()
+        state.checkpoint()
+        state._memory._wait = (1.0, 600.0)
+        store.put_many((i, i) for i in range(600))
+        state.commit()
+        assert state._checkpoints.attempt is None
+        assert state.metrics().checkpoint_version == 1
 
 
 def test_old_maps_are_freed_as_fast_as_records_come_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
