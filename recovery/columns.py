@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise, repeat
 from operator import lt
 from typing import Any, Final
 
@@ -47,6 +47,14 @@ class Columns:
     def offsets(self) -> Sequence[int]:
         """Return for each key the place of its first record, and the number of records. O(keys) with counts."""
         return range(len(self.keys) + 1) if self.counts is None else list(accumulate(self.counts, initial=0))
+
+    def rows(self) -> Iterator[tuple[Any, tuple[int, ...], Any]]:
+        """Yield (key, integers, value) of each record, in order. O(1) for each."""
+        keys: Iterable[Any] = self.keys
+        if self.counts is not None:
+            keys = (key for key, count in zip(self.keys, self.counts, strict=True) for _ in range(count))
+        times: Iterable[tuple[int, ...]] = zip(*self.ints, strict=True) if self.ints else repeat((), len(self.values))
+        return zip(keys, times, self.values, strict=True)
 
     def cut(self, first: int, last: int) -> Columns:
         """Return the records of the keys from place `first` to before `last`. O(these), with counts O(keys)."""

@@ -159,11 +159,6 @@ def parse_fence_name(name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def log_name(version: int, launch: int, attempt: int, digest: bytes) -> str:
-    """Return the name of the log object of a version with this digest."""
-    return str(LogName(version, launch, attempt, digest[:4].hex()))
-
-
 def log_before(version: int) -> str:
     """Return what to list after (`storage.list(LOG + "/", after=...)`) for the log objects of `version` and later
     ones.

@@ -7,10 +7,10 @@ bucket) is in memory at a time. Nothing is believed: damaged blocks are left out
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from heapq import merge
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any, Final
 
 from changelog.errors import ChangelogError, HybridStoreError
@@ -210,45 +210,20 @@ class Scan:
         """Read a block with the changes over this block. If the block is skipped or damaged, only the changes are
         returned.
         """
-        columns = (self.block(entry) if self._in_time(entry, selection) else None) or NOTHING
+        timely = selection.overlaps(entry.low, entry.high, len(self.columns))
+        columns = (self.block(entry) if timely else None) or NOTHING
         return columns if over is None else self._laid(columns, over.between(entry.first, entry.last))
-
-    def _in_time(self, entry: BlockEntry, selection: Selection) -> bool:
-        if entry.high < 0:
-            return True
-        if selection.time_from is not None and entry.high < selection.time_from:
-            return False
-        # With several times a block is bounded by the first only: a session that ends late may have begun early.
-        return len(self.columns) > 1 or selection.time_to is None or entry.low <= selection.time_to
 
     def _rows(self, columns: Columns, selection: Selection, touched: set[Any], reverse: bool) -> Iterator[Row]:
         if selection.key_from is not None or selection.key_to is not None:
             columns = columns.between(selection.key_from, selection.key_to)
-        rows = self._plain_rows(columns)
-        if reverse:
-            rows = iter(list(rows)[::-1])
-        expired = self.expired_through
-        every, timed = selection.everything, bool(columns.ints)
-        for row in rows:
-            if timed and expired >= 0 and row.times[0] <= expired:
+        row, expired = self._kind.row, self.expired_through
+        every, timed = selection.everything, bool(columns.ints) and expired >= 0
+        for key, times, value in reversed([*columns.rows()]) if reverse else columns.rows():
+            if timed and times[0] <= expired:
                 continue
-            if row.key in touched or (not every and not self._takes(row, selection)):
-                continue
-            yield row
-
-    def _plain_rows(self, columns: Columns) -> Iterator[Row]:
-        row = self._kind.row
-        if columns.counts is None:
-            keys: Any = columns.keys
-        else:
-            keys = (key for key, count in zip(columns.keys, columns.counts, strict=True) for _ in range(count))
-        values, ints = columns.values, columns.ints
-        times: Iterable[tuple[int, ...]] = zip(*ints, strict=True) if ints else repeat((), len(values))
-        for key, value, at in zip(keys, values, times, strict=True):
-            yield row(key, at, value)
-
-    def _takes(self, row: Row, selection: Selection) -> bool:
-        return selection.takes(row.key) and selection.within(row.times)
+            if key not in touched and (every or selection.picks(key, times)):
+                yield row(key, times, value)
 
 
 def outside(columns: Columns, ranges: list[tuple[Any, Any]]) -> Columns:

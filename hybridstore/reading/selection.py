@@ -38,6 +38,21 @@ class Selection(NamedTuple):
             return False
         return self.time_to is None or times[-1] <= self.time_to
 
+    def picks(self, key: Any, times: tuple[int, ...]) -> bool:
+        """True when a record is within the bounds."""
+        return self.takes(key) and self.within(times)
+
+    def overlaps(self, low: int, high: int, columns: int) -> bool:
+        """False when no record of a block with `columns` times can be within the bounds, of which the first is in
+        low..high (ms; -1: not known).
+        """
+        if high < 0:
+            return True
+        if self.time_from is not None and high < self.time_from:
+            return False
+        # With several times a block is bounded by the first only: a session that ends late may have begun early.
+        return columns > 1 or self.time_to is None or low <= self.time_to
+
     def touches(self, first: Any, last: Any) -> bool:
         """False when no key of the range first..last can be within the bounds."""
         if self.key_from is not None and last < self.key_from:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from itertools import chain, starmap
 from typing import Any, Final, NamedTuple, TypeVar
 
 from recovery.block import Columns
@@ -154,8 +155,8 @@ class StoreView(ColumnScan):
         if columns is None:
             return None
         expired = self._kind.expired_through(self.parameters, self.stream_time)
-        rows = (row for piece in columns for row in self._plain_rows(piece))
-        taken = [row for row in rows if row.times[0] > expired and self._takes(row, selection)]
+        rows = starmap(self._kind.row, chain.from_iterable(piece.rows() for piece in columns))
+        taken = [row for row in rows if row.times[0] > expired and selection.picks(row.key, row.times)]
         taken.sort(key=time_order)
         return taken[::-1] if selection.reverse else taken
 

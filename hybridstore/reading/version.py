@@ -188,7 +188,7 @@ class Version:
         if kind.order == "key":
             size = len(chosen.prefix)
             rows = takewhile(lambda row: row.key[:size] <= chosen.prefix, rows)
-        return (row for row in rows if chosen.takes(row.key) and chosen.within(row.times))
+        return (row for row in rows if chosen.picks(row.key, row.times))
 
     def of_key(self, store: str, key: Any) -> Iterator[Row]:
         """Yield the records of a key in the store's order. Raises as `rows`, and TypeError for a key of another type.

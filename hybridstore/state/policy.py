@@ -82,15 +82,6 @@ class Logged(NamedTuple):
             self.seconds + other.seconds,
         )
 
-    def minus(self, other: Logged) -> Logged:
-        """Return the rest without `other`, which is a part of this amount."""
-        return Logged(
-            self.commits - other.commits,
-            self.bytes - other.bytes,
-            self.records - other.records,
-            self.seconds - other.seconds,
-        )
-
 
 class RestoreSpeed:
     """The speed of restores in this process: the estimate for the reference machine times a measured factor."""

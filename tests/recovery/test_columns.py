@@ -45,6 +45,7 @@ def test_cuts_are_slices_and_joined_pieces_are_the_whole(rows: Plain, data: st.D
         assert content(piece) == content(whole.cut(first, last)) == repr(rows[first:last])
         assert piece.counts is None or set(piece.counts) != {1}
     assert joined(pieces).same_as(whole)
+    assert repr([*whole.rows()]) == repr([(key, (ts,), value) for key, of_key, _ in rows for ts, value in of_key])
     low, high = data.draw(st.integers(0, 40) | st.none()), data.draw(st.integers(0, 40) | st.none())
     within = [row for row in rows if (low is None or row[0] >= low) and (high is None or row[0] <= high)]
     assert content(whole.between(low, high)) == repr(within)

@@ -64,8 +64,9 @@ def test_every_parser_reads_what_its_builder_builds(
 ) -> None:
     for name in (CheckpointName(version, launch, hash), CheckpointName(version, 0, hash)):
         assert layout.parse_checkpoint_name(str(name)) == name
-    log = layout.log_name(version, launch, attempt, digest)
-    assert layout.parse_log_name(log) == LogName(version, launch, attempt, digest.hex()[:8])
+    named = LogName(version, launch, attempt, digest.hex()[:8])
+    log = str(named)
+    assert layout.parse_log_name(log) == named
     assert layout.parse_launch_name(layout.launch_name(launch)) == launch
     assert layout.parse_run_name(layout.run_name(launch)) == launch
     assert layout.parse_operator_name(layout.operator_name(launch)) == launch

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.layout import LogName, log_name
+from recovery.layout import LogName
 from recovery.line import EMPTY, Step
 from recovery.rule import NOTE, CountingObjects, MissingParent, Run, Runs, begun, counting, counts
 
@@ -52,7 +52,6 @@ class Objects:
             self.log[LogName(version, launch, NOTE, f"{attempt:08x}")] = (EMPTY, EMPTY)
         else:
             parsed = LogName(version, launch, attempt, step.digest[:4].hex())
-            assert str(parsed) == log_name(version, launch, attempt, step.digest)
             self.log[parsed] = (parent, step)
 
 
