@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
 from changelog.identity import Identity
@@ -32,6 +32,9 @@ from .hydration import pass_on
 from .log_lines import info, warn
 from .memory_budget import BUDGET, pack_bytes
 from .policy import CheckpointPolicy, Logged
+
+if TYPE_CHECKING:
+    from ..stores.buckets import Sealed
 
 RETRY_SECONDS: Final = 30.0
 
@@ -56,13 +59,13 @@ class Attempt:
     def __init__(
         self,
         target: Target,
-        captures: list[StoreCapture],
+        sealed: list[Sealed],
         since: Logged,
         write: Callable[[], CheckpointReport],
         prune: Step | None,
     ) -> None:
         self.target = target
-        self.captures = captures
+        self.sealed = sealed
         self.since = since
         self.report: CheckpointReport | None = None
         self.error: Exception | None = None
@@ -186,7 +189,7 @@ class Checkpointer:
             captures, settings = self._group.capture(), dict(self._group.settings)
             # under a limit single records are read
             write = partial(self._write, target, captures, previous, settings, before, BUDGET.limit is not None)
-            attempt = Attempt(target, captures, self.since, write, prune)
+            attempt = Attempt(target, self._group.seal(), self.since, write, prune)
             self.attempt = attempt
             self.since = Logged()
         self.begun = time.time()
@@ -238,16 +241,14 @@ class Checkpointer:
 
     def _take_over(self, attempt: Attempt) -> CheckpointReport | None:
         self.attempt = None
-        report, stores = attempt.report, self._group.stores
+        report = attempt.report
         try:
             if report is None:
                 raise attempt.error or CheckpointError("the checkpoint ended without a report")
             reader = CheckpointReader(attempt.target.storage, report.name, marks=True)
         except Exception as error:
             # Whatever the error is, the changelog has the captured records.
-            for capture in attempt.captures:
-                if (store := stores.get(capture.name)) is not None:
-                    store.recapture(capture)
+            self._group.unseal(attempt.sealed)
             self.since = self.since.plus(attempt.since)
             self.fail(attempt.target.version, error)
             return None

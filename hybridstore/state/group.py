@@ -7,7 +7,7 @@ segment per version.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from changelog.errors import ChangelogError
 from changelog.journal import EMPTY_DIGEST, Journal
@@ -20,6 +20,9 @@ from ..stores.keys import shown
 from ..stores.kinds import KINDS, Store
 from .upgrades import Upgrades
 from .watching import WatchingJournal
+
+if TYPE_CHECKING:
+    from ..stores.buckets import Sealed
 
 # The parameter of a store with the version of its values; absent for 0.
 VERSION: Final = "version"
@@ -257,8 +260,20 @@ class StoreGroup:
         return {store.number: store.stream_time for store in self.stores.values()}
 
     def capture(self) -> list[StoreCapture]:
-        """Copy the changes of every store since the last checkpoint. O(changed)."""
+        """Copy the changes of every store since the last seal. O(changed)."""
         return [store.capture() for store in self.stores.values()]
+
+    def seal(self) -> list[Sealed]:
+        """Every store collects changes for the next checkpoint from now on, because one is begun with those of before.
+        O(buckets).
+        """
+        return [store.seal() for store in self.stores.values()]
+
+    def unseal(self, sealed: list[Sealed]) -> None:
+        """Take back a seal whose checkpoint failed, in the stores that were not dropped since. O(changed)."""
+        for each in sealed:
+            if (store := self._by_number.get(each.store)) is not None:
+                store.unseal(each)
 
     def refuse_calls(self, error: Exception) -> None:
         """The state was closed: every user's store raises `error`, and open iterators with more rows do.

@@ -22,10 +22,7 @@ in a bucket. A bucket over a checkpoint, by key:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import repeat
-from typing import Any, Final, Self
-
-from recovery.block import WHOLE, BucketChange
+from typing import Any, Final, NamedTuple, Self
 
 from ..clock import INT64_MAX
 from .cold_blocks import Cold, TakenBlock, covering
@@ -36,6 +33,26 @@ TOMBSTONE: Final = type("Tombstone", (), {"__repr__": lambda self: "TOMBSTONE", 
 
 # Shared by all buckets without tombstones: never added to.
 _NO_KEYS: Final[set[Any]] = set()
+
+
+class SealedBucket(NamedTuple):
+    """What a bucket knew of its changes (`dirty`, `since`, `late`) when it was sealed for a checkpoint."""
+
+    dirty: set[Any] | None
+    since: int
+    late: dict[Any, int]
+
+
+class Sealed(NamedTuple):
+    """What a store knew of its changes when it was sealed: by the number of the bucket, and the buckets that expired.
+
+    `beside` has the keys whose values lie beside a cold block that has none of them: see sliding_maps.py.
+    """
+
+    store: int
+    buckets: dict[int, SealedBucket]
+    dropped: set[int] = _NO_KEYS
+    beside: set[Any] = _NO_KEYS
 
 
 class Bucket:
@@ -93,14 +110,13 @@ class Bucket:
         self.since = max(self.since, min(through, INT64_MAX - 1) + 1)
         self.late = {}
 
-    def recaptured(self, change: BucketChange) -> None:
-        """Take back a capture: what it had counts as changed again. O(changed)."""
-        late = self.late
-        for columns in (change.columns, change.over):
-            if columns is not None:
-                for key, time in zip(columns.keys, columns.froms or repeat(WHOLE), strict=False):
-                    late[key] = min(time, late.get(key, time))
-        late.update(dict.fromkeys(change.removed, WHOLE))
+    def uncaptured(self, sealed: SealedBucket) -> None:
+        """The changes up to a seal are in no checkpoint, after all: add what changed since to them. O(late)."""
+        since, late = sealed.since, sealed.late
+        for key, time in self.late.items():
+            if time < late.get(key, since):
+                late[key] = time
+        self.since, self.late = since, late
 
     def note_tombstone(self, key: Any) -> None:
         """Remember that the run of `key` has a tombstone."""

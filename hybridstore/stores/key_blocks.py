@@ -16,7 +16,7 @@ from recovery.block import BlockEntry, BucketChange, Columns, Combine, StoreCapt
 from recovery.directory import Directory, DirectorySource
 
 from ..clock import INT64_MAX, NO_TIME
-from .buckets import Bucket
+from .buckets import Bucket, Sealed, SealedBucket
 from .cold_blocks import (
     SPARING,
     ColdBlock,
@@ -255,7 +255,7 @@ class KeyBlocks(Edge):
         self.attach(directory, self._state())
 
     def capture(self, *, whole: bool = False) -> StoreCapture:
-        """Copy the changes since the last checkpoint, and begin to collect again. O(changed log changed).
+        """Copy the changes since the last seal. O(changed log changed).
 
         Records written over a block that is not loaded are copied as they are, and the writer of the checkpoint lays
         them over the block; with `whole`, such blocks are loaded.
@@ -263,7 +263,6 @@ class KeyBlocks(Edge):
         self.apply_waiting()
         dirty = self._dirty
         changed = {0: self._change(dirty, whole)} if dirty is None or dirty else {}
-        self._dirty = set()
         return StoreCapture(
             self.number,
             self.name,
@@ -275,13 +274,31 @@ class KeyBlocks(Edge):
             combine=self._combine,
         )
 
-    def recapture(self, capture: StoreCapture) -> None:
-        """Take back a capture whose checkpoint failed: all its records count as changed again. O(changed)."""
-        for change in capture.changed.values():
-            if change.fresh:
-                self._dirty = None
-            elif self._dirty is not None:
-                self._dirty.update(change.columns.keys, change.removed, change.over.keys if change.over else ())
+    def seal(self) -> Sealed:
+        """Collect changes for the next checkpoint from now on: one is begun with those of before. O(1), and O(changed)
+        while blocks are cold.
+        """
+        self.apply_waiting()
+        dirty, bucket = self._dirty, self._bucket
+        sealed = Sealed(self.number, {0: SealedBucket(dirty, bucket.since, bucket.late)}, beside=self._set_beside())
+        self._dirty = set()
+        bucket.captured(self._stream_time)
+        return sealed
+
+    def _set_beside(self) -> set[Any]:
+        """Note that the records of changed keys are in the next checkpoint, though not in the cold blocks. Returns keys
+        to be forgotten if that checkpoint fails.
+        """
+        return set()
+
+    def unseal(self, sealed: Sealed) -> None:
+        """Take back a seal whose checkpoint failed: what had changed counts as changed again. O(changed)."""
+        before = sealed.buckets[0]
+        if before.dirty is None or self._dirty is None:
+            self._dirty = None
+        else:
+            self._dirty |= before.dirty
+        self._bucket.uncaptured(before)
 
     def _state(self) -> dict[str, Any]:
         """Return the state of the store that a checkpoint keeps beside the blocks."""

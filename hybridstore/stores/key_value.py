@@ -523,13 +523,16 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             if removed:
                 keys = [key for key in keys if key not in removed]
                 rows = [runs[key] for key in keys]
-            if self._bucket.cold:
-                self._over_cold |= dirty
         if self.ttl_ms is None:
             columns = Columns(keys, None, (), rows)
         else:
             columns = Columns(keys, None, (array("q", [row[1] for row in rows]),), [row[0] for row in rows])
         return BucketChange(columns, removed, dirty is None)
+
+    def _set_beside(self) -> set[Any]:
+        if self._bucket.cold and self._dirty:
+            self._over_cold |= self._dirty
+        return set()
 
     def _expired_through(self) -> int:
         return self._expired

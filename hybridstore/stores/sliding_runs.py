@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from changelog.journal import Journal
 from changelog.mutation import PUT_AT
-from recovery.block import BucketChange, Columns, Combine, StoreCapture
+from recovery.block import BucketChange, Columns, Combine
 from recovery.directory import Directory
 
 from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, slid_out_through
+from .buckets import Sealed
 from .cold_tail import ColdTail
 from .columns import beside_each_other, run_of
 from .key_blocks import KeyBlocks
@@ -153,8 +154,6 @@ class SlidingRuns(KeyBlocks):
         super().clear_state()
         # keys with values beside a cold block that a checkpoint has merged into that block
         self._beside: set[Any] = set()
-        # those of the last capture alone: if its checkpoint fails, no block has their values
-        self._newly_beside: set[Any] = set()
         # time of a key's newest value // width -> keys to check when that value has expired
         self._idle = {}
         self._next_idle = INT64_MAX
@@ -192,13 +191,7 @@ class SlidingRuns(KeyBlocks):
 
     def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
         if dirty is None:
-            change = BucketChange(self._columns(self._runs)[0], set(), True)
-        else:
-            change = self._changed(dirty, whole)
-        self._bucket.captured(self._stream_time)
-        return change
-
-    def _changed(self, dirty: set[Any], whole: bool) -> BucketChange:
+            return BucketChange(self._columns(self._runs)[0], set(), True)
         over: list[Any] = []
         unknown: set[Any] = set()
         if self._bucket.cold:
@@ -214,11 +207,15 @@ class SlidingRuns(KeyBlocks):
                     unknown.add(key)  # only the block has values of this key
         # loading blocks may have added keys
         columns, emptied = self._columns(dirty.difference(over, unknown), changed=True)
-        self._newly_beside = set(over) - self._beside
-        if not over:
-            return BucketChange(columns, emptied, False)
-        self._beside |= self._newly_beside
-        return BucketChange(columns, emptied, False, self._columns(over, changed=True)[0])
+        return BucketChange(columns, emptied, False, self._columns(over, changed=True)[0] if over else None)
+
+    def _set_beside(self) -> set[Any]:
+        if not self._bucket.cold:
+            return set()
+        covering, runs = self._bucket.covering, self._runs
+        newly = {key for key in (self._dirty or ()) if key in runs and covering(key) >= 0} - self._beside
+        self._beside |= newly
+        return newly
 
     def _columns(self, keys: Iterable[Any], *, changed: bool = False) -> tuple[Columns, set[Any]]:
         """Return the live values of these keys by column, and the keys that have none; with `changed`, only the values
@@ -254,12 +251,10 @@ class SlidingRuns(KeyBlocks):
     def _combine(self) -> Combine:
         return partial(beside_each_other, self._low)
 
-    def recapture(self, capture: StoreCapture) -> None:
-        """Undo a capture whose checkpoint failed: all keys of the capture count as changed again. O(changed)."""
-        super().recapture(capture)
-        for change in capture.changed.values():
-            self._bucket.recaptured(change)
-            self._beside -= self._newly_beside
+    def unseal(self, sealed: Sealed) -> None:
+        """Take back a seal whose checkpoint failed: what had changed counts as changed again. O(changed)."""
+        super().unseal(sealed)
+        self._beside -= sealed.beside
 
     def _expired_through(self) -> int:
         return self._low - 1

@@ -18,8 +18,8 @@ from changelog.turn import in_place
 from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over
 from recovery.directory import Directory, DirectorySource
 
-from ..clock import INT64_MAX, NO_TIME, expired_through
-from .buckets import Bucket
+from ..clock import INT64_MAX, expired_through
+from .buckets import Bucket, Sealed, SealedBucket
 from .cold_blocks import SPARING, ColdBlock, ColdPage, is_far, open_page, prefetch, rows_apart, take
 from .cold_tail import ColdTail, Maps
 from .edge import Edge
@@ -299,7 +299,7 @@ class TimeBuckets(Edge):
             self._load(bucket, len(bucket.cold) - 1)
 
     def capture(self, *, whole: bool = False) -> StoreCapture:
-        """Copy the changes since the last checkpoint, and begin to collect again. O(changed).
+        """Copy the changes since the last seal. O(changed).
 
         Records written over a block that is not loaded are copied as they are, and the writer of the checkpoint lays
         them over the block; with `whole`, such blocks are loaded.
@@ -314,16 +314,7 @@ class TimeBuckets(Edge):
                 columns, removed = self._columns(bucket, sorted(bucket.dirty.difference(over)), changed=True)
                 laid = self._columns(bucket, over, changed=True)[0] if over else None
                 changed[number] = BucketChange(columns, removed, False, laid)
-            bucket.dirty = set()
-            if number in changed:
-                for each in (changed[number].columns, changed[number].over):
-                    bucket.captured(NO_TIME if each is None else max(each.ints[0], default=NO_TIME))
-            if not bucket.runs and not bucket.cold:
-                # its last records were deleted over a cold block, and the block is loaded only now
-                del self._buckets[number]
-                self._sorted = None
-                self._near_to = 0
-        capture = StoreCapture(
+        return StoreCapture(
             self.number,
             self.name,
             self.kind,
@@ -333,9 +324,26 @@ class TimeBuckets(Edge):
             self._expired_buckets,
             combine=self._combine,
         )
-        self._expired_buckets = set()
+
+    def seal(self) -> Sealed:
+        """Collect changes for the next checkpoint from now on: one is begun with those of before. O(buckets)."""
+        self.apply_waiting()
+        sealed: dict[int, SealedBucket] = {}
+        for number, bucket in list(self._buckets.items()):
+            if bucket.dirty is None or bucket.dirty:
+                sealed[number] = SealedBucket(bucket.dirty, bucket.since, bucket.late)
+                # time need not follow the rows: then the end of the bucket bounds them
+                through = (number + 1) * self._width - 1
+                bucket.captured(min(through, self._stream_time) if self._by_records else through)
+            bucket.dirty = set()
+            if not bucket.runs and not bucket.cold:
+                # its last records were deleted over a cold block, and the block is loaded only now
+                del self._buckets[number]
+                self._sorted = None
+                self._near_to = 0
+        dropped, self._expired_buckets = self._expired_buckets, set()
         self._checkpointed = set(self._buckets)
-        return capture
+        return Sealed(self.number, sealed, dropped)
 
     def _over(self, bucket: Bucket, *, whole: bool) -> list[Any]:
         """Return the changed keys whose blocks are not loaded, in order. `whole` loads those blocks first, so the list
@@ -351,21 +359,20 @@ class TimeBuckets(Edge):
                 over.append(key)
         return sorted(over)
 
-    def recapture(self, capture: StoreCapture) -> None:
-        """Take back a capture whose checkpoint failed: all its records count as changed again. O(changed)."""
-        for number, change in capture.changed.items():
+    def unseal(self, sealed: Sealed) -> None:
+        """Take back a seal whose checkpoint failed: what had changed counts as changed again. O(changed)."""
+        for number, before in sealed.buckets.items():
             bucket = self._buckets.get(number)
             if bucket is None:
                 self._expired_buckets.add(number)
-                continue
-            if change.fresh:
+            elif before.dirty is None:
                 bucket.dirty = None
                 self._checkpointed.discard(number)
             elif bucket.dirty is not None:
-                bucket.dirty.update(change.columns.keys, change.removed, change.over.keys if change.over else ())
-                bucket.recaptured(change)
-        # a bucket that was made anew may go before the next capture, and the checkpoint before has the old one
-        self._expired_buckets |= capture.dropped
+                bucket.dirty |= before.dirty
+                bucket.uncaptured(before)
+        # a bucket that was made anew may go before the next seal, and the checkpoint before has the old one
+        self._expired_buckets |= sealed.dropped
 
     def _state(self) -> dict[str, Any]:
         return {"stream_time": self._stream_time, "key": self._keys.describe(), "width_ms": self._width}

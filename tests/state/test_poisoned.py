@@ -168,7 +168,7 @@ def test_a_rollback_that_fails_poisons_the_store_with_its_cause(prepared: Path) 
     assert rows(prepared)[1] == COMMITTED
 
 
-@pytest.mark.parametrize("what", ["capture", "recapture", "attach"])
+@pytest.mark.parametrize("what", ["capture", "seal", "unseal", "attach"])
 def test_what_fails_while_memory_is_apart_poisons_the_store(
     prepared: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -181,7 +181,7 @@ def test_what_fails_while_memory_is_apart_poisons_the_store(
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    if what == "recapture":
+    if what == "unseal":
         monkeypatch.setattr(os, "link", fail)
     # the second of the stores: the first has been taken apart by then
     monkeypatch.setattr(type(state.window("win", retention=1000)), what, fail)
