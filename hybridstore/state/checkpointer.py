@@ -1,15 +1,20 @@
 """Checkpointer: the checkpoints of one group of stores, written in the background.
 
-    owner    begin: copy the changes                   finish: changes count from the new checkpoint on
-    thread                write the checkpoint, prune
+    owner    begin: seal the changes                   finish: changes count from the new checkpoint on
+    work                  write the checkpoint, prune
+
+The work is done in a thread, of a copy of the changes; or, in a directory and after many changes, by the writer process
+(`writer_process`), which reads the changes from the changelog, so that the owner copies nothing and has the interpreter
+to itself.
 
 An open state directory and a shard of a Spark operator use the same class. A failed checkpoint fails no commit, because
 the changelog holds every version. The failure is logged, counted, and raised only to a caller that waits for the
-checkpoint; the copied records count as changed again, and the policy begins no other checkpoint for `RETRY_SECONDS`.
+checkpoint; the sealed changes count as changed again, and the policy begins no other checkpoint for `RETRY_SECONDS`.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +32,7 @@ from recovery.compaction import Sizes
 from recovery.errors import CheckpointError
 from recovery.write import CheckpointReport, write_checkpoint
 
+from .checkpoint_job import Job, Outcome, outcome_of
 from .group import StoreGroup
 from .hydration import pass_on
 from .log_lines import info, warn
@@ -35,8 +41,15 @@ from .policy import CheckpointPolicy, Logged
 
 if TYPE_CHECKING:
     from ..stores.buckets import Sealed
+    from .writer_process import Pending
 
 RETRY_SECONDS: Final = 30.0
+# The changes that the writer process is for: a thread is done with fewer records in some milliseconds, and more bytes
+# of changelog would take more memory in the process than it may have.
+BESIDE_RECORDS: Final = 4096
+BESIDE_BYTES: Final = 64 << 20
+# How long a caller that waits for the process waits between two looks at it.
+_LOOK_SECONDS: Final = 1.0
 
 Step = Callable[[], object]
 StepMarker = Callable[[str], AbstractContextManager[None]]
@@ -54,62 +67,84 @@ class Target(NamedTuple):
 
 
 class Attempt:
-    """One checkpoint in progress: the thread, its input, and its outcome."""
+    """One checkpoint in progress: its input, what to take back if it fails, and its outcome (None until it has ended).
 
-    def __init__(
-        self,
-        target: Target,
-        sealed: list[Sealed],
-        since: Logged,
-        write: Callable[[], CheckpointReport],
-        prune: Step | None,
-    ) -> None:
+    The work is done by a thread of the owner, or by the caller of `run`.
+    """
+
+    def __init__(self, target: Target, sealed: list[Sealed], since: Logged, work: Callable[[], Outcome]) -> None:
         self.target = target
         self.sealed = sealed
         self.since = since
-        self.report: CheckpointReport | None = None
-        self.error: Exception | None = None
-        self.prune_error: Exception | None = None
-        self._write = write
-        self._prune = prune
+        self.outcome: Outcome | None = None
+        self._work = work
         # None until it begins: a thread that was never started would be part of a cycle with the attempt.
         self._thread: threading.Thread | None = None
 
     @property
     def running(self) -> bool:
-        """True while the thread is at work."""
+        """True while it is in progress in the background."""
         return self._thread is not None and self._thread.is_alive()
 
     def begin(self) -> bool:
-        """Run in the thread; False if the system gives no thread: the attempt has then failed."""
+        """Begin in the background; False if the system gives no thread: the attempt has then failed."""
         self._thread = threading.Thread(target=self.run, name="hybridstore-checkpoint", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:
-            self._thread, self.error = None, error
+            self._thread, self.outcome = None, Outcome(None, error)
             return False
         return True
 
     def join(self, seconds: float | None = None) -> None:
-        """Return when the thread has ended, or was never begun, or after `seconds`."""
+        """Return when it has ended, or was never begun, or after `seconds`."""
         if self._thread is not None and self._thread.ident is not None:
             self._thread.join(seconds)
 
     def run(self) -> None:
-        """Write the checkpoint, then prune, and keep the outcome of both.
+        """Do the work, and keep its outcome. Raises nothing: the owner reads the outcome."""
+        self.outcome = self._work()
 
-        Raises nothing: the owner reads the outcome.
-        """
+
+class AttemptBeside(Attempt):
+    """An attempt whose work is done by the writer process."""
+
+    def __init__(self, target: Target, sealed: list[Sealed], since: Logged, job: Job, user: object) -> None:
+        super().__init__(target, sealed, since, partial(Outcome, None))
+        self._job = job
+        self._user = user
+        self._pending: Pending | None = None
+
+    @property
+    def running(self) -> bool:
+        """True until the process has answered or has ended. A process that says nothing any more is ended here."""
+        pending = self._pending
+        if pending is not None and not pending.done.is_set() and pending.process.silent():
+            pending.process.kill("said nothing, and was ended")
+        return pending is not None and not pending.done.is_set()
+
+    def begin(self) -> bool:
+        """Begin in the background; False if no process takes the job: the attempt has then failed."""
+        from .writer_process import WRITER  # only here: few programs need it
+
         try:
-            self.report = self._write()
-        except Exception as error:
-            self.error = error
+            self._pending = WRITER.give(self._job, self._user)
+        except OSError as error:
+            self.outcome = Outcome(None, error)
+            return False
+        return True
+
+    def join(self, seconds: float | None = None) -> None:
+        """Return when it has ended, or was never begun, or after `seconds`."""
+        pending = self._pending
+        if pending is None:
             return
-        try:
-            if self._prune is not None:
-                self._prune()
-        except Exception as error:
-            self.prune_error = error
+        if seconds is not None:
+            pending.done.wait(seconds)
+        else:
+            while self.running:
+                pending.done.wait(_LOOK_SECONDS)
+        self.outcome = pending.outcome
 
 
 class Checkpointer:
@@ -134,6 +169,9 @@ class Checkpointer:
         self.failure: CheckpointError | None = None
         self.written = 0
         self.failed = 0
+        # of these, the checkpoints and failures of the writer process
+        self.written_beside = 0
+        self.failed_beside = 0
         self.failed_clearings = 0
         self.last: CheckpointReport | None = None
         self.pause_ms: float | None = None
@@ -144,6 +182,8 @@ class Checkpointer:
         self._sizes = sizes
         self.apart = apart
         self._retry_at = 0.0
+        # The last attempt of the writer process has failed: the next one is made here.
+        self._alone = False
 
     @property
     def version(self) -> int:
@@ -171,12 +211,19 @@ class Checkpointer:
         return self.attempt is None and (self.failure is None or time.monotonic() >= self._retry_at)
 
     def begin(
-        self, target: Target, *, before: Step | None = None, prune: Step | None = None, wait: bool = False
+        self,
+        target: Target,
+        *,
+        before: Step | None = None,
+        prune: Step | None = None,
+        beside: Callable[[], Job | None] | None = None,
+        wait: bool = False,
     ) -> None:
-        """Copy the changes, and make a checkpoint in the background; `wait` returns when the checkpoint is durable.
+        """Seal the changes, and make a checkpoint in the background; `wait` returns when the checkpoint is durable.
 
         `before` runs first in the same thread, and `prune` last, which removes files that the new checkpoint replaces.
-        Call `finish` first. A failure is logged and counted, see `failure`. O(changed).
+        `beside` returns the same as a job for the writer process, or None. Call `finish` first. A failure is logged and
+        counted, see `failure`. O(changed), and O(buckets) where the writer process does the work.
         """
         started = time.perf_counter()
         self.failure = None
@@ -185,11 +232,17 @@ class Checkpointer:
         except (OSError, HybridStoreError) as error:
             self.fail(target.version, error)
             return
+        large = self.since.records >= BESIDE_RECORDS and self.since.bytes <= BESIDE_BYTES
+        job = beside() if beside is not None and large and not (wait or self._alone) else None
         with self.apart("the beginning of a checkpoint"):
-            captures, settings = self._group.capture(), dict(self._group.settings)
-            # under a limit single records are read
-            write = partial(self._write, target, captures, previous, settings, before, BUDGET.limit is not None)
-            attempt = Attempt(target, self._group.seal(), self.since, write, prune)
+            attempt: Attempt
+            if job is not None:
+                attempt = AttemptBeside(target, self._group.seal(), self.since, job, self)
+            else:
+                captures, settings = self._group.capture(), dict(self._group.settings)
+                # under a limit single records are read
+                write = partial(self._write, target, captures, previous, settings, before, BUDGET.limit is not None)
+                attempt = Attempt(target, self._group.seal(), self.since, partial(outcome_of, write, prune))
             self.attempt = attempt
             self.since = Logged()
         self.begun = time.time()
@@ -226,6 +279,11 @@ class Checkpointer:
             tables=tables,
         )
 
+    def close(self) -> None:
+        """No checkpoint is begun any more: the writer process may end. O(1)."""
+        if (module := sys.modules.get(f"{__package__}.writer_process")) is not None:
+            module.WRITER.leave(self)
+
     def finish(self, *, wait: bool) -> CheckpointReport | None:
         """Use a finished checkpoint: changes are collected against it from now on. Returns its report, once.
 
@@ -241,31 +299,36 @@ class Checkpointer:
 
     def _take_over(self, attempt: Attempt) -> CheckpointReport | None:
         self.attempt = None
-        report = attempt.report
+        beside = isinstance(attempt, AttemptBeside)
+        report, error, prune_error = attempt.outcome or Outcome(None)
         try:
             if report is None:
-                raise attempt.error or CheckpointError("the checkpoint ended without a report")
+                raise error or CheckpointError("the checkpoint ended without a report")
             reader = CheckpointReader(attempt.target.storage, report.name, marks=True)
         except Exception as error:
             # Whatever the error is, the changelog has the captured records.
             self._group.unseal(attempt.sealed)
             self.since = self.since.plus(attempt.since)
+            self._alone = beside
+            self.failed_beside += beside
             self.fail(attempt.target.version, error)
             return None
         pass_on(self.reader, reader)
         self.reader = reader
         self.last = report
         self.written += 1
+        self.written_beside += beside
+        self._alone = False
         info(
             "%s: checkpoint of version %d made: %d bytes in %.3f s",
             self._where, report.version, report.bytes_written, report.seconds,
         )  # fmt: skip
-        if attempt.prune_error is not None:
+        if prune_error is not None:
             self.failed_clearings += 1
             self._warn(
-                f"{self._where}: files that nothing needs could not be removed: {attempt.prune_error} (they are "
+                f"{self._where}: files that nothing needs could not be removed: {prune_error} (they are "
                 "removed behind the next checkpoint)",
-                attempt.prune_error,
+                prune_error,
             )
         return report
 

@@ -491,7 +491,8 @@ class State(Usable, NamedStores):
         # A changelog that ends before the place to which a checkpoint refers counts as damaged, so the log is synced
         # first.
         tidy = partial(self._home.prune, checkpoints.policy.keep)
-        checkpoints.begin(target, before=log.sync, prune=tidy, wait=wait)
+        job = partial(self._home.job, target, keep=checkpoints.policy.keep)
+        checkpoints.begin(target, before=log.sync, prune=tidy, beside=job, wait=wait)
         return True
 
     @entry_of_all
@@ -569,6 +570,7 @@ class State(Usable, NamedStores):
         self._closed = True
         self._turn.let_all()
         BUDGET.leave(self._memory)
+        self._checkpoints.close()
         self._leave_pauses()
         if self._log is not None:
             self._log.close(None)

@@ -27,6 +27,13 @@ from .policy import Logged
 _OWN_SECONDS: Final = 0.0002
 
 
+def sync_log(changelog: Path, files: Files) -> None:
+    """Return when all segments of a changelog are on disk, whichever process has written them. O(segments)."""
+    for first in list_segments(changelog):
+        files.sync_path(changelog / segment_name(first))
+    files.sync_directory(changelog)
+
+
 class DirectoryLog:
     """Appends versions behind the restored version. `synced` False leaves durability to the kernel."""
 
@@ -103,11 +110,8 @@ class DirectoryLog:
 
     def sync(self) -> None:
         """Return when all segments are on disk. O(segments), if they were not synced before."""
-        if self._synced:
-            return
-        for first in list_segments(self._changelog):
-            self._files.sync_path(self._changelog / segment_name(first))
-        self._files.sync_directory(self._changelog)
+        if not self._synced:
+            sync_log(self._changelog, self._files)
 
     def close(self, group: StoreGroup | None) -> None:
         """Close the file; with `group`, write a synced end mark before. Closing twice is harmless."""

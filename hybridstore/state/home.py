@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from changelog.cached_storage import Cache, CachedStorage
+from changelog.files import Files
 from changelog.identity import Identity
 from changelog.outlook import Outlook
 from changelog.storage import LocalStorage, Storage, storage_at
@@ -33,11 +34,14 @@ from recovery.retrying import Signature, signature
 
 from ..errors import ForeignFileError, HybridStoreError
 from .bucket_log import BucketLog, Overtaken, Pace
+from .checkpoint_job import Job, can_start
+from .checkpointer import Target
 from .directory_log import DirectoryLog
 from .generations import check_generation, identity_at
 from .group import StoreGroup
 from .lock import DirectoryLock, check_for_loss, claim
 from .log import Log
+from .memory_budget import BUDGET, pack_bytes
 from .opening import Opening
 from .own_files import OwnFiles
 from .policy import commit_seconds
@@ -84,6 +88,9 @@ class Home(Protocol):
 
     def prune(self, keep: int) -> object:
         """Delete what the newest `keep` checkpoints do not need. Raises OSError, HybridStoreError. O(files)."""
+
+    def job(self, target: Target, *, keep: int) -> Job | None:
+        """Return what another process needs to know to make a checkpoint; None where the owner has to make it. O(1)."""
 
     def check(self) -> None:
         """Raise unless this process is still the writer, as far as it can know without a request."""
@@ -160,6 +167,27 @@ class DirectoryHome:
     def prune(self, keep: int) -> object:
         """See `Home`."""
         return prune(self._path, keep=keep, files=self._files)
+
+    def job(self, target: Target, *, keep: int) -> Job | None:
+        """See `Home`. Other files than real ones are only here."""
+        asked = self._asked
+        if self._lock is None or type(asked.files) is not Files or not can_start():
+            return None
+        return Job(
+            os.path.abspath(self._path),
+            asked.files.mode,
+            self._lock.holder,
+            target.identity,
+            target.version,
+            target.digest,
+            target.position,
+            self.sizes,
+            asked.tuning.bucket_divisor,
+            keep,
+            asked.synced,
+            pack_bytes(),
+            BUDGET.limit is not None,
+        )
 
     def check(self) -> None:
         """See `Home`."""
@@ -290,6 +318,10 @@ class BucketHome:
         """See `Home`."""
         deleted, oldest = prune_checkpoints(self.storage, keep=keep)
         return deleted + ([] if oldest is None else prune_objects(self.storage, oldest))
+
+    def job(self, target: Target, *, keep: int) -> Job | None:
+        """See `Home`. Another process would have to request the commits, which are here."""
+        return None
 
     def check(self) -> None:
         """See `Home`. Only the next commit can know."""

@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Collection, Set
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from changelog.files import FILE_MODE, Files, make_folders
 from changelog.segment import segment_name
@@ -26,6 +26,33 @@ from recovery.restore import Reached
 from ..errors import ForeignFileError, StateDirectoryError, StateLockedError
 
 _ACCEPT: Final = "make a directory of what can be read with `hybridstore inspect repair`"
+
+
+class Holder(NamedTuple):
+    """Who holds the lock of a directory: the LOCK file, by device and inode, and the process and time in its note."""
+
+    device: int
+    inode: int
+    pid: int
+    since: str
+
+
+def check_holder(directory: Path, holder: Holder) -> None:
+    """Raise ForeignFileError unless a directory is held by `holder`, as far as its LOCK says; for a process that works
+    for the holder and has no lock. O(1), some 20 microseconds.
+    """
+    path = directory / LOCK
+    try:
+        status = os.stat(path)
+        there = (status.st_dev, status.st_ino) == (holder.device, holder.inode)
+    except FileNotFoundError:
+        there = False
+    note = read_note(directory)  # empty while the holder writes another one
+    if not there or "closed" in note or (note and (note.get("pid"), note.get("since")) != (holder.pid, holder.since)):
+        raise ForeignFileError(
+            f"{path}: found another holder than process {holder.pid}, for which this process works (nothing was "
+            "written; the new owner makes its own checkpoints)"
+        )
 
 
 class DirectoryLock:
@@ -66,6 +93,11 @@ class DirectoryLock:
         # The note of the last owner: a clean close, or the first version of the newest segment (0: unknown).
         self.closed: dict[str, Any] = note.get("closed", {})
         self.segment: int = note.get("segment", 0)
+
+    @property
+    def holder(self) -> Holder:
+        """This process, as the note says once `hold` was called."""
+        return Holder(*self._file, self._pid, self._since)
 
     def hold(self, segment: int = 0) -> None:
         """Write that this process holds the directory, and the newest segment (0: none that is durable); durable on

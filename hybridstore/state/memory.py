@@ -20,9 +20,7 @@ of before are emptied in slices, since freeing all records at once would take se
 
 from __future__ import annotations
 
-import ctypes
 import time
-from contextlib import suppress
 from enum import Enum
 from typing import Final
 
@@ -33,7 +31,7 @@ from ..stores.cold_tail import Maps
 from .checkpointer import Checkpointer
 from .group import StoreGroup
 from .hydration import COMMIT_BUDGET_MS, hydrate, read_ahead, stop_ahead
-from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, usable
+from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, give_back, usable
 from .policy import SPEED, Logged
 
 # Shares of the limit, see above.
@@ -71,12 +69,6 @@ def memory_bytes(group: StoreGroup) -> int:
     the thread of the stores may make it. O(blocks).
     """
     return sum(store.bytes_in_memory for store in group.stores.values())
-
-
-def give_back() -> None:
-    """Return freed memory to the system, where the C library can. A millisecond for some 10 MB."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Memory:

@@ -13,7 +13,8 @@ class Metrics:
     """A picture of a store's numbers: sizes in bytes, times in ms, counters since the store was opened.
 
     Of the last checkpoint that was written since: how many packs it names, how much of their bytes it refers to, and
-    how many bytes were written for each byte of blocks that changed. None before the first.
+    how many bytes were written for each byte of blocks that changed. None before the first. The last two fields say how
+    many of `checkpoints_written` and `failed_checkpoints` are of the process that makes large checkpoints.
 
     >>> numbers = hs.open("state").metrics()
     >>> numbers.version, numbers.cold_blocks, numbers.checkpoint_version
@@ -38,6 +39,8 @@ class Metrics:
     packs: int | None = None
     live_share: float | None = None
     write_amplification: float | None = None
+    checkpoints_by_writer_process: int = 0
+    failures_of_writer_process: int = 0
 
 
 def metrics_of(group: StoreGroup, checkpoints: Checkpointer, written: int) -> Metrics:
@@ -63,4 +66,6 @@ def metrics_of(group: StoreGroup, checkpoints: Checkpointer, written: int) -> Me
         packs=None if last is None else last.packs,
         live_share=None if last is None else last.live_share,
         write_amplification=None if last is None else last.write_amplification,
+        checkpoints_by_writer_process=checkpoints.written_beside,
+        failures_of_writer_process=checkpoints.failed_beside,
     )

@@ -18,7 +18,7 @@ _CHANGES = {"pop", "popitem", "update", "clear", "setdefault", "__setitem__", "_
 _LOADING = {"__init__", "clone", "clear_state", "attach", "_load", "_install", "_load_key"}
 # What assigns to the maps and changes no record.
 _SAME_RECORDS = {
-    "time_buckets.py: capture": "forgets a bucket that is empty",
+    "time_buckets.py: seal": "forgets a bucket that is empty",
     "sliding_runs.py: bind": "values take the form that belongs to no strategy",
     "sliding_runs.py: _wake": "values take the form of the strategy",
 }

@@ -1,0 +1,169 @@
+"""Checkpoint job: makes a checkpoint of a state directory from its files alone, as another process than the owner can.
+
+    the owner's thread     writes what the owner has copied                      state of any place
+    the writer process     restores the version from checkpoint and changelog,   a directory, after many changes
+                           copies what changed, and writes that
+
+Both write with `recovery.write` and end with an `Outcome`. The process (`writer_process`) holds no lock: before each
+change of a name it looks whether its owner still does, and the names that it creates are new.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from changelog.files import Files
+from changelog.identity import Identity
+from changelog.segment import Position
+from changelog.storage import LocalStorage
+from recovery.compaction import Sizes
+from recovery.errors import CheckpointError
+from recovery.layout import CHANGELOG
+from recovery.prune import prune
+from recovery.restore import restore
+from recovery.write import CheckpointReport, write_checkpoint
+
+from ..collector import collector_held
+from ..stores.cold_blocks import SPARING
+from .directory_log import sync_log
+from .group import StoreGroup
+from .lock import Holder, check_holder
+from .own_files import OwnFiles
+
+
+def can_start() -> bool:
+    """True where this interpreter can start another one: not in a program that has swallowed its interpreter."""
+    return Path(sys.executable or "").name.startswith("python") and not getattr(sys, "frozen", False)
+
+
+class Job(NamedTuple):
+    """A checkpoint to be made: the directory `path` with files of `mode`, who holds its lock, the version and its place
+    in the changelog, the bounds of the checkpoint's parts (see `write_checkpoint`), the parts of a retention that a
+    bucket is (`divisor`), how many checkpoints to keep, and whether commits have synced the changelog.
+    """
+
+    path: str
+    mode: int
+    holder: Holder
+    identity: Identity
+    version: int
+    digest: bytes
+    position: Position
+    sizes: Sizes
+    divisor: int
+    keep: int
+    synced: bool
+    pack_bytes: int | None
+    tables: bool
+
+    def packed(self) -> list[Any]:
+        """Return the fields as plain lists."""
+        return [list(field) if isinstance(field, tuple) else field for field in self]
+
+    @classmethod
+    def of(cls, fields: list[Any]) -> Job:
+        """Return the job with these fields, as unpacked."""
+        job = cls(*fields)
+        return job._replace(
+            holder=Holder(*job.holder),
+            identity=Identity(*job.identity),
+            position=Position(*job.position),
+            sizes=Sizes(*job.sizes),
+        )
+
+
+class Outcome(NamedTuple):
+    """The end of an attempt: the report of the checkpoint or the error, and the error of the pruning behind it."""
+
+    report: CheckpointReport | None
+    error: Exception | None = None
+    prune_error: Exception | None = None
+
+    def packed(self) -> list[Any]:
+        """Return what another process needs of it: errors as text."""
+        errors = [None if error is None else str(error) for error in self[1:]]
+        return [None if self.report is None else list(self.report), *errors]
+
+    @classmethod
+    def of(cls, fields: list[Any]) -> Outcome:
+        """Return the outcome with these fields, as unpacked."""
+        report, *errors = fields
+        error, prune_error = (None if text is None else CheckpointError(text) for text in errors)
+        return cls(None if report is None else CheckpointReport(*report), error, prune_error)
+
+
+def outcome_of(write: Callable[[], CheckpointReport], prune: Callable[[], object] | None) -> Outcome:
+    """Write a checkpoint, then prune, and return the outcome of both. Raises nothing: the owner reads the outcome."""
+    try:
+        report = write()
+    except Exception as error:
+        return Outcome(None, error)
+    try:
+        if prune is not None:
+            prune()
+    except Exception as error:
+        return Outcome(report, None, error)
+    return Outcome(report)
+
+
+class _WriterFiles(OwnFiles):
+    """Files of a process that holds no lock: temporary files may be those of the next owner, so they are checked for,
+    too.
+    """
+
+    def remove(self, path: Path) -> None:
+        """See `Files`."""
+        self._check()
+        self._files.remove(path)
+
+
+def make(job: Job, alive: Callable[[], None]) -> Outcome:
+    """Make the checkpoint of a job, then prune. `alive` is called again and again meanwhile. Raises nothing.
+    O(tail + changed blocks + pages).
+    """
+    path = Path(job.path)
+
+    def check() -> None:
+        alive()
+        check_holder(path, job.holder)
+
+    files = _WriterFiles(Files(job.mode), check)
+    with collector_held():
+        return outcome_of(partial(_write, job, path, files, alive), partial(prune, path, keep=job.keep, files=files))
+
+
+def _write(job: Job, path: Path, files: Files, alive: Callable[[], None]) -> CheckpointReport:
+    # A changelog that ends before the place to which a checkpoint refers counts as damaged, so the log is synced first.
+    if not job.synced:
+        sync_log(path / CHANGELOG, files)
+    group = StoreGroup(_logged, bucket_divisor=job.divisor)
+    SPARING.on = job.tables  # single records are read where blocks have tables
+    reached = restore(path, group, at=job.version, progress=lambda *_: alive(), identity=job.identity)
+    report = reached.report
+    if report.digest != job.digest:
+        raise CheckpointError(
+            f"{path}: found version {job.version} with digest {report.digest.hex()}, expected {job.digest.hex()} (the "
+            "changelog is of another line)"
+        )
+    group.reached(report.version, report.digest)
+    return write_checkpoint(
+        LocalStorage(path, files=files),
+        identity=job.identity,
+        version=job.version,
+        digest=job.digest,
+        position=job.position,
+        settings=dict(group.settings),
+        captures=group.capture(),
+        previous=reached.checkpoint,
+        sizes=job.sizes,
+        pack_bytes=job.pack_bytes,
+        tables=job.tables,
+    )
+
+
+def _logged(body: bytes) -> None:
+    raise CheckpointError(f"a restore has logged {len(body)} bytes, expected no change")
