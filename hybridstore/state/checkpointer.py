@@ -107,44 +107,33 @@ class Attempt:
 
 
 class AttemptBeside(Attempt):
-    """An attempt whose work is done by the writer process."""
+    """An attempt whose work is done by the writer process: it was given the job `pending`."""
 
-    def __init__(self, target: Target, sealed: list[Sealed], since: Logged, job: Job, user: object) -> None:
+    def __init__(self, target: Target, sealed: list[Sealed], since: Logged, pending: Pending) -> None:
         super().__init__(target, sealed, since, partial(Outcome, None))
-        self._job = job
-        self._user = user
-        self._pending: Pending | None = None
+        self._pending = pending
 
     @property
     def running(self) -> bool:
         """True until the process has answered or has ended. A process that says nothing any more is ended here."""
         pending = self._pending
-        if pending is not None and not pending.done.is_set() and pending.process.silent():
+        if not pending.done.is_set() and pending.process.silent():
             pending.process.kill("said nothing, and was ended")
-        return pending is not None and not pending.done.is_set()
+        return not pending.done.is_set()
 
     def begin(self) -> bool:
-        """Begin in the background; False if no process takes the job: the attempt has then failed."""
-        from .writer_process import WRITER  # only here: few programs need it
-
-        try:
-            self._pending = WRITER.give(self._job, self._user)
-        except OSError as error:
-            self.outcome = Outcome(None, error)
-            return False
+        """See `Attempt`: the process works already."""
         return True
 
     def join(self, seconds: float | None = None) -> None:
-        """Return when it has ended, or was never begun, or after `seconds`."""
-        pending = self._pending
-        if pending is None:
-            return
+        """Return when it has ended, or after `seconds`."""
+        done = self._pending.done
         if seconds is not None:
-            pending.done.wait(seconds)
+            done.wait(seconds)
         else:
             while self.running:
-                pending.done.wait(_LOOK_SECONDS)
-        self.outcome = pending.outcome
+                done.wait(_LOOK_SECONDS)
+        self.outcome = self._pending.outcome
 
 
 class Checkpointer:
@@ -184,6 +173,8 @@ class Checkpointer:
         self._retry_at = 0.0
         # The last attempt of the writer process has failed: the next one is made here.
         self._alone = False
+        # No process could be started, or took the job: it is not tried again.
+        self._refused = False
 
     @property
     def version(self) -> int:
@@ -232,12 +223,11 @@ class Checkpointer:
         except (OSError, HybridStoreError) as error:
             self.fail(target.version, error)
             return
-        large = self.since.records >= BESIDE_RECORDS and self.since.bytes <= BESIDE_BYTES
-        job = beside() if beside is not None and large and not (wait or self._alone) else None
+        pending = None if wait or beside is None else self._given(beside)
         with self.apart("the beginning of a checkpoint"):
             attempt: Attempt
-            if job is not None:
-                attempt = AttemptBeside(target, self._group.seal(), self.since, job, self)
+            if pending is not None:
+                attempt = AttemptBeside(target, self._group.seal(), self.since, pending)
             else:
                 captures, settings = self._group.capture(), dict(self._group.settings)
                 # under a limit single records are read
@@ -251,6 +241,22 @@ class Checkpointer:
             attempt.run()
         if wait or not attempt.begin():
             self.finish(wait=True)
+
+    def _given(self, beside: Callable[[], Job | None]) -> Pending | None:
+        """Give a checkpoint to the writer process; None if the owner has to make it."""
+        large = self.since.records >= BESIDE_RECORDS and self.since.bytes <= BESIDE_BYTES
+        job = beside() if large and not (self._alone or self._refused) else None
+        if job is None:
+            return None
+        from .writer_process import WRITER  # only here: few programs need it
+
+        try:
+            return WRITER.give(job, self)
+        except OSError as error:
+            self._refused = True
+            self.failed_beside += 1
+            self._warn(f"{self._where}: checkpoints are made in a thread, for want of a process: {error}", error)
+            return None
 
     def _write(
         self,
