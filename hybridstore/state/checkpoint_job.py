@@ -31,7 +31,7 @@ from ..collector import collector_held
 from ..stores.cold_blocks import SPARING
 from .directory_log import sync_log
 from .group import StoreGroup
-from .lock import Holder, check_holder
+from .lock import LockHolder, check_holder
 from .own_files import OwnFiles
 
 
@@ -48,7 +48,7 @@ class Job(NamedTuple):
 
     path: str
     mode: int
-    holder: Holder
+    holder: LockHolder
     identity: Identity
     version: int
     digest: bytes
@@ -69,7 +69,7 @@ class Job(NamedTuple):
         """Return the job with these fields, as unpacked."""
         job = cls(*fields)
         return job._replace(
-            holder=Holder(*job.holder),
+            holder=LockHolder(*job.holder),
             identity=Identity(*job.identity),
             position=Position(*job.position),
             sizes=Sizes(*job.sizes),

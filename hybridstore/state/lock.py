@@ -28,7 +28,7 @@ from ..errors import ForeignFileError, StateDirectoryError, StateLockedError
 _ACCEPT: Final = "make a directory of what can be read with `hybridstore inspect repair`"
 
 
-class Holder(NamedTuple):
+class LockHolder(NamedTuple):
     """Who holds the lock of a directory: the LOCK file, by device and inode, and the process and time in its note."""
 
     device: int
@@ -37,7 +37,7 @@ class Holder(NamedTuple):
     since: str
 
 
-def check_holder(directory: Path, holder: Holder) -> None:
+def check_holder(directory: Path, holder: LockHolder) -> None:
     """Raise ForeignFileError unless a directory is held by `holder`, as far as its LOCK says; for a process that works
     for the holder and has no lock. O(1), some 20 microseconds.
     """
@@ -95,9 +95,9 @@ class DirectoryLock:
         self.segment: int = note.get("segment", 0)
 
     @property
-    def holder(self) -> Holder:
+    def holder(self) -> LockHolder:
         """This process, as the note says once `hold` was called."""
-        return Holder(*self._file, self._pid, self._since)
+        return LockHolder(*self._file, self._pid, self._since)
 
     def hold(self, segment: int = 0) -> None:
         """Write that this process holds the directory, and the newest segment (0: none that is durable); durable on

@@ -74,7 +74,7 @@ class Pending:
 
 
 class WriterProcess:
-    """The process, of which there is one or none. Its methods may be called by several threads."""
+    """The process, or none yet. Its methods may be called by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -89,8 +89,8 @@ class WriterProcess:
         self._heard = 0.0
 
     def give(self, job: Job, user: object) -> Pending:
-        """Give a job to the process, which is started if there is none, and ends when no `user` is left. Raises OSError
-        when it cannot be started or takes no job. A start takes this thread a millisecond or two, else O(1).
+        """Give a job to the process, which starts with the first job and ends with the last `user`. Raises OSError when
+        it cannot be started or takes no job. A start takes this thread a millisecond or two, else O(1).
         """
         with self._lock:
             link = self._start() if self._link is None else self._link

@@ -108,7 +108,7 @@ class Stores:
             lambda: self.window.put(key, number, ts),
             lambda: self.window.delete(key, ts - number % 20),
             lambda: self.duplicates.put(key, number, ts),
-            lambda: self.session.put(key, ts, ts + number % 9, number),
+            lambda: self.session.put(key, number, start=ts, end=ts + number % 9),
             lambda: [self.session.delete(*place) for place, _ in list(self.session.find_sessions(key))[:1]],
             lambda: self.sliding.add(key, number, ts),
             lambda: self.buffer.put(key, number, ts),
@@ -151,7 +151,7 @@ def test_a_state_whose_checkpoints_are_made_beside_is_that_of_a_twin(
     for turn in range(rounds):
         dice = random.Random(seed + turn)
         beside, twin = Stores(tmp_path / f"beside {turn}", limit), Stores(tmp_path / f"twin {turn}", None)
-        now, made = 1000, 0
+        now, written = 1000, 0
         for step in range(600):
             now += dice.choice((0, 0, 1, 4))
             kind, key, ts = dice.randrange(11), f"k{dice.randrange(40):02}", now - dice.choice((0, 0, 0, 20, 90))
@@ -173,14 +173,14 @@ def test_a_state_whose_checkpoints_are_made_beside_is_that_of_a_twin(
                 check_stores(beside.state)
                 assert beside.contents() == twin.contents(), (seed + turn, step)
                 if dice.random() < 0.2:
-                    made += beside.state.metrics().checkpoints_by_writer_process
+                    written += beside.state.metrics().checkpoints_by_writer_process
                     crash(beside.state)
                     assert list(verify(beside.path, decode=True)) == []
                     beside.open()
                     check_stores(beside.state)
                     if dice.random() < 0.5:
                         assert beside.contents() == twin.contents(), (seed + turn, step)
-        assert made > 0
+        assert written > 0
         beside.state.close()
         twin.state.close()
 
@@ -253,7 +253,7 @@ def test_a_process_killed_at_any_write_fails_one_checkpoint_and_nothing_else(
         state.commit()
         assert dict(state.key_value("kv").all()) == right
         if died % 2:
-            assert checkpoint(state) is None  # made here
+            assert checkpoint(state) is None  # written here
             assert state.metrics().failures_of_writer_process == died
         else:
             crash(state)
@@ -284,7 +284,7 @@ def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
         thread.join()
         state.key_value("kv")["a"] = 2
         state.commit()
-        assert checkpoint(state) is None  # made here
+        assert checkpoint(state) is None  # written here
         assert state.metrics().checkpoints_by_writer_process == 0
     with opened(tmp_path) as state:
         assert state.key_value("kv")["a"] == 2
