@@ -1,8 +1,8 @@
 """`kill -9` of a real writer at a random moment: what it acknowledged is there, and nothing that it did not commit.
 
 The writer runs in a process of its own, commits small versions as fast as it can, with checkpoints in the background,
-and says so after each. With HYBRIDSTORE_STRESS=N there are 50 * N rounds; without, 20 on a disk and 5 on an object
-store.
+and says so after each. Where a process beside the writer makes the checkpoints, it is killed at another moment, too.
+With HYBRIDSTORE_STRESS=N there are 50 * N rounds; without, 20 on a disk, and 5 with that process or on an object store.
 """
 
 import json
@@ -21,11 +21,18 @@ from tests.tools.hooks import check_stores, crash
 
 WRITER = """
 import json
+import os
+import signal
 import sys
 from datetime import timedelta
 import hybridstore as hs
+from hybridstore.state import checkpointer
 from hybridstore.state.opening import Tuning
+from hybridstore.state.writer_process import WRITER
 
+beside = int(sys.argv[4])
+if beside:
+    checkpointer.BESIDE_RECORDS = checkpointer.RETRY_SECONDS = 0
 # Checkpoints all the time, so that the kill often meets one.
 policy = hs.CheckpointPolicy(max_restore=timedelta(hours=1), every_commits=7, keep=2)
 options = json.loads(sys.argv[3])
@@ -55,6 +62,9 @@ while True:
         sums.add("k", number, number * 10 + 9)
     if state.commit() != number + claims:
         raise SystemExit("a version is missing")
+    beside -= 1
+    if beside == 0 and WRITER.pid is not None:
+        os.kill(WRITER.pid, signal.SIGKILL)
     sys.stdout.write(f"{number}\\n")
     sys.stdout.flush()
 """
@@ -74,12 +84,13 @@ def expected(version: int) -> tuple[dict[str, int], list[tuple[tuple[str, int], 
     return counts, rows
 
 
-def round_of(location: str, after: int, limit: int, options: dict[str, Any]) -> tuple[int, int]:
+def round_of(location: str, after: int, limit: int, options: dict[str, Any], beside: int) -> tuple[int, int]:
     """Start the writer, with a limit of memory unless that is 0, kill it when it has acknowledged `after` commits, and
-    return how many commits there were before, and with those that it has acknowledged.
+    return how many commits there were before, and with those that it has acknowledged. The process beside it is killed
+    after `beside` commits (0: a thread makes the checkpoints).
     """
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, location, str(limit), json.dumps(options)],
+        [sys.executable, "-c", WRITER, location, str(limit), json.dumps(options), str(beside)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
@@ -95,13 +106,19 @@ def round_of(location: str, after: int, limit: int, options: dict[str, Any]) -> 
     return first, last
 
 
-def killed_again_and_again(location: str, kills: int, seed: int, limit: int, options: dict[str, Any]) -> None:
+def killed_again_and_again(
+    location: str, kills: int, seed: int, limit: int, options: dict[str, Any], *, process: bool = False
+) -> None:
     """Kill writers of one state; after each, the state has all that was acknowledged, and at most one commit more."""
     dice = random.Random(seed)
     reached = least = 0
     for _ in range(kills):
-        after = dice.randint(0, 40)
-        first, acknowledged = round_of(location, after, limit, options)
+        # a process beside the writer takes its time to start
+        after, beside = dice.randint(0, 40), 0
+        if process:
+            after = dice.randint(40, 200)
+            beside = dice.randint(1, 2 * after)
+        first, acknowledged = round_of(location, after, limit, options, beside)
         assert first == reached
         least += after
         with hs.open(location, **options) as state:
@@ -126,6 +143,16 @@ def killed_again_and_again(location: str, kills: int, seed: int, limit: int, opt
 @pytest.mark.parametrize("limit", [0, 1], ids=["in memory", "under a limit"])
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int, rounds: int, limit: int) -> None:
     killed_again_and_again(str(tmp_path / "state"), 50 * rounds if STRESS else 20, seed, limit, {})
+
+
+@pytest.mark.slow
+@pytest.mark.stress
+@pytest.mark.parametrize("limit", [0, 1], ids=["in memory", "under a limit"])
+def test_a_writer_and_the_process_beside_it_are_killed_and_nothing_acknowledged_is_lost(
+    tmp_path: Path, seed: int, rounds: int, limit: int
+) -> None:
+    location, kills = str(tmp_path / "state"), 50 * rounds if STRESS else 5
+    killed_again_and_again(location, kills, seed, limit, {}, process=True)
 
 
 @pytest.mark.slow
