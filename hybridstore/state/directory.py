@@ -488,11 +488,9 @@ class State(Usable, NamedStores):
         with MarkedStep(self, "the beginning of a checkpoint"):
             log.part_here()
         target = Target(self._home.storage, self._identity, group.version, group.digest, log.position)
-        # A changelog that ends before the place to which a checkpoint refers counts as damaged, so the log is synced
-        # first.
+        # A changelog that ends before the place to which a checkpoint refers is damaged, so the log is synced first.
         tidy = partial(self._home.prune, checkpoints.policy.keep)
-        job = partial(self._home.job, target, keep=checkpoints.policy.keep)
-        checkpoints.begin(target, before=log.sync, prune=tidy, beside=job, wait=wait)
+        checkpoints.begin(target, before=log.sync, prune=tidy, beside=partial(self._home.job, target), wait=wait)
         return True
 
     @entry_of_all

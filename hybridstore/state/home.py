@@ -89,7 +89,7 @@ class Home(Protocol):
     def prune(self, keep: int) -> object:
         """Delete what the newest `keep` checkpoints do not need. Raises OSError, HybridStoreError. O(files)."""
 
-    def job(self, target: Target, *, keep: int) -> Job | None:
+    def job(self, target: Target) -> Job | None:
         """Return what another process needs to know to make a checkpoint; None where the owner has to make it. O(1)."""
 
     def check(self) -> None:
@@ -168,7 +168,7 @@ class DirectoryHome:
         """See `Home`."""
         return prune(self._path, keep=keep, files=self._files)
 
-    def job(self, target: Target, *, keep: int) -> Job | None:
+    def job(self, target: Target) -> Job | None:
         """See `Home`. Other files than real ones are only here."""
         asked = self._asked
         if self._lock is None or type(asked.files) is not Files or not can_start():
@@ -183,7 +183,7 @@ class DirectoryHome:
             target.position,
             self.sizes,
             asked.tuning.bucket_divisor,
-            keep,
+            asked.checkpoints.keep,
             asked.synced,
             pack_bytes(),
             BUDGET.limit is not None,
@@ -319,7 +319,7 @@ class BucketHome:
         deleted, oldest = prune_checkpoints(self.storage, keep=keep)
         return deleted + ([] if oldest is None else prune_objects(self.storage, oldest))
 
-    def job(self, target: Target, *, keep: int) -> Job | None:
+    def job(self, target: Target) -> Job | None:
         """See `Home`. Another process would have to request the commits, which are here."""
         return None
 
