@@ -29,6 +29,7 @@ from changelog.errors import HybridStoreError, StorageUnreachableError
 from changelog.rounds import REQUEST_BYTES, merged
 from changelog.storage import is_url, storage_at
 from hybridstore.cli import GROUPS, run
+from tests.tools.hooks import with_clock
 from tests.tools.s3_server import S3Server
 
 FAULTS = ("500", "503", "reset", "lost")
@@ -43,7 +44,7 @@ def running() -> Iterator[S3Server]:
 @pytest.fixture
 def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """The server, without faults and with nothing counted. Waiting between tries is left out."""
-    monkeypatch.setattr(cloud_storage.time, "sleep", lambda seconds: None)
+    with_clock(monkeypatch, cloud_storage, lambda _: None)
     yield running
     running.faults.clear()
     running.draw = lambda method, path: None
@@ -287,8 +288,7 @@ def test_no_secret_is_in_an_error_a_log_line_or_a_repr(
     server.draw = lambda method, path: "500"
     # a clock that a pause moves beyond the limit: the machine's own may be there before the first answer
     clock = [0.0]
-    monkeypatch.setattr(cloud_storage.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(cloud_storage.time, "sleep", lambda seconds: clock.append(clock.pop() + 1000))
+    with_clock(monkeypatch, cloud_storage, lambda _: clock.append(clock.pop() + 1000), monotonic=lambda: clock[0])
     with caplog.at_level(logging.DEBUG), pytest.raises(StorageUnreachableError) as caught:
         storage.get("a")
     shown = f"{caught.value}{storage!r}{caplog.text}"

@@ -28,6 +28,7 @@ from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import Claim
+from tests.tools.hooks import with_clock
 from tests.tools.s3_server import S3Server
 from tests.tools.shard_tools import ATTEMPTS, content, write
 
@@ -219,8 +220,7 @@ def test_requests_that_wait_together_share_their_time_and_say_so(
     from changelog import cloud_storage
 
     now = [0.0]
-    monkeypatch.setattr(cloud_storage.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(cloud_storage.time, "sleep", lambda seconds: None)
+    with_clock(monkeypatch, cloud_storage, lambda _: None, monotonic=lambda: now[0])
     storage = cloud_storage.CloudStorage(server.url("waits"), server.options).within(30)
     asked = 0
 

@@ -27,6 +27,7 @@ from hybridstore.spark.location import locate
 from hybridstore.spark.source import StateReader, StateSource
 from hybridstore.spark.ticks import TickReader
 from tests.spark.test_source import make_state
+from tests.tools.hooks import with_clock
 from tests.tools.s3_server import S3Server
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def test_nothing_that_is_shown_or_written_has_a_secret(
     server: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr(cloud_storage.time, "sleep", lambda seconds: None)
+    with_clock(monkeypatch, cloud_storage, lambda _: None)
     url, options = server.url("plain"), server.options
     with hs.open(url, storage_options=options, cache=tmp_path / "cache") as state:
         state.key_value("names").put("alice", 1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,6 +40,15 @@ def as_reference_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let estimates of a restart be those of the reference machine, whatever this one and earlier restores are like."""
     for name, value in (("_sampled", 1.0), ("_share", 1.0), ("_observed", 0.0), ("_attach", 0.002)):
         monkeypatch.setattr(SPEED, name, value)
+
+
+def with_clock(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, sleep: Callable[[float], object], **clocks: Callable[[], float]
+) -> None:
+    """Let a module alone have a `time` that sleeps so and shows that: the clock of the process belongs to others too,
+    whose threads would move it, or never rest.
+    """
+    monkeypatch.setattr(module, "time", SimpleNamespace(**vars(time) | {"sleep": sleep} | clocks))
 
 
 def check_stores(state: hs.State) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from hybridstore.clock import Watermark
 from hybridstore.shards import shard_of
 from hybridstore.state.group import StoreGroup
+from tests.tools import quick_java
 from tests.tools.spark_programs import CountRunner, RunningCount
 
 PLACEMENTS = ("worker", "holder")
@@ -53,7 +54,7 @@ def main(folder: Path) -> int:
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.local.dir", str(folder / "scratch")).config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.python.daemon.module", "tests.tools.python_daemon")
-    builder = builder.config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    builder = builder.config("spark.executor.extraJavaOptions", quick_java.options_of_java())
     session = hsp.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     for placement in PLACEMENTS:

@@ -31,6 +31,7 @@ from changelog.storage import LocalStorage
 from hybridstore.clock import Watermark
 from hybridstore.state.group import StoreGroup
 from recovery.layout import parse_log_name
+from tests.tools import quick_java
 from tests.tools.spark_programs import CountRunner, RunningCount
 
 
@@ -134,6 +135,8 @@ def main(path: str) -> int:
     config = json.loads(Path(path).read_text())
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # who is murdered here had written Spark's checkpoint as in production
+    os.environ["SPARK_SUBMIT_OPTS"] = quick_java.options_of_java()
     if config["connect"]:
         # pyspark then asks its own server for the port, instead of taking 15002
         os.environ["SPARK_TESTING"] = "1"
