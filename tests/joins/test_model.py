@@ -17,7 +17,7 @@ from tests.conftest import SEED, STRESS
 from tests.tools.hooks import crash, force_cold
 
 Row = dict[str, Any]
-SEEDS = range(SEED, SEED + max(STRESS, 12))
+SEEDS = range(SEED, SEED + max(STRESS, 6))
 
 
 def rows_within(rng: random.Random, grace: int, count: int, keys: int) -> list[tuple[str, Row]]:

@@ -30,7 +30,7 @@ from tests.tools.hooks import crash, force_cold
 from tests.tools.rescaled_jobs import Job, in_memory
 
 Row = dict[str, Any]
-SEEDS = range(SEED, SEED + max(STRESS, 4))
+SEEDS = range(SEED, SEED + max(STRESS, 2))
 NUMBERS = (1, 2, 3, 4, 6)
 
 
