@@ -58,6 +58,17 @@ def test_stat_says_how_checkpoints_lie_in_packs(state: Path, capsys: pytest.Capt
     assert metrics.write_amplification > 1
 
 
+def test_stat_counts_the_layers_over_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hs.open(tmp_path / "s") as s:
+        kv = s.key_value("kv")
+        for changed in (range(1000), range(5), range(7)):
+            kv.put_many((i, [changed.stop, i]) for i in changed)
+            s.commit()
+            s.checkpoint(wait=True)
+    (store,) = [row for row in rows(capsys, "stat", tmp_path / "s") if row["what"] == "stores"]
+    assert (store["blocks"], store["layers"]) == (1, 2)
+
+
 def test_stat_finds_what_is_heavy_and_how_old(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = rows(capsys, "stat", state, "--top", 2, "--by-age", "--histogram", "--no-progress")
     largest = [row["largest_value_of"] for row in lines if row["what"] == "largest" and row["store"] == "kv"]

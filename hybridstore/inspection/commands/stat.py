@@ -53,6 +53,7 @@ def stat_row(store: StoreView, iso: bool) -> dict[str, Any]:
         "records": count_cell(store.counted),
         "exact": store.counted.exact,
         "blocks": len(store.entries),
+        "layers": sum(len(entry.layers) for entry in store.entries),
         "bytes": size_cell(store.packed_bytes),
         "dead": Labelled(f"{dead_share(store):.0%}", round(dead_share(store), 4)),
         "oldest": time_cell(None if span is None else span[0], iso),
