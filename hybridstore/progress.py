@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
+
+OnProgress = Callable[[str, int, int], None]
+"""What every `progress=` may be: called as progress(phase, done, total), where a total of 0 is not known."""
 
 _PATIENCE_SECONDS = 1.0
 
@@ -56,3 +61,17 @@ class Progress:
     ) -> None:
         if self._bars is not None:
             self._bars.stop()
+
+
+@contextmanager
+def watching(progress: OnProgress | bool | None, what: str, *, default: bool = False) -> Iterator[OnProgress]:
+    """Give what an act calls as it advances: the function given as `progress`, or a bar, which is shown for True (for
+    None with `default`).
+
+    >>> from hybridstore.progress import watching
+    >>> with watching(print, "rescale") as step:
+    ...     step("blocks", 3, 10)
+    blocks 3 10
+    """
+    with Progress(what, shown=default if progress is None else progress is True) as bar:
+        yield progress if callable(progress) else bar

@@ -70,7 +70,7 @@ class Commits:
     def __init__(self) -> None:
         self.longest, self._last = 0.0, time.monotonic()
 
-    def __call__(self, _number: int = 0) -> None:
+    def __call__(self, *_: object) -> None:
         """Note that a commit was made."""
         now = time.monotonic()
         self.longest, self._last = max(self.longest, now - self._last), now

@@ -13,6 +13,7 @@ from typing import Any, Final, overload
 
 from changelog.storage import is_url
 
+from ..progress import OnProgress, watching
 from ..spark.arrow_schema import arrow_schema
 from ..spark.connect import is_client, run_near_location
 from ..spark.location import Location, locate
@@ -21,7 +22,7 @@ from ..spark.operator_file import FIRST_BATCH, read_chain
 from ..spark.session import prepare
 from ..spark.sharding import SHARD_COLUMN
 from ..spark.ticks import tick_name, tick_offset, with_every_shard
-from .first_batch import OnStep, first_batch, in_tasks, watched
+from .first_batch import first_batch, in_tasks, watched
 from .loading import DONE, START, Loading
 from .moves import Asked, Move, move_of
 from .query_files import BY_NAME, Standing, begin_behind, check_new, query_id, standing_of, with_ticks
@@ -41,7 +42,7 @@ def import_spark(
     order: Mapping[int, Sequence[str]] | None = None,
     columns: Mapping[int, Mapping[str, str]] | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    progress: OnStep | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> list[ImportReport]: ...
 
 
@@ -55,7 +56,7 @@ def import_spark(
     order: Sequence[str] | None = None,
     columns: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    progress: OnStep | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> ImportReport: ...
 
 
@@ -68,7 +69,7 @@ def import_spark(
     order: Any = None,
     columns: Any = None,
     storage_options: Mapping[str, Any] | None = None,
-    progress: OnStep | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> ImportReport | list[ImportReport]:
     """Move the state of a query's operators of Spark's own into operators of ours, and return the report.
 
@@ -85,7 +86,7 @@ def import_spark(
     columns     SQL expressions over the columns of Spark's key, by the names of ours; None: by name, else by place.
                 Of several operators, `order` and `columns` are mappings from the operator's number
     storage_options  as in `apply`, if the old checkpoint is on an object store
-    progress    called as progress(phase, done, total)
+    progress    called as progress(phase, done, total), or True for a bar on a terminal
 
     The state is read by Spark's own state sources, as of the newest committed batch, in Spark's tasks, and shared out
     to the shards of the new operators. Then the new query begins with the next rows of its sources and the old
@@ -137,7 +138,8 @@ def import_spark(
         moves.append((each, where, move_of(Asked(session, place, theirs, standing, each, where, how, by))))
     reports = []
     for each, where, move in moves:
-        records = load_state(each, move, where, standing, progress or quiet)
+        with watching(progress, "import") as step:
+            records = load_state(each, move, where, standing, step)
         spent_ms, started = (time.perf_counter() - started) * 1000, time.perf_counter()
         shards, name = each.operator.shards, each.operator.name
         reports.append(ImportReport(where, name, new.checkpoint, shards, records, standing.batch, spent_ms))
@@ -198,7 +200,7 @@ def applied_to(results: Any) -> Applied:
         raise ImportRefusedError(str(error)) from None
 
 
-def load_state(known: Applied, move: Move, where: str, standing: Standing, progress: OnStep) -> int:
+def load_state(known: Applied, move: Move, where: str, standing: Standing, progress: OnProgress) -> int:
     """Put the rows of a state into the shards, and return their number. Raises ImportRefusedError."""
     from pyspark.errors import PySparkException
 
@@ -248,7 +250,3 @@ def new_query_id(new: Location) -> str:
 def finish(new: Location, standing: Standing, old: Location | None) -> None:
     """Let a query at a new location go on behind an old one, or begin; see `query_files.begin_behind`."""
     begin_behind(new.query(), standing, None if old is None else old.query())
-
-
-def quiet(phase: str, done: int, total: int) -> None:
-    """Show nothing."""

@@ -12,13 +12,14 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from recovery.layout import LOG, shard_folder
 
+from ..progress import OnProgress
 from ..spark.connect import is_client
 from ..spark.contract import Program
 from ..spark.operator_file import FIRST_BATCH, operator_storage
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-OnStep = Callable[[str, int, int], None]
 _LOOK_SECONDS: Final = 1.0
 
 
@@ -91,7 +91,7 @@ def in_tasks(sharded: DataFrame, function: FirstBatch, output: Any) -> DataFrame
 
 
 @contextmanager
-def watched(operator: Operator, df: DataFrame, progress: OnStep) -> Iterator[None]:
+def watched(operator: Operator, df: DataFrame, progress: OnProgress) -> Iterator[None]:
     """Report the number of shards that are done, once a second, while the block runs. A client of Spark Connect cannot
     see them.
     """

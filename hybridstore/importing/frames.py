@@ -13,6 +13,7 @@ from recovery.runs import newest_claim
 from recovery.shard_log import ShardLog
 
 from ..aggregation import Aggregator, Forever, SessionWindows, SlidingWindows
+from ..progress import OnProgress, watching
 from ..spark.arrow_schema import arrow_schema
 from ..spark.connect import run_near_location
 from ..spark.location import Location
@@ -26,9 +27,9 @@ from ..spark.ticks import with_every_shard
 from ..topology.plan import END as WINDOW_END
 from ..topology.plan import START as WINDOW_START
 from ..topology.plan import Plan
-from .api import applied_to, check_location, finish, first_offsets, load_state, new_query_id, quiet
+from .api import applied_to, check_location, finish, first_offsets, load_state, new_query_id
 from .buffers import DISTINCT, SKETCH, Part
-from .first_batch import OnStep, first_batch, in_tasks, now_ms, watched
+from .first_batch import first_batch, in_tasks, now_ms, watched
 from .loading import END, START, STORE, Aggregates, StoredRows
 from .moves import Move
 from .query_files import Standing, unread, with_ticks
@@ -63,7 +64,7 @@ def backfill(
     write: Callable[[DataFrame], Any] | None = None,
     *,
     sources: int | None = None,
-    progress: OnStep | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> ImportReport:
     """Let a batch DataFrame be the first batch of a query, so that its stream continues behind it.
 
@@ -73,7 +74,7 @@ def backfill(
     write     called once with the results of the history, a batch DataFrame; each action in it computes them again;
               None: they are not kept
     sources   how many sources the stream has, for a client of Spark Connect, which cannot see them (None: 1)
-    progress  called as progress(phase, done, total)
+    progress  called as progress(phase, done, total), or True for a bar on a terminal
 
     The rows are those of a query that reads the history as its first batch, and the stream behind it: all state is
     there, and with `time="watermark"` the stream begins with the watermark of the history. The stream begins at the
@@ -107,7 +108,7 @@ def backfill(
     seen = Observation()
     sharded = with_shards(rows.observe(seen, *_numbers(known, where)), known.columns, program, operator.shards)
     filled = in_tasks(to_shards(with_every_shard(sharded, operator.shards), operator), function, known.output)
-    with watched(operator, filled, progress or quiet):
+    with watching(progress, "backfill") as step, watched(operator, filled, step):
         if write is None:
             filled.write.format("noop").mode("overwrite").save()
         else:
@@ -130,7 +131,7 @@ def backfill(
 
 
 def initial_state(
-    frame: Any, results: Any, *, sources: int | None = None, progress: OnStep | None = None
+    frame: Any, results: Any, *, sources: int | None = None, progress: OnProgress | bool | None = None
 ) -> ImportReport:
     """Let rows of results be the state with which a topology begins: in every shard, before the first batch.
 
@@ -165,7 +166,8 @@ def initial_state(
     run_near_location(session, partial(check_location, operator.location, operator.name))
     times = BatchTime(0, now_ms())
     standing = Standing(-1, times, 0, [])
-    records = load_state(known, _states(frame, known, where), where, standing, progress or quiet)
+    with watching(progress, "initial state") as step:
+        records = load_state(known, _states(frame, known, where), where, standing, step)
     return _begun(results, known, where, records, 0, sources, started, times)
 
 

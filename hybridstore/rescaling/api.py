@@ -11,9 +11,10 @@ from typing import Any
 from changelog.storage import is_url
 from recovery.layout import SPARK_FOLDER
 
+from ..progress import OnProgress, watching
 from ..spark.location import Location, locate
 from ..state.arguments import RULES, check
-from .engine import OnStep, RescaleArguments
+from .engine import RescaleArguments
 from .plain import go_back_state, remove_old_state, rescale_state
 from .report import RescaleError, RescaleReport
 from .routes import Route
@@ -33,7 +34,7 @@ def rescale(
     spark: Any = None,
     state_location: str | PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    progress: OnStep | None = None,
+    progress: OnProgress | bool | None = None,
     on_report: Callable[[RescaleReport], None] | None = None,
 ) -> RescaleReport:
     """Give existing state another number of shards, and return the report.
@@ -52,7 +53,7 @@ def rescale(
     spark       a session of Spark (not Connect) whose workers make the shards side by side; None: this process makes
                 them
     state_location, storage_options  as in `apply`
-    progress    called as progress(phase, done, total)
+    progress    called as progress(phase, done, total), or True for a bar on a terminal
     on_report   called with the report before anything is written
 
     The new shards are made beside the old ones and checked; one create makes them count. Until then the old shards
@@ -76,19 +77,22 @@ def rescale(
     if not back and not RULES["shards"].fits(shards):
         raise RescaleError(f"shards: found {shards!r}, expected {RULES['shards'].expected}, or back=True")
     check(storage_options=storage_options)
-    asked = RescaleArguments(
-        shards or 0, routes or {}, dry_run, accept_late, spark, progress or _quiet, on_report or (lambda report: None)
-    )
-    if operator is None:
-        place = _plain(location, state_location)
-        if back:
-            report = go_back_state(place, storage_options)
+    with watching(progress, "rescale") as step:
+        asked = RescaleArguments(
+            shards or 0, routes or {}, dry_run, accept_late, spark, step, on_report or (lambda report: None)
+        )
+        if operator is None:
+            place = _plain(location, state_location)
+            if back:
+                report = go_back_state(place, storage_options)
+            else:
+                report = rescale_state(place, storage_options, asked)
         else:
-            report = rescale_state(place, storage_options, asked)
-    elif back:
-        report = go_back(_located(location, state_location, storage_options), operator, stopped=stopped)
-    else:
-        report = rescale_operator(_located(location, state_location, storage_options), operator, asked, stopped=stopped)
+            located = _located(location, state_location, storage_options)
+            if back:
+                report = go_back(located, operator, stopped=stopped)
+            else:
+                report = rescale_operator(located, operator, asked, stopped=stopped)
     report.duration_ms = (time.perf_counter() - started) * 1000
     return report
 
@@ -130,7 +134,3 @@ def _located(
     ]
     assert places[0] is not None
     return locate(places[0], places[1], storage_options)
-
-
-def _quiet(phase: str, done: int, total: int) -> None:
-    """Show nothing."""

@@ -29,13 +29,13 @@ from recovery.compaction import SIZES, Sizes
 from recovery.layout import RESCALES, list_checkpoints, parse_rescale_name, rescale_name, shard_folder
 from recovery.write import FreshCheckpoint
 
+from ..progress import OnProgress
 from .report import RescaleError, RescaleReport, check_late
 from .routes import Route, Routes, closing_ms
 from .sharing import Compared, Discard, OldShard, ShardGroup, Sink, check_certain, shard_groups
 
 FORMAT_VERSION: Final = 1
 _WINDOWS: Final = "windows"
-OnStep = Callable[[str, int, int], None]
 
 
 class Old(NamedTuple):
@@ -201,7 +201,7 @@ class FamilyTask:
 class InProcess:
     """Processes the families in this process, one after the other, and keeps the old shards open."""
 
-    def __init__(self, tasks: list[FamilyTask], scratch: Path, on_step: OnStep) -> None:
+    def __init__(self, tasks: list[FamilyTask], scratch: Path, on_step: OnProgress) -> None:
         self._tasks = tasks
         self._on_step = on_step
         self._shards = 0
@@ -291,7 +291,7 @@ class RescaleArguments(NamedTuple):
     dry_run: bool
     late: bool
     spark: Any
-    on_step: OnStep
+    on_step: OnProgress
     on_report: Callable[[RescaleReport], None]
 
     def check(self, where: str, shards: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -27,13 +27,13 @@ from recovery.retrying import retry_while_changing
 
 from ..collector import SHORT_PAUSES, collector_held
 from ..errors import ForeignFileError, HybridStoreError, StateClosedError, StateDirectoryError, StatePoisonedError
-from ..progress import Progress
+from ..progress import OnProgress, watching
 from . import fork
 from .arguments import check
 from .checkpointer import Checkpointer, Target
 from .group import StoreGroup
 from .home import Home, home_of
-from .hydration import OnProgress, load_all
+from .hydration import load_all
 from .log import Log
 from .log_lines import warn
 from .memory import Memory, Relief
@@ -74,7 +74,7 @@ class State(Usable, NamedStores):
         checkpoints: CheckpointPolicy | None = None,
         memory_limit: int | None = None,
         debug: bool = False,
-        progress: Callable[[str, int, int], None] | None = None,
+        progress: OnProgress | bool | None = None,
         at: At = None,
         file_mode: int = FILE_MODE,
         storage_options: Mapping[str, Any] | None = None,
@@ -101,8 +101,8 @@ class State(Usable, NamedStores):
                       governs. Before the limit is reached, records that a checkpoint holds are freed, and single
                       records are read again when they are touched: state may exceed memory (docs/operating.md)
         debug       find values that were changed in place after a put (slow)
-        progress    called as progress(phase, done, total) during the restore; None draws a bar on a terminal after a
-                    second
+        progress    called as progress(phase, done, total) during the restore (a total of 0 is not known); None or True
+                    draws a bar on a terminal after a second, False draws none
         at          open this retained version, or the "newest", read-only and without the lock (also beside a live
                     writer)
         file_mode   the mode of new files, less the umask: with 0o644 everybody on the machine can read the state, with
@@ -166,8 +166,7 @@ class State(Usable, NamedStores):
         self._leave_pauses = weakref.finalize(self, SHORT_PAUSES.leave)  # once, also for a state that nobody closes
         try:
             home.claim()
-            with Progress(f"restoring {home.where}") as bar, collector_held():
-                progress = asked.progress or bar
+            with watching(asked.progress, f"restoring {home.where}", default=True) as progress, collector_held():
                 self.restore_report = self._restore(asked, progress)
                 if not asked.lazy:
                     load_all(self._group.stores.values(), progress)

@@ -17,10 +17,10 @@ from recovery.checkpoint import Ahead, CheckpointReader
 from recovery.directory import PageEntry
 
 from ..collector import collector_held
+from ..progress import OnProgress
 from ..stores.kinds import KINDS
 from .memory_budget import BUDGET
 
-OnProgress = Callable[[str, int, int], None]
 # How many milliseconds a commit spends on hydration, as long as a block is cold.
 COMMIT_BUDGET_MS: Final = 2.0
 

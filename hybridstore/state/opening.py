@@ -12,6 +12,7 @@ from changelog.identity import Identity
 from changelog.writer import SEGMENT_BYTES
 from recovery.compaction import SIZES, Sizes
 
+from ..progress import OnProgress
 from .arguments import check
 from .policy import CheckpointPolicy
 
@@ -49,7 +50,7 @@ class Opening:
     checkpoints: CheckpointPolicy
     memory_limit: int | None
     debug: bool
-    progress: Callable[[str, int, int], None] | None
+    progress: OnProgress | bool | None
     at: At
     files: Files
     tuning: Tuning

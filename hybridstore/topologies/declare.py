@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..state.opening import Durability, as_documented
+from ..state.opening import Durability
 from ..topology.duplicates import WithoutDuplicates
 from ..topology.joins.declared import input_name, names_of
 from ..topology.plan import NullKeys, Plan
@@ -21,6 +21,7 @@ from .steps import Steps, check_column, key_columns
 if TYPE_CHECKING:
     from os import PathLike
 
+    from ..progress import OnProgress
     from ..state.changes import Difference
     from ..state.policy import CheckpointPolicy
     from ..topology.engine import Engine
@@ -81,7 +82,6 @@ class Topology(Steps):
 
     # --- running ----------------------------------------------------------------------------------------------
 
-    @as_documented
     def open(
         self,
         location: str | PathLike[str],
@@ -93,7 +93,6 @@ class Topology(Steps):
         cache: str | PathLike[str] | None = None,
         allow: str | Iterable[str] | None = None,
         memory_limit: int | None = None,
-        **_options: Any,
     ) -> Engine:
         """Open the topology on a state directory for stepping: process, commit, look. See
         `hybridstore.topology.engine.Engine`.
@@ -120,7 +119,6 @@ class Topology(Steps):
             cache=cache,
             allow=allow,
             memory_limit=memory_limit,
-            **_options,
         )
 
     def run(
@@ -134,7 +132,7 @@ class Topology(Steps):
         commit_rows: int = 10_000,
         commit_seconds: float | None = None,
         checkpoints: CheckpointPolicy | None = None,
-        progress: Callable[[int], None] | bool | None = None,
+        progress: OnProgress | bool | None = None,
         metrics_port: int | None = None,
         flush: bool = False,
         replay_last: bool = False,
@@ -161,8 +159,9 @@ class Topology(Steps):
                         (`hybridstore.inspect(location).position`; a generator may ask for it at its first row)
         checkpoints     when to checkpoint, as for `hybridstore.open`; None: aim at a replay of 25 ms at a restart
         progress        True: a line on standard error with rows, rows a second, event time and late rows, on a terminal
-                        twice a second, elsewhere every ten seconds; or a function, called with the number of every
-                        commit
+                        twice a second, elsewhere every ten seconds; or a function, called as
+                        progress(phase, done, total) after every commit: "commits", its number, and 0, because nobody
+                        knows how many will come
         metrics_port    serve the run's numbers as OpenMetrics text at http://127.0.0.1:PORT/metrics while it runs (0: a
                         free port, which the log names)
         flush           at the end of the source, emit the results held back (`emit="close"`, `hold`): begun windows

@@ -27,7 +27,7 @@ class RunProgress:
         self._width = 0
         self._commit = 0
 
-    def __call__(self, commit: int) -> None:
+    def __call__(self, phase: str, commit: int, total: int) -> None:
         """Show the line if the last one is old enough."""
         self._commit = commit
         now = time.monotonic()

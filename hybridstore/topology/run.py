@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from changelog.errors import ForeignFileError
 from recovery.errors import RestoreError
 
+from ..progress import OnProgress
 from ..state.arguments import check
 from ..state.policy import CheckpointPolicy
 from .batch import named_rows, size_of
@@ -121,7 +122,7 @@ def run(
     commit_rows: int,
     commit_seconds: float | None,
     checkpoints: CheckpointPolicy | None,
-    progress: Callable[[int], None] | bool | None,
+    progress: OnProgress | bool | None,
     metrics_port: int | None,
     flush: bool,
     replay_last: bool,
@@ -170,9 +171,7 @@ def run(
         engine.for_generator()
         if metrics_port is not None:
             _LOG.info("%s: metrics at http://%s:%d/metrics", engine.location, *engine.serve_metrics(metrics_port))
-        shown = None if progress is None or progress is False else progress
-        if shown is True:
-            shown = RunProgress(engine)
+        shown = RunProgress(engine) if progress is True else progress or None
         try:
             yield from _Run(engine, rows, position, flush, replay_last, columns).tables(
                 commit_rows, commit_seconds, shown
@@ -238,7 +237,7 @@ class _Run:
         )
 
     def tables(
-        self, commit_rows: int, commit_seconds: float | None, progress: Callable[[int], None] | None
+        self, commit_rows: int, commit_seconds: float | None, progress: OnProgress | None
     ) -> Iterator[tuple[int, ResultTable]]:
         """Yield the results: first those yielded again, then commit by commit to the end of the source."""
         yield from self._again()
@@ -279,7 +278,7 @@ class _Run:
                     yield number, _with_late(kept(state, number), self._engine.topology.extra_column)
 
     def _commit(
-        self, commit: int, taken: Any, first: int, progress: Callable[[int], None] | None
+        self, commit: int, taken: Any, first: int, progress: OnProgress | None
     ) -> Iterator[tuple[int, ResultTable]]:
         """Make a commit of every shard, of its part of the rows or (None) a flush, and yield its results; `first` is
         the number of the first row.
@@ -311,7 +310,7 @@ class _Run:
         if any(tables):
             self._since = commit
         if progress is not None:
-            progress(commit)
+            progress("commits", commit, 0)
         for table in tables:
             yield commit, _with_late(table, engine.topology.extra_column)
 

@@ -162,7 +162,11 @@ def test_a_version_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_nothing_is_written_while_a_version_is_read(tmp_path: Path) -> None:
     def files() -> dict[Path, Any]:
-        return {path: path.stat()[6:9] for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+        return {
+            path: (path.stat().st_size, path.stat().st_mtime_ns)
+            for path in sorted(tmp_path.rglob("*"))
+            if path.is_file()
+        }
 
     with hs.open(tmp_path) as state:
         one_commit(state, random.Random(1), 5)

@@ -72,7 +72,7 @@ def test_a_sliding_topology_restarts_over_a_few_commits_however_long_it_ran(
     behind: list[int] = []
     sizes: list[int] = []
 
-    def look(commit: int) -> None:
+    def look(phase: str, done: int, total: int) -> None:
         plan = hs.inspect(tmp_path).restart()
         assert plan.problem is None
         behind.append(plan.tail_records)

@@ -238,10 +238,10 @@ def test_a_topology_reads_what_a_batch_touches_side_by_side(
     route(monkeypatch, storage)
     topology = hs.stream(key="k", timestamp="ts").windowed_by(windows).aggregate(n=hs.Count())
     often = {**SMALL, "checkpoints": hs.CheckpointPolicy(every_commits=1)}
-    with topology.open(URL, cache=tmp_path / "writer", **often) as writer:
+    with hs.Engine(topology, URL, cache=tmp_path / "writer", **often) as writer:
         writer.process_many([{"k": f"k{row % 500:03d}", "ts": 1_000 + row % 90} for row in range(3_000)])
         writer.commit()
-    with topology.open(URL, cache=tmp_path / "cache", **SMALL) as reader:
+    with hs.Engine(topology, URL, cache=tmp_path / "cache", **SMALL) as reader:
         requests.reset()
         reader.process_many([{"k": f"k{row:03d}", "ts": 1_095} for row in range(0, 500, 25)])
         reader.commit()

@@ -368,9 +368,9 @@ def test_without_a_state_nothing_is_left_behind(tmp_path: Path, monkeypatch: pyt
 def test_progress_and_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = declared(hs.TumblingWindows(10), "commit")
     rows = [{"user": "a", "time": t, "n": 1} for t in range(6)]
-    commits: list[int] = []
-    list(topology.run(rows, location=tmp_path, commit_rows=4, progress=commits.append))
-    assert commits == [1, 2]
+    commits: list[tuple[str, int, int]] = []
+    list(topology.run(rows, tmp_path, commit_rows=4, progress=lambda *step: commits.append(step)))
+    assert commits == [("commits", 1, 0), ("commits", 2, 0)]
     ticks = iter(range(0, 1000, 5))
     monkeypatch.setattr("hybridstore.topology.source.time.monotonic", lambda: next(ticks))
     assert {row.commit for row in topology.run(rows, commit_seconds=7)} == {1, 2, 3}
@@ -401,7 +401,7 @@ def test_the_seconds_between_commits_have_the_processing_in_them(
     monkeypatch.setattr("time.monotonic", lambda: now)
     monkeypatch.setattr("time.perf_counter", lambda: now)
     counts = topology.aggregate(emit="commit", n=hs.Count())
-    run = counts.run(source(), tmp_path, commit_seconds=100, progress=lambda _: durable.append(now))
+    run = counts.run(source(), tmp_path, commit_seconds=100, progress=lambda *_: durable.append(now))
     assert sum(row["n"] for row in run) >= rows
     # the first commit knows of no processing yet; the last may be short
     spans = [after - before for before, after in pairwise(durable)][1:-1]
