@@ -12,20 +12,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import InspectedShards, InspectedState
+    from .api import InspectedState
 
 
 def inspect(
     location: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
-) -> InspectedState | InspectedShards:
+) -> InspectedState:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
     location; or into a place on an object store (`s3://`, `gs://`, `az://`, `abfss://`), of which only the needed parts
     are read.
 
     Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time (UTC);
     `storage_options` are those of an object store, as `hybridstore.open` takes them. The result has stores by name,
-    `versions`, `at`, `history` and `diff`, and is shown as a table in a notebook; for a location with several shards
-    the result is a mapping `operator/shard` (of a plain topology: the shard) -> such a state. Raises FileNotFoundError,
+    `versions`, `at`, `history` and `diff`, and is shown as a table in a notebook. Of a location with several shards
+    `shards` has such a result for each, by `operator/shard` (a plain topology: by number). Raises FileNotFoundError,
     ForeignFileError, RestoreError, and StorageUnreachableError if an object store does not answer. O(blocks + tail).
 
     >>> with hs.open("state") as state:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from changelog.errors import ForeignFileError
 from recovery.plan import RestorePlan
@@ -294,8 +294,23 @@ class InspectedState(Mapping[str, InspectedStore]):
         """
         return InspectedState(self._place, choose(self._place, str(version)))
 
-    def follow(self) -> Followed:
-        """Return a view of the same state that stays at its newest version; see `Followed`.
+    @property
+    def shards(self) -> Mapping[str, InspectedState]:
+        """The shards of the location by `operator/shard`, those of a plain topology by their number: of one state only
+        itself, by its label.
+
+        >>> with hs.open("state") as state:
+        ...     state.key_value("users")["ann"] = 1
+        ...     state.commit()
+        1
+        >>> [look.version for look in hs.inspect("state").shards.values()]
+        [1]
+        """
+        return {self.label: self}
+
+    def follow(self, operator: str | None = None) -> Followed:
+        """Return a view of the same state that stays at its newest version; see `Followed`. `operator`: of a location
+        with several.
 
         Raises ValueError for a file.
 
@@ -307,7 +322,7 @@ class InspectedState(Mapping[str, InspectedStore]):
         ...     view.version
         1
         """
-        return follow([self._place], None)
+        return follow([self._place], operator)
 
     def __getitem__(self, name: str) -> InspectedStore:
         return InspectedStore(self._view, self._view.store(name))
@@ -369,9 +384,9 @@ class InspectedState(Mapping[str, InspectedStore]):
         return join([tag("table", lines), table(list(store_rows(self._view, True)), _STORE_COLUMNS), faults])
 
 
-class InspectedShards(Mapping[str, InspectedState]):
-    """All shards of a location, by `operator/shard`, those of a plain topology by their number: a mapping to
-    `InspectedState`; each is opened at its first use.
+class InspectedShards(InspectedState):
+    """A location with several shards: `shards` has them, `position` and `follow` are of all of them, and whatever is of
+    one state raises a ValueError that names the shards.
 
     >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
     >>> from hybridstore.spark.launches import begin
@@ -381,16 +396,30 @@ class InspectedShards(Mapping[str, InspectedState]):
     ...     store = StateStoreProvider(shard, claim=run).get_store(0)
     ...     store.key_value("users").put(f"user-{shard.shard}", 1)
     ...     version = store.commit()
-    >>> shards = hs.inspect("checkpoint")
-    >>> for label, state in shards.items():
+    >>> for label, state in hs.inspect("checkpoint").shards.items():
     ...     print(label, state.version, [record.key for record in state["users"]])
     visits/0 1 ['user-0']
     visits/1 1 ['user-1']
     """
 
     def __init__(self, places: list[Place], at: str | None) -> None:
-        self._places = {place.label: place for place in places}
+        self._by_label = {place.label: place for place in places}
         self._at = at
+
+    def _several(self) -> NoReturn:
+        names = list(self._by_label)
+        raise ValueError(
+            f"{next(iter(self._by_label.values())).where}: found {len(names)} shards ({', '.join(names[:4])}"
+            f"{', ...' if len(names) > 4 else ''}), expected one (choose one: inspect(location).shards[{names[0]!r}])"
+        )
+
+    @property
+    def _place(self) -> Place:  # type: ignore[override]
+        self._several()
+
+    @property
+    def _view(self) -> View:  # type: ignore[override]
+        self._several()
 
     @property
     def position(self) -> Any:
@@ -404,7 +433,7 @@ class InspectedShards(Mapping[str, InspectedState]):
         >>> hs.inspect("state").position
         18
         """
-        return position_of([state._view for state in self.values()])
+        return position_of([state._view for state in self.shards.values()])
 
     def follow(self, operator: str | None = None) -> Followed:
         """Return a view of all shards of an operator (None: the only one) that stays at the newest version that all of
@@ -418,13 +447,38 @@ class InspectedShards(Mapping[str, InspectedState]):
         >>> hs.inspect(location).follow("minutes").version
         1
         """
-        places = list(self._places.values())
-        if all(label.isdecimal() for label in self):  # elsewhere operator/shard
+        places = list(self._by_label.values())
+        if all(label.isdecimal() for label in self._by_label):  # elsewhere operator/shard
             raise ValueError(
                 f"{places[0].where}: follow: found {len(places)} shards of a plain topology, whose versions are their "
-                "own, expected one state (follow each of them: inspect(location)['0'].follow())"
+                "own, expected one state (follow each of them: inspect(location).shards['0'].follow())"
             )
         return follow(places, operator)
+
+    @property
+    def shards(self) -> Mapping[str, InspectedState]:
+        """The shards by `operator/shard`, those of a plain topology by their number; each is opened when it is asked
+        for.
+        """
+        return Shards(self._by_label, self._at)
+
+    def __repr__(self) -> str:
+        return f"<InspectedShards {', '.join(self._by_label)}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            {"shard": label, "version": state.version, "stores": ", ".join(state)}
+            for label, state in self.shards.items()
+        ]
+        return table(rows, ("shard", "version", "stores"))
+
+
+class Shards(Mapping[str, InspectedState]):
+    """The shards of a location by their labels."""
+
+    def __init__(self, places: dict[str, Place], at: str | None) -> None:
+        self._places = places
+        self._at = at
 
     def __getitem__(self, label: str) -> InspectedState:
         place = self._places[label]
@@ -436,17 +490,10 @@ class InspectedShards(Mapping[str, InspectedState]):
     def __len__(self) -> int:
         return len(self._places)
 
-    def __repr__(self) -> str:
-        return f"<InspectedShards {', '.join(self)}>"
-
-    def _repr_html_(self) -> str:
-        rows = [{"shard": label, "version": state.version, "stores": ", ".join(state)} for label, state in self.items()]
-        return table(rows, ("shard", "version", "stores"))
-
 
 def inspect(
     location: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
-) -> InspectedState | InspectedShards:
+) -> InspectedState:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
     location, or into those of a plain topology; also by URL, with `storage_options` as for `hybridstore.open`: only
     the needed parts are read.

@@ -54,7 +54,7 @@ def test_shards_are_packed_with_what_routes_their_keys(location: Path, tmp_path:
     zipped = packed(location, tmp_path / "all.zip")
     with zipfile.ZipFile(zipped) as archive:
         assert "hybridstore/totals/operator/0000000001.json" in archive.namelist()
-    assert list(hs.inspect(zipped)) == ["totals/0", "totals/1", "totals/2"]
+    assert list(hs.inspect(zipped).shards) == ["totals/0", "totals/1", "totals/2"]
     assert run(["inspect", "get", str(zipped), "sums", "k1"]) == 0
 
 

@@ -205,11 +205,11 @@ def test_shards_of_a_plain_topology_are_followed_one_by_one(tmp_path: Path, caps
             assert run(["rescale", str(tmp_path / "s"), "--shards", "3"]) == 0
         state = hs.inspect(tmp_path / "s")
         assert isinstance(state, InspectedShards)
-        assert len(state) == shards
+        assert len(state.shards) == shards
         for name in (None, "0"):
             with pytest.raises(ValueError, match=f"found {shards} shards of a plain topology"):
                 state.follow(name)
-        with state["0"].follow() as view:
+        with state.shards["0"].follow() as view:
             assert "windows" in view
         capsys.readouterr()
         assert run(["inspect", "info", str(tmp_path / "s")]) == 3
@@ -251,3 +251,15 @@ def test_shards_stay_at_one_version_when_the_refresh_of_one_fails(
     assert view.refresh()
     assert [view.version, {row.value for row in view["default"]}] == [2, {1}]
     view.close()
+
+
+def test_what_is_of_one_state_names_the_shards_of_a_location_with_several(tmp_path: Path) -> None:
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    assert list(topology.run([{"k": f"{n % 7}", "ts": n} for n in range(50)], tmp_path / "s", shards=5))
+    look = hs.inspect(tmp_path / "s")
+    assert sum(len(state["windows"]) for state in look.shards.values()) == 7
+    for act in (look.restart, lambda: look["windows"], lambda: look.version, lambda: list(look), lambda: look.at(1)):
+        with pytest.raises(ValueError, match=r"found 5 shards \(0, 1, 2, 3, \.\.\.\), expected one"):
+            act()
+    one = hs.inspect(tmp_path / "s" / "0")
+    assert [state.version for state in one.shards.values()] == [one.version]

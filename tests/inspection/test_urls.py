@@ -236,11 +236,12 @@ def test_shards_on_an_object_store(
     assert rows(capsys, "get", f"{bucket.url}/hybridstore/first/000000/000001", "sums", "k9")[0]["value"] == [9, 1]
     read, whole = server.bytes_sent, size_of(server, bucket.url)
     assert read < whole / 3
-    states = hs.inspect(bucket.url)
-    assert isinstance(states, InspectedShards)
+    look = hs.inspect(bucket.url)
+    assert isinstance(look, InspectedShards)
+    states = look.shards
     assert list(states) == ["first/0", "first/1", "second/0", "second/1"]
     assert states["second/1"].version == 10
-    with states.follow("first") as followed:
+    with look.follow("first") as followed:
         assert (followed.version, [row[0] for row in followed.get("sums", "k9")]) == (10, ["k9"])
     view = hs.inspect(state)
     assert isinstance(view, InspectedState)

@@ -403,7 +403,7 @@ def test_inspection_looks_at_the_shards_that_count_and_at_all_that_they_hold(
 ) -> None:
     job = begun(location=locate(tmp_path))
     hs.rescale(tmp_path, "op", shards=3)
-    assert sorted(hs.inspect(tmp_path)) == ["op/0", "op/1", "op/2"]
+    assert sorted(hs.inspect(tmp_path).shards) == ["op/0", "op/1", "op/2"]
     assert run_command(["inspect", "verify", str(tmp_path), "--full"]) == 0, capsys.readouterr()
     job.start(3)
     job.batch(rows_of(3))
