@@ -13,7 +13,7 @@ session) have the five lines of `_log_row` in place, since the call costs 4 to 2
 from __future__ import annotations
 
 from collections.abc import Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from changelog.codec import check_value
 from changelog.journal import Journal
@@ -25,6 +25,17 @@ from .cold_tail import Tailed
 from .columns import all_flat
 from .keys import KeyRule, ShutKeys, shown
 from .snapshots import OpenIterators
+
+# The types of a store's keys and values, for type checkers only. `KeyValueStore` alone is `KeyValueStore[Any, Any]`.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=Any)
+    V = TypeVar("V", default=Any)
+else:
+    from typing import TypeVar
+
+    K, V = TypeVar("K"), TypeVar("V")
 
 
 class Edge(Tailed):

@@ -28,14 +28,18 @@ from .buckets import TOMBSTONE
 from .cold_blocks import ColdBlock, DecodedBlock, read_apart, take
 from .cold_tail import ColdTail, Maps
 from .columns import accepted, batches, column_list, columns_of, time_list
+from .edge import K, V
 from .key_value_reads import KeyValueReads
 from .sizes import HEAP_BYTES, PLACE_BYTES
 
 _FEW_ROUNDS: Final = 4  # a heap of up to so many times the new rows is rebuilt instead of extended
 
 
-class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
+class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
     """A key-value store, also a mapping. Made by `State.key_value`; see there for the parameters.
+
+    Type checkers know the types of keys and values that are declared:
+    `users: hs.KeyValueStore[str, int] = state.key_value("users")`.
 
     Time complexity: put, get and delete O(1); ordered scans O(result) plus sorting the keys that are new since the last
     one.
@@ -60,7 +64,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     @in_place
-    def put(self, key: Any, value: Any, ts: int | None = None) -> None:
+    def put(self, key: K, value: V | None, ts: int | None = None) -> None:
         """Put `value` under `key`; None deletes.
 
         With a ttl, `ts` (ms) is required and the row lives while ts > stream_time - ttl.
@@ -87,10 +91,10 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
                 self._remove(key)
                 return
             kind = type(value)
-            small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)
+            small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)  # type: ignore[arg-type]
             if not small:
                 self._check_value(key, value)
-            if type(key) is not self._keys.fast or len(key) > SMALL:
+            if type(key) is not self._keys.fast or len(key) > SMALL:  # type: ignore[arg-type]
                 small = self._keys.admit(key) and small
             try:
                 if small:
@@ -137,7 +141,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             raise
 
     @entry
-    def delete(self, key: Any) -> Any:
+    def delete(self, key: K) -> V | None:
         """Delete a key and return its value, or None; deleting an absent key changes and logs nothing.
 
         O(1).
@@ -147,7 +151,8 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         >>> users.delete("ann"), users.delete("ann")
         (1, None)
         """
-        return self._remove(key)
+        old: V | None = self._remove(key)
+        return old
 
     def _remove(self, key: Any) -> Any:
         old = self.get(key)
@@ -177,7 +182,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             )
         self.move_time(ts)
 
-    def put_if_absent(self, key: Any, value: Any, ts: int | None = None) -> Any:
+    def put_if_absent(self, key: K, value: V, ts: int | None = None) -> V | None:
         """Put `value` only if the key is absent; return the existing value, or None when `value` was put. O(1).
 
         >>> seen = hs.open("state").key_value("seen")
@@ -190,7 +195,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             self.put(key, value, ts)
         return old
 
-    def put_many(self, rows: Mapping[Any, Any] | Iterable[tuple[Any, ...]]) -> None:
+    def put_many(self, rows: Mapping[K, V | None] | Iterable[tuple[Any, ...]]) -> None:
         """Put many rows, in order: the same as a put for each, and faster. `rows` is a mapping, or has `(key, value)`,
         and with a ttl `(key, value, ts)`. All or nothing: with a bad row nothing is put. O(rows).
 
@@ -266,10 +271,10 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             self.apply_columns(keys, values, times)
         return True
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: K, value: V) -> None:
         self.put(key, value)
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: K) -> None:
         if self.delete(key) is None:
             raise KeyError(key)
 

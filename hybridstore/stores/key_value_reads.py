@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 from changelog.turn import read
 
@@ -15,14 +15,16 @@ from .buckets import TOMBSTONE
 from .cold_blocks import chosen
 from .cold_tail import TailKeys
 from .columns import column_list
+from .edge import K, V
 from .key_blocks import KeyBlocks
 from .key_order import KeyOrder
 from .keys import check_prefix
 
+T = TypeVar("T")
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
 
 
-class KeyValueReads(KeyBlocks):
+class KeyValueReads(KeyBlocks, Generic[K, V]):
     """The reading half of a key-value store."""
 
     ttl_ms: int | None
@@ -30,6 +32,12 @@ class KeyValueReads(KeyBlocks):
     # the keys in order, from the first ordered scan on
     _order: KeyOrder | None
 
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V) -> V: ...
+    @overload
+    def get(self, key: K, default: T) -> V | T: ...
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of `key`, or `default`. O(1); loads the block that may hold the key if it is still cold.
 
@@ -67,7 +75,7 @@ class KeyValueReads(KeyBlocks):
             self._touch(key)
 
     @read
-    def get_many(self, keys: Sequence[Any]) -> list[Any]:
+    def get_many(self, keys: Sequence[K]) -> list[V | None]:
         """Return the value of each key, None for an absent key: the same as a get for each, and faster.
 
         `keys` is a sequence, a numpy array or an Arrow array. Raises as `get`, for the first key that this store cannot
@@ -98,8 +106,8 @@ class KeyValueReads(KeyBlocks):
         return rows if self.ttl_ms is None else [None if row is None else row[0] for row in rows]
 
     def scan(
-        self, key_from: Any = None, key_to: Any = None, *, prefix: Any = None, reverse: bool = False
-    ) -> Iterator[tuple[Any, Any]]:
+        self, key_from: K | None = None, key_to: K | None = None, *, prefix: Any = None, reverse: bool = False
+    ) -> Iterator[tuple[K, V]]:
         """Iterate over `(key, value)` with key_from <= key <= key_to, both inclusive, None open; by key. `prefix`, in
         place of both: the keys that start with it, which is text, bytes, or for tuples the leading elements.
 
@@ -152,7 +160,7 @@ class KeyValueReads(KeyBlocks):
             keys.reverse()
         return self._visible([(key, self._runs[key]) for key in keys])
 
-    def all(self, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+    def all(self, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Iterate over all `(key, value)`, by key. A snapshot. O(rows).
 
         >>> users = hs.open("state").key_value("users")
@@ -190,16 +198,16 @@ class KeyValueReads(KeyBlocks):
                 self._load(i)
         return len(self._runs) + self._block_records
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: K) -> V:
         value = self.get(key)
         if value is None:
             raise KeyError(key)
         return value
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         return (key for key, _ in self.scan())
 
-    def __contains__(self, key: object) -> bool:
+    def __contains__(self, key: Any) -> bool:
         return self.get(key) is not None
 
     def _visible(self, rows: list[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:

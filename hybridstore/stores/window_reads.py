@@ -162,7 +162,7 @@ class WindowReads(TimeBuckets):
         >>> pages = hs.open("state").window("pages", retention="1 hour")
         >>> pages.put_many([("ann", "/", 0), ("ann", "/help", 500), ("bob", "/", 900)])
         >>> pages.fetch_columns(["eve", "bob", "ann"], time_from=100)
-        ([2, 1], [500, 900], ['/help', '/'])
+        ([1, 2], [900, 500], ['/', '/help'])
         """
         key_list = column_list(keys)
         if self._keys.known:
