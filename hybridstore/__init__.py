@@ -24,7 +24,8 @@ for _name in ("changelog", "recovery"):
     _origin = _spec.origin if _spec else None
     if _origin is None or (_Path(_origin).parent.parent != _Path(__file__).parent.parent):
         raise ImportError(
-            f"another package named {_name!r} ({_origin}) hides hybridstore's; they cannot share an environment"
+            f"another package named {_name!r} ({_origin}) hides hybridstore's; they cannot share an environment "
+            "(install hybridstore into an environment of its own)"
         )
 
 # Behind the look for foreign packages; what it imports is small.

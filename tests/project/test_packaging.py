@@ -102,5 +102,6 @@ def test_a_foreign_package_of_the_same_name_gets_one_clear_sentence(
     name = foreign.split("/")[0].removesuffix(".py")
     answer = run("import hybridstore", tmp_path / "theirs", unpacked, cwd=tmp_path)
     assert answer.stderr.splitlines()[-1] == (
-        f"ImportError: another package named {name!r} ({module}) hides hybridstore's; they cannot share an environment"
+        f"ImportError: another package named {name!r} ({module}) hides hybridstore's; they cannot share an environment "
+        "(install hybridstore into an environment of its own)"
     )
