@@ -261,5 +261,5 @@ def test_what_is_of_one_state_names_the_shards_of_a_location_with_several(tmp_pa
     for act in (look.restart, lambda: look["windows"], lambda: look.version, lambda: list(look), lambda: look.at(1)):
         with pytest.raises(ValueError, match=r"found 5 shards \(0, 1, 2, 3, \.\.\.\), expected one"):
             act()
-    one = hs.inspect(tmp_path / "s" / "0")
-    assert [state.version for state in one.shards.values()] == [one.version]
+    first = hs.inspect(tmp_path / "s" / "0")
+    assert [state.version for state in first.shards.values()] == [first.version]

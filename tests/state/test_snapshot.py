@@ -29,7 +29,7 @@ def one_commit(state: hs.State, dice: random.Random, clock: int) -> int:
         state.key_value("kv").put(key, value)
         state.key_value("ttl", ttl=40).put(key, value, ts)
         state.window("win", retention=100).put(key, value, ts)
-        state.session("ses", retention=80).put(key, max(0, ts - dice.randrange(9)), ts, value)
+        state.session("ses", retention=80).put(key, value, max(0, ts - dice.randrange(9)), ts)
         state.sliding("load", size=60, aggregator=hs.Sum()).add(key, value, ts)
         state.suppression("waiting", max_records=8, time_limit=40).put(key, value, ts)
     return state.commit()

@@ -49,9 +49,9 @@ def totals(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def joined(orders: list[dict[str, Any]], payments: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    left = hs.stream(key="id", timestamp="at", name="orders")
-    right = hs.stream(key="id", timestamp="at", name="payments")
-    paid = left.join(right, within="1 hour", how="left", prefixes={"payments": "paid_"})
+    ordered = hs.stream(key="id", timestamp="at", name="orders")
+    payments_of = hs.stream(key="id", timestamp="at", name="payments")
+    paid = ordered.join(payments_of, within="1 hour", how="left", prefixes={"payments": "paid_"})
     assert_type(paid, hs.Topology)
     return [dict(row) for row in paid.run({"orders": orders, "payments": payments})]
 
