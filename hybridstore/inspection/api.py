@@ -460,7 +460,7 @@ class InspectedShards(InspectedState):
         """The shards by `operator/shard`, those of a plain topology by their number; each is opened when it is asked
         for.
         """
-        return Shards(self._by_label, self._at)
+        return StatesByLabel(self._by_label, self._at)
 
     def __repr__(self) -> str:
         return f"<InspectedShards {', '.join(self._by_label)}>"
@@ -473,7 +473,7 @@ class InspectedShards(InspectedState):
         return table(rows, ("shard", "version", "stores"))
 
 
-class Shards(Mapping[str, InspectedState]):
+class StatesByLabel(Mapping[str, InspectedState]):
     """The shards of a location by their labels."""
 
     def __init__(self, places: dict[str, Place], at: str | None) -> None:

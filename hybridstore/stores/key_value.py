@@ -91,7 +91,11 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
                 self._remove(key)
                 return
             kind = type(value)
-            small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)  # type: ignore[arg-type]
+            small = (
+                kind is float
+                or ((kind is bytes or kind is str) and len(value) <= SMALL)  # type: ignore[arg-type]
+                or is_small_atom(value)
+            )
             if not small:
                 self._check_value(key, value)
             if type(key) is not self._keys.fast or len(key) > SMALL:  # type: ignore[arg-type]
