@@ -80,6 +80,10 @@ if _typing.TYPE_CHECKING:
     from .rescaling.report import RescaleReport as RescaleReport
     from .rewinding.bisect import Bisected as Bisected
     from .rewinding.bisect import bisect as bisect
+    from .rewinding.erase import Erased as Erased
+    from .rewinding.erase import Proof as Proof
+    from .rewinding.erase import erase as erase
+    from .rewinding.erase import prove as prove
     from .rewinding.fork import fork as fork
     from .rewinding.pins import pin as pin
     from .rewinding.pins import pins as pins
@@ -133,6 +137,7 @@ __getattr__, __dir__, __all__ = _lazy(
         ".rescaling.api": "rescale",
         ".rescaling.report": "RescaleError RescaleReport",
         ".rewinding.bisect": "Bisected bisect",
+        ".rewinding.erase": "Erased Proof erase prove",
         ".rewinding.fork": "fork",
         ".rewinding.pins": "pin pins",
         ".rewinding.unpin": "unpin",

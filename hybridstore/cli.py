@@ -129,6 +129,10 @@ COMMANDS: Final = {
         Command("Find the first version at which the value of a key is bad.", "state/ totals ann --bad 'value < 0'"),
         "hybridstore.rewinding.bisect",
     ),
+    "erase": (
+        Command("Remove a key of a stopped job's state from every file.", "state/ alice --prove"),
+        "hybridstore.rewinding.erase",
+    ),
     "unpin": (
         Command("Remove a pin.", "state/ good"),
         "hybridstore.rewinding.unpin",

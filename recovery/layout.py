@@ -10,6 +10,9 @@ A plain store, below its directory:
     fences/<version>-<ms>                            on an object store, instead of LOCK: who claimed the state, when
 
     pins/<name>/...                                  a pin: a plain state or topology, which is never written
+    erasing                                          an erase has begun here and has not ended
+    forks/<hash>                                     where another state is that began as a version of this one
+    forks/origin                                     where the state is that this one began as a version of
 
 A plain topology with several shards, below its directory:
 
@@ -58,6 +61,9 @@ GENERATIONS: Final = "generations"
 MOVED: Final = "moved"
 # The folder of the pins of a plain state or topology; each is a state of its own.
 PINS: Final = "pins"
+# A note: an erase has begun here and has not ended; and the folder of the notes of forks, by what they are of.
+ERASING: Final = "erasing"
+FORKS: Final = "forks"
 
 CHECKPOINT_SUFFIX: Final = ".lmdb"
 DAMAGE_SUFFIX: Final = ".damaged"

@@ -38,6 +38,7 @@ from .block import (
 from .checkpoint import CheckpointReader
 from .compaction import Item
 from .directory import PageEntry
+from .erase import Erasure
 from .pack import PackWriter
 from .table import MOST_KEYS, Lookup
 
@@ -75,7 +76,9 @@ class Planner:
         writer: PackWriter,
         limit: int,
         pack: PackBlock,
+        erased: Erasure | None = None,
     ) -> None:
+        self._erased = erased
         self._capture = capture
         self._previous = previous
         self._writer = writer
@@ -97,7 +100,7 @@ class Planner:
             change = capture.changed.get(bucket)
             if change is None:
                 if bucket not in capture.dropped:
-                    self._keep(items)
+                    self._keep(items) if self._erased is None else self._erase(bucket, items, self._erased)
             elif change.fresh or not items:
                 whole = self._plain(change, partial(_rows_of, _NONE), -1)
                 self._rewrite(bucket, merge(_NONE, whole.columns, set()))
@@ -123,6 +126,23 @@ class Planner:
     def _keep(self, items: Sequence[Item]) -> None:
         self._plan.items += items
         self._plan.kept = self._plan.kept or bool(items)
+
+    def _erase(self, bucket: int, items: list[Item], erased: Erasure) -> None:
+        """Keep the blocks of a bucket, and write those anew that have a trace of an erased key."""
+        assert self._previous is not None
+        number = self._capture.number
+        for item in items:
+            lines = self._open(item) if isinstance(item, PageEntry) else item
+            if not any(map(erased.touches, lines)):
+                self._keep([item])
+                continue
+            for line in lines:
+                if not erased.touches(line):
+                    self._keep([[line]])
+                    continue
+                rest = erased.rest(number, self._previous.block(number, line))
+                if rest.keys:
+                    self._rewrite(bucket, rest)
 
     def _change(self, bucket: int, items: list[Item], change: BucketChange) -> None:
         assert self._previous is not None

@@ -30,6 +30,7 @@ from .block import (
 from .checkpoint import CheckpointMeta, CheckpointReader, StoreRecord, encode_meta, index_hash
 from .compaction import SIZES, Item, Sizes, live_bytes, packs_to_rewrite
 from .directory import PageEntry, cut, encode_page, encode_top, page_entry
+from .erase import Erasure
 from .errors import CheckpointError
 from .layout import CheckpointName
 from .pack import PAGE, PackRecord, PackWriter
@@ -154,9 +155,12 @@ def write_checkpoint(
     sizes: Sizes = SIZES,
     pack_bytes: int | None = None,
     tables: bool = False,
+    erased: Erasure | None = None,
 ) -> CheckpointReport:
     """Write the checkpoint of `version` into `storage` and return its report. `pack_bytes` bounds a pack, and so the
     memory that this takes (None: 64 MiB). `tables`: single records of the new blocks will be read (`table`).
+    With `erased`, what was found in the packs of `previous`, the new checkpoint has no record of its keys and names no
+    pack with a trace of them; `captures` then have no changes.
 
     `previous` must be the checkpoint since which the captures collected their changes, or None when they hold
     everything. `launch` is part of the name of a shard's checkpoint. Raises OSError or CheckpointError; the storage
@@ -170,13 +174,14 @@ def write_checkpoint(
         # a table knows no more than MOST_KEYS keys
         pack = pack_with_table if tables else pack_block
         limit = min(sizes.block_records, MOST_KEYS // 2) if tables else sizes.block_records
-        plans = [Planner(capture, previous, writer, limit, pack).plan() for capture in captures]
+        plans = [Planner(capture, previous, writer, limit, pack, erased).plan() for capture in captures]
         items = [item for plan in plans for item in plan.items]
         if previous is not None and previous.storage.url != storage.url:
             # A copy to another place copies every block.
             old = {record.number for record in old_packs}
         else:
             old = packs_to_rewrite(old_packs, items, writer.bytes, sizes)
+        old |= frozenset() if erased is None else erased.packs
         rewriter = _Rewriter(previous, writer, old, sizes)
         tops = [rewriter.pages(plan) for plan in plans]
         writer.finish()

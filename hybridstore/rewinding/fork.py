@@ -43,6 +43,7 @@ from ..reading.texts import say, size_text
 from ..reading.view import View, open_view
 from ..topology.run_state import RUN
 from .command import OFFSETS, end_of, path_of
+from .registry import kept_from_erase, note_fork, note_origin
 
 # The errors of file systems without hard links, or without one more of them.
 _NO_LINKS: Final = frozenset((errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK))
@@ -169,15 +170,19 @@ def begin(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirecto
     """Begin the state `target` outside of the state `where`, at a version, a time or a pin of it; see `begin_at`."""
     if where.resolve() in target.resolve().parents:
         raise RestoreError(f"{target}: is inside of {where}, expected a directory beside it")
-    if at is not None and is_pin_name(at) and pin_path(where, at).is_dir():
-        where, at = pin_path(where, at), None
-    return begin_at(where, at, target)
+    pinned = at is not None and is_pin_name(at) and pin_path(where, at).is_dir()
+    with kept_from_erase(where):
+        if pinned and at is not None:
+            return begin_at(pin_path(where, at), None, target, origin=where)
+        return begin_at(where, at, target, origin=where)
 
 
-def begin_at(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirectory], Taken]:
+def begin_at(
+    where: Path, at: str | None, target: Path, *, origin: Path | None = None
+) -> tuple[list[ForkedDirectory], Taken]:
     """Begin the state `target` at a version of the state `where`; return what it has of it, and how many files are
-    shared and copied. Durable on return. Raises RestoreError, OccupiedError, OSError. O(files + bytes behind the last
-    segment's begin).
+    shared and copied. With `origin`, the new state is noted there as its fork. Durable on return. Raises RestoreError,
+    OccupiedError, OSError. O(files + bytes behind the last segment's begin).
     """
     places = shard_places(where)
     target = target.resolve()
@@ -187,7 +192,13 @@ def begin_at(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDire
         before = _signature(places)
         try:
             parts = list(_parts(where, places, at))
+            files = _files_of(parts[0])
+            if origin is not None:
+                note_fork(origin, building, files)  # of which a kill leaves files
             taken = _build(where, parts, building)
+            if origin is not None:
+                note_origin(building, origin, files)
+                note_fork(origin, target, files)
             building.rename(target)
             break
         except (FileNotFoundError, HybridStoreError) as error:
@@ -251,7 +262,7 @@ def _build(where: Path, parts: list[ForkedDirectory], building: Path) -> Taken:
     taken = Taken()
     for part in parts:
         root = building / part.folder
-        files = Files(S_IMODE((part.source / part.segment).stat().st_mode))  # who may read the state may read the fork
+        files = _files_of(part)
         for name in (CHANGELOG, CHECKPOINTS):
             make_folders(files, root / name)
         for name in part.shared:
@@ -276,6 +287,11 @@ def _build(where: Path, parts: list[ForkedDirectory], building: Path) -> Taken:
                 f"({view.faults[0] if view.faults else 'the state changed meanwhile'}; try again)"
             )
     return taken
+
+
+def _files_of(part: ForkedDirectory) -> Files:
+    """Return files of the mode of the origin's: who may read the state may read the fork."""
+    return Files(S_IMODE((part.source / part.segment).stat().st_mode))
 
 
 def _share(source: Path, path: Path, files: Files, taken: Taken) -> Taken:

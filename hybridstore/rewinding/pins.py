@@ -16,6 +16,7 @@ from ..inspection.show.output import Out
 from ..reading.pins import Pin, is_pin_name, pin_path, pins_of, read_pin
 from ..reading.texts import say, size_text
 from .fork import begin_at, check_origin, split_version
+from .registry import kept_from_erase
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -99,7 +100,8 @@ def pin(location: str | os.PathLike[str], name: str, *, at: int | str | None = N
         raise RestoreError(
             f"{state}: found a pin {name} already (choose another name, or remove it: hybridstore unpin {state} {name})"
         )
-    begin_at(state, None if at is None else str(at), target)
+    with kept_from_erase(state):
+        begin_at(state, None if at is None else str(at), target)
     return read_pin(target)
 
 

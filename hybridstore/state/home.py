@@ -132,7 +132,7 @@ class DirectoryHome:
         """See `Home`."""
         if not self._asked.read_only and not self._asked.rescaled:
             check_generation(LocalStorage(self._path, files=self._files))
-        self._lock = claim(self._path, self._files, read_only=self._asked.read_only)
+        self._lock = claim(self._path, self._files, read_only=self._asked.read_only, erasing=self._asked.erasing)
         if self._lock is not None:
             self._files = OwnFiles(self._asked.files, self._lock.check)
             self.storage = LocalStorage(self._path, files=self._files)

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from changelog.files import FILE_MODE, Files, make_folders
 from changelog.segment import segment_name
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, CHECKPOINTS, GENERATIONS, LOCK, PINS
+from recovery.layout import CHANGELOG, CHECKPOINTS, ERASING, GENERATIONS, LOCK, PINS
 from recovery.restore import Reached
 
 from ..errors import ForeignFileError, StateDirectoryError, StateLockedError
@@ -196,13 +196,13 @@ def is_state(path: Path, names: Set[str]) -> bool:
     )
 
 
-def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
+def claim(path: Path, files: Files, *, read_only: bool, erasing: bool = False) -> DirectoryLock | None:
     """Make a state directory at `path`, unless it exists, and lock it; with `read_only` do neither and return None.
 
     Raises ForeignFileError when the path has other content, StateLockedError when another process has the
-    lock, StateDirectoryError for a writer of a pin.
+    lock, StateDirectoryError for a writer of a pin, or where an erase has begun, unless it is `erasing` that asks.
     """
-    if not read_only and (pinned := pin_above(path)) is not None:
+    if not read_only and not erasing and (pinned := pin_above(path)) is not None:
         state, name = pinned.parent.parent, pinned.name
         raise StateDirectoryError(
             f"{path}: belongs to the pin {name}, which is read and never written (begin another state there: "
@@ -221,6 +221,11 @@ def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
                 f"{path}: found no state in it, expected a state directory (open it without `at` to begin one)"
             )
         return None
+    if ERASING in names and not erasing:
+        raise StateDirectoryError(
+            f"{path}: an erase has begun here and has not ended, so that some files may still have what it erases (run "
+            "the same `hybridstore erase` again)"
+        )
     # LOCK is made last: without it, a process that made the folders may have ended before their names were durable.
     if LOCK not in names:
         make_folders(files, path)

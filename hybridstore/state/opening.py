@@ -58,6 +58,8 @@ class Opening:
     rescaled: bool = False
     # what is known of the state that belongs here; None: what the folder above it says of a shard
     identity: Identity | None = None
+    # `erase` also opens pins, and states in which an erase has begun
+    erasing: bool = False
 
     def __post_init__(self) -> None:
         check(durability=self.durability, checkpoints=self.checkpoints, at=self.at, memory_limit=self.memory_limit)

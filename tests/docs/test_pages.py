@@ -19,6 +19,7 @@ RUN = [
     "exact-sums.md",
     "joins.md",
     "operating.md",
+    "privacy.md",
     "serving.md",
     "stores.md",
     "testing.md",

@@ -1,0 +1,478 @@
+"""The command `erase`: a key, and all that a stopped job's state has of it, is removed from every file.
+
+    the job's opening   what a run has kept for its consumer is written without the key; an entry "erasures" in the
+                        settings is committed, which the chain of digests covers; a checkpoint, and a clean close
+    the files           a checkpoint of the same version, whose packs have no trace of the key, and an empty segment
+                        behind it; then all older files are removed
+
+Shards and pins follow one another. A note, `erasing`, is in each of them from before the first write until the last
+file is removed, and keeps jobs out: killed at any moment, the state is as it was, erased, or says that the erase has
+not ended, and the command can be run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from changelog.codec import pack
+from changelog.errors import HybridStoreError
+from changelog.files import REAL_FILES
+from changelog.mutation import SYSTEM
+from changelog.segment import HEADER_BYTES, Position, list_segments, segment_name
+from changelog.storage import LocalStorage, is_url
+from recovery.block import StoreCapture
+from recovery.checkpoint import CheckpointReader
+from recovery.erase import Erasure, Wanted, find_traces
+from recovery.errors import RestoreError
+from recovery.layout import CHANGELOG, CHECKPOINTS, ERASING, PACKS, PINS, SPARK_FOLDER, list_checkpoints
+from recovery.prune import prune
+from recovery.write import write_checkpoint
+
+from ..inspection.options import FINE, NEGATIVE, UsageError, typed_key
+from ..inspection.rebuild import write_segment
+from ..inspection.show.output import Out
+from ..reading.changes import ChangeHistory
+from ..reading.pins import is_pin_name
+from ..reading.places import resolve
+from ..reading.texts import say
+from ..rescaling.routes import Routes, by_key
+from ..state.directory import State
+from ..state.generations import current_shards, parse_shard_name
+from ..state.home import home_of
+from ..state.lock import claim
+from ..state.opening import TUNING, Opening
+from ..state.policy import CheckpointPolicy
+from ..stores.kinds import SUPPRESSION
+from ..topology.null_keys import stored_key
+from ..topology.run_state import RESULTS, RUN, RunState, keep, kept, kept_commits
+from .command import OFFSETS
+from .registry import forks_of, kept_from_erase, origins_of
+
+# The setting with the entry of each erase, for an auditor.
+ERASURES: Final = "erasures"
+# Text of fewer bytes is found in other values by accident.
+_LEAST_BYTES: Final = 4
+Forks = Literal["refuse", "erase", "leave"]
+
+
+class Erased(NamedTuple):
+    """What `erase` has done.
+
+    records   how many records are gone, over all stores, shards, pins and forks; expired ones count, too
+    places    the state directories that were written: shards, pins, forks
+    removed   bytes of the files that were removed
+    written   bytes of the packs and indexes that were written in their place
+    holders   forks, and the states that this one began as a version of, which still have the keys, or cannot be read
+    """
+
+    records: int
+    places: list[Path]
+    removed: int
+    written: int
+    holders: list[Path]
+
+
+class GivenKeys:
+    """The keys to erase: exactly these, or all that begin with one of them."""
+
+    def __init__(self, keys: Iterable[Any], *, prefix: bool = False) -> None:
+        self.keys = list(keys)
+        self.prefix = prefix
+        wrong = [key for key in self.keys if prefix and type(key) not in (str, bytes, tuple)]
+        if wrong:
+            raise RestoreError(f"erase: found the prefix {wrong[0]!r}, expected text, bytes or a tuple")
+
+    def grouped(self, program: dict[str, Any] | None) -> GivenKeys:
+        """Return these and, where null is a key, the texts under which the program stores them."""
+        if program is None or program.get("null_keys") != "group" or self.prefix:
+            return self
+        texts = [stored_key(key[0] if type(key) is tuple and len(key) == 1 else key) for key in self.keys]
+        return GivenKeys([*self.keys, *texts])
+
+    def take(self, key: Any) -> bool:
+        """Return whether a key, or the only part of one, is erased. O(keys)."""
+        if type(key) is tuple and len(key) == 1:
+            key = key[0]
+        if self.prefix:
+            return any(type(key) is type(each) and key[: len(each)] == each for each in self.keys)
+        return any(type(key) is type(each) and key == each for each in self.keys)
+
+    def needles(self) -> tuple[bytes, ...]:
+        """Return bytes that each block with one of the keys has; () where that is not certain: 0.0 equals -0.0."""
+        parts = [_parts(each, whole=not self.prefix) for each in self.keys]
+        return () if any(part is None or not part for part in parts) else tuple(filter(None, parts))
+
+    def texts(self) -> list[bytes]:
+        """Return the bytes of the keys that are text or bytes, as any file would have them; none that are short."""
+        raw = [each.encode("utf-8", "surrogatepass") if type(each) is str else each for each in self.keys]
+        return [each for each in raw if type(each) is bytes and len(each) >= _LEAST_BYTES]
+
+
+def _parts(key: Any, *, whole: bool) -> bytes | None:
+    """Return the packed parts of a key, as tuples have them, too; of a prefix of text its bytes alone."""
+    if type(key) is float:
+        return None
+    if type(key) is tuple:
+        parts = [_parts(part, whole=True) for part in key]
+        return None if None in parts else b"".join(filter(None, parts))
+    if not whole:
+        return key.encode("utf-8", "surrogatepass") if type(key) is str else bytes(key)
+    return pack(key)
+
+
+def erase(location: str | os.PathLike[str], *keys: Any, prefix: bool = False, forks: Forks = "refuse") -> Erased:
+    """Remove keys, and all that the state of a stopped job has of them, from every file; return what was done.
+
+    location  a state directory, or the state of a plain topology; local. Its pins are part of it
+    keys      the keys, in every store whose keys they are; of a topology those of its rows
+    prefix    all keys that begin with one of these: text, bytes, or the leading parts of a tuple
+    forks     what becomes of states that began as versions of this one: "refuse" if one exists, "erase" there, too, or
+              "leave" them, so that they are named among the holders
+
+    The state continues at its next version. Older versions are removed, and so are those of a pin but the pinned one,
+    which continues at its next version, too. Raises RestoreError where nothing can be erased, and nothing was written;
+    StateLockedError while a job has the state. O(bytes of the packs) to search, and to write what the packs with the
+    keys have besides.
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users").put_many({"ann": 1, "bob": 2})
+    ...     state.commit()
+    1
+    >>> hs.erase("state", "ann").records
+    1
+    >>> with hs.open("state") as state:
+    ...     state.version, dict(state.key_value("users").all())
+    (2, {'bob': 2})
+    """
+    chosen = GivenKeys(keys, prefix=prefix)
+    path = _checked(location)
+    noted = forks_of(path)
+    unfinished = [fork for fork in noted if fork.name.startswith(".") and fork.suffix == ".fork"]
+    others = [fork for fork in noted if fork not in unfinished and _may_have(fork, chosen)]
+    if others and forks == "refuse":
+        names = ", ".join(map(str, others))
+        raise RestoreError(
+            f"{path}: found forks that have the keys: {names} (erase there, too: --forks; or leave them: --leave-forks)"
+        )
+    states = [path, *(others if forks == "erase" else [])]
+    with ExitStack() as stack:
+        for state in states:
+            stack.enter_context(kept_from_erase(state, erasing=True))
+        places = [place for state in states for place in places_of(state)]
+        for place in places:
+            # all are lockable before the first is written
+            lock = claim(place, REAL_FILES, read_only=False, erasing=True)
+            assert lock is not None
+            lock.release()
+        note = json.dumps({"since": int(time.time() * 1000)}).encode()
+        for place in places:
+            LocalStorage(place).create(ERASING, note)
+        done = [_erase_in(place, chosen) for place in places]
+        for folder in [*unfinished, *(pin for state in states for pin in (state / PINS).glob(".*.fork"))]:
+            shutil.rmtree(folder)  # of forks and pins that were killed: none is at work now
+        for place in places:
+            LocalStorage(place).delete([ERASING])
+    origins = [origin for origin in origins_of(path) if _may_have(origin, chosen)]
+    holders = [*([] if forks == "erase" else others), *origins]
+    records, removed, written = (sum(each[at] for each in done) for at in range(3))
+    return Erased(records, places, removed, written, holders)
+
+
+def _may_have(state: Path, keys: GivenKeys) -> bool:
+    """Return whether a fork has a trace of the keys, or cannot be read. O(bytes)."""
+    try:
+        return any(True for place in places_of(state) for _ in _traces_in(place, keys))
+    except (HybridStoreError, OSError):
+        return True
+
+
+def _checked(location: str | os.PathLike[str]) -> Path:
+    if is_url(location):
+        raise RestoreError(
+            f"{location}: found a URL, expected a state on a local disk (copy the state, erase there, and copy it back)"
+        )
+    path = Path(location)
+    if (path / OFFSETS).is_dir() or (path / SPARK_FOLDER).is_dir():
+        raise RestoreError(
+            f"{path}: is of a Spark query, expected a plain state or topology (delete the key in the query, and wait "
+            "until its older versions are pruned)"
+        )
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path}: no such directory, expected a state")
+    return path
+
+
+def places_of(state: Path) -> list[Path]:
+    """Return the state directories of a state: its shards, and those of its pins. Raises RestoreError for shards of an
+    earlier generation, which may have the keys, too.
+    """
+    there = current_shards(LocalStorage(state))
+    if there is None:
+        raise RestoreError(f"{state}: found no state, expected the directory of one")
+    folders = [there.folder(shard) for shard in range(there.shards)]
+    places = [state / folder if folder else state for folder in folders]
+    earlier = [
+        name
+        for name in sorted(os.listdir(state))
+        if (parse_shard_name(name) is not None or (name.isdecimal() and len(name) == 6))
+        and all(folder.partition("/")[0] != name for folder in folders)
+    ]
+    if there.generation and (state / CHANGELOG).is_dir():
+        earlier.append(CHANGELOG)
+    if earlier:
+        raise RestoreError(
+            f"{state}: found {', '.join(earlier)}, of shards before a rescale, which may have the keys (remove these "
+            "folders; the state cannot go back behind the rescale then)"
+        )
+    pins = state / PINS
+    names = sorted(name for name in os.listdir(pins) if is_pin_name(name)) if pins.is_dir() else []
+    return [*(place for name in names for place in places_of(pins / name)), *places]
+
+
+def _erase_in(place: Path, keys: GivenKeys) -> tuple[int, int, int]:
+    """Erase keys in one state directory; return the records, the bytes removed and the bytes written."""
+    policy = CheckpointPolicy(every_commits=None)
+    asked = Opening("commit", True, policy, None, False, _silent, None, REAL_FILES, TUNING, rescaled=True, erasing=True)
+    with State.at_home(home_of(place, asked), asked) as state:
+        program = state.settings.get("topology")
+        chosen = keys.grouped(program)
+        _leave_out(state, chosen, program)
+        entry = {"wall_ms": int(time.time() * 1000), "keys": len(keys.keys), "prefix": keys.prefix}
+        state.set(ERASURES, [*state.settings.get(ERASURES, []), entry])
+        state.commit()
+        state.checkpoint(wait=True)
+        version, digest = state.version, state.digest
+    lock = claim(place, REAL_FILES, read_only=False, erasing=True)
+    assert lock is not None
+    try:
+        lock.hold()
+        before = _bytes_of(place)
+        storage = LocalStorage(place)
+        reader = CheckpointReader(storage, list_checkpoints(storage)[-1])
+        meta = reader.meta
+        if (meta.version, meta.digest) != (version, digest):
+            raise RestoreError(
+                f"{place}: found a checkpoint of version {meta.version}, expected one of {version} (try again)"
+            )
+        for first in list_segments(place / CHANGELOG):
+            if first > version:  # an erase before was killed
+                REAL_FILES.remove(place / CHANGELOG / segment_name(first))
+        write_segment(place, meta.identity, version, digest)
+        report = write_checkpoint(
+            storage,
+            identity=meta.identity,
+            version=version,
+            digest=digest,
+            position=Position(version + 1, HEADER_BYTES, 0),
+            settings=meta.settings,
+            captures=[
+                StoreCapture(
+                    each.number, each.name, each.kind, each.parameters, _state_without(each.kind, each.state), {}
+                )
+                for each in meta.stores
+            ],
+            previous=reader,
+            erased=_traces(reader, chosen),
+        )
+        older = [str(name) for name in list_checkpoints(storage) if str(name) != report.name]
+        records = sum(each.records for each in meta.stores if each.name != RESULTS)
+        reader.close()
+        storage.delete(older)
+        prune(place, keep=1)
+        new = CheckpointReader(storage, report.name)
+        records -= sum(each.records for each in new.meta.stores if each.name != RESULTS)
+        new.close()
+        return records, before + report.bytes_written - _bytes_of(place), report.bytes_written
+    finally:
+        lock.release({"version": version, "digest": digest.hex()})
+
+
+def _silent(phase: str, done: int, total: int) -> None:
+    """Show no progress of an opening."""
+
+
+def _leave_out(state: State, keys: GivenKeys, program: dict[str, Any] | None) -> None:
+    """Write what a run has kept for its consumer without the keys, and forget its last row."""
+    if RUN not in state.settings:
+        return
+    RunState.of(state)._replace(last_row=None).set_in(state)
+    if RESULTS not in state.stores:
+        return
+    names = list((program or {}).get("key") or ())
+    commits = sorted(kept_commits(state))
+    for commit in commits:
+        table = kept(state, commit)
+        late = table.late
+        if late is not None:
+            stay = [at for at, key in enumerate(late.keys) if not keys.take(key)]
+            late = late._replace(keys=[late.keys[at] for at in stay], rows=[late.rows[at] for at in stay])
+        columns: list[Any]
+        if table.names is None:  # rows of custom logic: those that have the key in any column
+            columns = [row for row in table.columns if not any(map(keys.take, _values(row, names)))]
+        elif names and set(names) <= set(table.names):
+            parts = [table.columns[table.names.index(name)] for name in names]
+            stay = [at for at, key in enumerate(zip(*parts, strict=True)) if not keys.take(tuple(key))]
+            columns = [[column[at] for at in stay] for column in table.columns]
+        else:  # rows that do not say of which key they are
+            columns = [[] for _ in table.columns]
+        state.key_value(RESULTS).delete(commit)
+        keep(state, commit, table._replace(columns=columns, late=late), commits[0])
+
+
+def _values(row: Any, names: list[str]) -> Iterator[Any]:
+    values = row if isinstance(row, dict) else {}
+    if set(names) <= set(values):
+        yield tuple(values[name] for name in names)
+    yield from values.values()
+
+
+def _state_without(kind: str, state: dict[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint has of a store besides its records, without what the version before has emitted."""
+    return {**state, "emitted": None} if kind == SUPPRESSION.name and "emitted" in state else state
+
+
+def _wanted(store: str, keys: GivenKeys, settings: dict[str, Any], *, certain: bool = False) -> Wanted:
+    """Return what is erased of a store. `certain`: only what is no accident counts, in place of what may be a trace."""
+    needles = keys.needles()
+    if store == RESULTS:
+        return Wanted(lambda key: False, needles, values=not certain or bool(keys.texts()))
+    program = settings.get("topology")
+    route = (Routes(program, {}).of(store) if isinstance(program, dict) else None) or by_key
+    return Wanted(lambda key: keys.take(route(key) if type(key) is tuple else key), needles)
+
+
+def _traces(reader: CheckpointReader, keys: GivenKeys, *, certain: bool = False) -> Erasure:
+    settings = reader.meta.settings
+    stores = {each.number: _wanted(each.name, keys, settings, certain=certain) for each in reader.meta.stores}
+    return find_traces(reader, stores, _wanted("", keys, {}))
+
+
+def _bytes_of(place: Path) -> int:
+    """Return the bytes of the files of a state directory, without those of its pins. O(files)."""
+    folders = (place, *(place / name for name in (CHANGELOG, CHECKPOINTS, PACKS)))
+    return sum(
+        path.stat().st_size for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_file()
+    )
+
+
+class Proof(NamedTuple):
+    """What `prove` has read, and where keys still are: places in files, as text."""
+
+    files: int
+    bytes: int
+    traces: list[str]
+
+
+def prove(location: str | os.PathLike[str], *keys: Any, prefix: bool = False) -> Proof:
+    """Read every byte of a state and of its pins, and return where keys still are: as keys in blocks and directories
+    and, if they are text or bytes of 4 bytes or more, anywhere in any file. Nothing is changed.
+
+    A trace that is no record of the key is one in a value, a setting or a file that the state's user has written.
+    Raises RestoreError, OSError, CorruptCheckpointError. O(bytes).
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users").put_many({"anna": 1, "bob": 2})
+    ...     state.commit()
+    1
+    >>> len(hs.prove("state", "anna").traces) > 0
+    True
+    >>> erased = hs.erase("state", "anna")
+    >>> hs.prove("state", "anna").traces
+    []
+    """
+    path, chosen = _checked(location), GivenKeys(keys, prefix=prefix)
+    traces = [trace for place in places_of(path) for trace in _traces_in(place, chosen)]
+    files = size = 0
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and not file.is_symlink():
+            data = file.read_bytes()
+            files, size = files + 1, size + len(data)
+            for text in chosen.texts():
+                at = data.find(text)
+                if at >= 0:
+                    traces.append(f"{file} at byte {at}: the bytes of a key")
+    return Proof(files, size, traces)
+
+
+def _traces_in(place: Path, keys: GivenKeys) -> Iterator[str]:
+    """Yield where keys are keys in one state directory: in the packs of every checkpoint, and in the changelog."""
+    storage = LocalStorage(place)
+    if (place / ERASING).exists():
+        yield f"{place}: an erase has begun and has not ended"
+    settings: dict[str, Any] = {}
+    for name in list_checkpoints(storage):
+        reader = CheckpointReader(storage, name)
+        settings = reader.meta.settings
+        program = settings.get("topology")
+        traces = _traces(reader, keys.grouped(program if isinstance(program, dict) else None), certain=True)
+        names = {record.number: record.name for record in reader.meta.packs}
+        yield from (f"{place}/{names[number]} at byte {at}: a record of a key" for number, at in sorted(traces.blocks))
+        bare = traces.packs - {number for number, _ in traces.blocks}
+        yield from (f"{place}/{names[number]}: a directory with a key" for number in sorted(bare))
+        reader.close()
+    story = ChangeHistory(resolve(place)[0])
+    for logged in story.versions():
+        for change in logged.changes:
+            if change.store != SYSTEM and _wanted(story.name(change.store), keys, settings).takes(change.key):
+                yield f"{place}/{CHANGELOG}/{logged.segment}: a record of a key in version {logged.commit.version}"
+    yield from story.faults
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments of `erase`."""
+    parser.add_argument("location", metavar="STATE", help="A state directory, or the state of a plain topology.")
+    typed = 'Typed: text, int:5, float:1.5, bool:true, hex:00ff, json:["a", 5] for a tuple.'
+    parser.add_argument("keys", metavar="KEY", nargs="+", help=f"In every store whose key it is. {typed}")
+    what = parser.add_argument_group("what")
+    what.add_argument("--prefix", action="store_true", help="All keys that begin with KEY.")
+    what.add_argument("--forks", action="store_true", help="Erase in the forks of the state, too.")
+    what.add_argument("--leave-forks", action="store_true", help="Go on although forks may have the keys; name them.")
+    what.add_argument("--prove", action="store_true", help="Then read every byte of what remains.")
+    how = parser.add_argument_group("how")
+    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
+    how.add_argument("-h", "--help", action="help", help="Show this help.")
+
+
+def run(given: Namespace) -> int:
+    """Remove a key, and all that the state of a stopped job has of it, from every file: changelog, checkpoints, kept
+    results, older versions, pins. It cannot be undone.
+
+    The state continues at its next version, and versions before it are gone. The settings have an entry "erasures",
+    without the key. Forks of the state are named: nothing is done until --forks or --leave-forks says what becomes of
+    them. Killed at any moment, the state is as it was, erased, or refuses its job until the command was run again.
+
+    Exit codes: 0 done, 1 refused with nothing written, or --prove has found a trace, 2 wrong usage, 3 cannot read.
+    """
+    if given.forks and given.leave_forks:
+        raise UsageError("erase: found --forks and --leave-forks, expected one of them")
+    keys = [typed_key(text) for text in given.keys]
+    forks: Forks = "erase" if given.forks else "leave" if given.leave_forks else "refuse"
+    out = Out("raw")
+    try:
+        done = erase(given.location, *keys, prefix=given.prefix, forks=forks)
+        proof = prove(given.location, *keys, prefix=given.prefix) if given.prove else None
+    except RestoreError as error:
+        say(f"refused: {error}")
+        return NEGATIVE
+    places = f"{len(done.places)} place{'s' * (len(done.places) != 1)}"
+    out.line(f"{given.location}: {done.records} record{'s' * (done.records != 1)} erased in {places}")
+    for holder in done.holders:
+        out.line(f"still has the keys: {holder}")
+    if proof is None:
+        return FINE
+    for trace in proof.traces:
+        out.line(f"found: {trace}")
+    verdict = "the keys are in none" if not proof.traces else f"{len(proof.traces)} traces"
+    out.line(f"read: {proof.files} files, {proof.bytes} bytes: {verdict}")
+    return NEGATIVE if proof.traces else FINE

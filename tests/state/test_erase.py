@@ -1,0 +1,289 @@
+"""`hybridstore erase`: no byte of a key is in any file, all else is as it was, and a kill leaves no half."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from changelog.files import AppendFile, Files
+from hybridstore.cli import run
+from hybridstore.errors import StateDirectoryError, StateLockedError
+from hybridstore.rewinding import fork as forking
+from recovery.errors import RestoreError
+from tests.state.test_fork import Killed
+from tests.state.test_rewind import SMALL
+from tests.tools.hooks import check_stores
+
+KEEP = hs.CheckpointPolicy(every_commits=None, keep=2)
+
+
+def secrets(path: Path) -> list[Path]:
+    """The files with the text that all values of the key have, and those of no other key."""
+    return [each for each in path.rglob("*") if each.is_file() and b"secret-ann." in each.read_bytes()]
+
+
+def content(state: hs.State) -> dict[str, Any]:
+    return {
+        "users": dict(state.key_value("users").all()),
+        "clicks": dict(state.window("clicks", retention="1 hour").all()),
+        "visits": dict(state.session("visits", retention="1 hour").all()),
+        "rates": dict(state.sliding("rates", size="1 minute", aggregator=hs.Collect()).all()),
+    }
+
+
+def without(seen: dict[str, Any], key: str = "key-ann") -> dict[str, Any]:
+    def of(each: Any) -> Any:
+        return each[0] if type(each) is tuple else each
+
+    return {name: {each: value for each, value in rows.items() if of(each) != key} for name, rows in seen.items()}
+
+
+def fill(path: Path, seed: int, commits: int = 14) -> dict[str, Any]:
+    """Random changes of all keys, with checkpoints; return what the state has."""
+    draw = random.Random(seed)
+    names = [f"key-{name}" for name in ("ann", "anna", "bob", "eve", *map(str, range(20)))]
+    with hs.open(path, checkpoints=KEEP, _tuning=SMALL) as state:
+        content(state)
+        for number in range(commits):
+            ts = 1_000_000 + number * 10_000
+            for key in ["key-ann", *draw.sample(names, 8)]:
+                value = f"secret{key[3:]} {number} {'x' * draw.randrange(60)}" if key != "key-ann" else "secret-ann."
+                state.key_value("users")[key] = value
+                state.window("clicks", retention="1 hour").put(key, value, ts)
+                state.session("visits", retention="1 hour").put(key, value, ts, ts + 5)
+                state.sliding("rates", size="1 minute", aggregator=hs.Collect()).add(key, value, ts)
+            if not draw.randrange(4):
+                state.key_value("users").delete("key-ann")
+            state.commit()
+            if not draw.randrange(3):
+                state.checkpoint(wait=True)
+        return content(state)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_byte_of_a_key_remains_and_all_else_is_as_it_was(tmp_path: Path, seed: int) -> None:
+    seen = fill(tmp_path, seed)
+    assert secrets(tmp_path)
+    assert hs.prove(tmp_path, "key-ann").traces
+    done = hs.erase(tmp_path, "key-ann")
+    assert done.records > 0
+    # the bytes of key-anna begin with those of the key, and it is another one
+    assert not secrets(tmp_path)
+    assert all("the bytes of a key" in trace for trace in hs.prove(tmp_path, "key-ann").traces)
+    assert run(["inspect", "verify", str(tmp_path), "--full"]) == 0
+    with hs.open(tmp_path, checkpoints=KEEP, _tuning=SMALL) as state:
+        assert content(state) == without(seen)
+        check_stores(state)
+        (entry,) = state.settings["erasures"]
+        assert (entry["keys"], entry["prefix"]) == (1, False)
+        version = state.version
+        state.key_value("users")["key-ann"] = "again"
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path) as state:
+        assert (state.version, state.key_value("users")["key-ann"]) == (version + 1, "again")
+    assert run(["inspect", "verify", str(tmp_path), "--full"]) == 0
+
+
+def test_a_prefix_and_keys_of_other_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = fill(tmp_path / "s", 7)
+    with hs.open(tmp_path / "s") as state:
+        state.key_value("numbers").put_many({5: "five", 6: "six"})
+        state.key_value("pairs").put_many({("key-ann", 1): "a", ("key-ann", 2): "b", ("bob", 1): "c"})
+        state.key_value("floats").put_many({-0.0: "zero", 1.5: "more"})
+        state.commit()
+    assert run(["erase", str(tmp_path / "s"), 'json:["key-ann"]', "--prefix", "--prove"]) == 0
+    assert "2 records erased in 1 place" in capsys.readouterr().out
+    assert run(["erase", str(tmp_path / "s"), "key-ann", "--prefix", "--prove"]) == 0
+    out = capsys.readouterr().out
+    assert "bytes: the keys are in none" in out
+    assert "found: " not in out
+    assert run(["erase", str(tmp_path / "s"), "int:5", "float:0.0", 'json:["bob", 1]', "--prove"]) == 0
+    assert "3 records erased in 1 place" in capsys.readouterr().out
+    assert not secrets(tmp_path / "s")
+    with hs.open(tmp_path / "s") as state:
+        assert content(state) == without(without(seen), "key-anna")
+        stores = [dict(state.key_value(name).all()) for name in ("numbers", "pairs", "floats")]
+        assert stores == [{6: "six"}, {}, {1.5: "more"}]
+        assert [entry["prefix"] for entry in state.settings["erasures"]] == [True, True, False]
+
+
+def kill_from(patch: pytest.MonkeyPatch, last: int) -> None:
+    """The process is killed in place of its step number `last` that changes a file or a name: no later one is done."""
+    steps = itertools.count()
+
+    def step(real: Any, *args: Any) -> Any:
+        if next(steps) >= last:
+            raise Killed
+        return real(*args)
+
+    changes = [(Files, "create"), (Files, "mkdir"), (Files, "link"), (Files, "sync_directory"), (Files, "remove")]
+    parts = [(AppendFile, "write"), (AppendFile, "sync"), (AppendFile, "truncate")]
+    for owner, name in [*changes, *parts, (Path, "rename"), (Path, "replace")]:
+        real = getattr(owner, name)
+        patch.setattr(owner, name, lambda *args, real=real: step(real, *args))
+
+
+def test_whenever_it_is_killed_the_key_is_erased_or_the_state_says_so(tmp_path: Path) -> None:
+    seen = fill(tmp_path / "origin", 3, 6)
+    hs.pin(tmp_path / "origin", "good")
+    halves = 0
+    for last in itertools.count():
+        path = tmp_path / f"s{last}"
+        shutil.copytree(tmp_path / "origin", path)
+        with pytest.MonkeyPatch.context() as patch:
+            kill_from(patch, last)
+            try:
+                hs.erase(path, "key-ann")
+                done = True
+            except Killed:
+                done = False
+        begun = [each.parent for each in path.rglob("erasing")]
+        if done:
+            assert not begun
+        elif path in begun:
+            halves += 1
+            with pytest.raises(StateDirectoryError, match="an erase has begun here and has not ended"):
+                hs.open(path)
+            assert any("an erase has begun" in trace for trace in hs.prove(path, "key-ann").traces)
+        else:
+            # nothing was written, or all was done but for the notes
+            with hs.open(path, at="newest") as state:
+                rows = content(state)
+            assert rows in (seen, without(seen))
+            assert bool(secrets(path)) == (rows == seen)
+        if not done:
+            hs.erase(path, "key-ann")
+        assert not secrets(path)
+        assert not list(path.rglob("erasing"))
+        with hs.open(path) as state:
+            assert content(state) == without(seen)
+        assert run(["inspect", "verify", str(path / "pins" / "good"), "--full"]) == 0
+        shutil.rmtree(path)
+        if done:
+            assert last > 40
+            assert halves > 30
+            return
+
+
+def test_pins_are_part_of_a_state_and_forks_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, first, second = tmp_path / "s", tmp_path / "f", tmp_path / "g"
+    seen = fill(path, 5)
+    hs.pin(path, "good")
+    hs.fork(path, first, at="good")
+    hs.fork(first, second)
+    assert run(["erase", str(path), "key-ann"]) == 1
+    assert f"found forks that have the keys: {first}, {second} (erase there, too: --forks" in capsys.readouterr().err
+    assert secrets(path)
+    shutil.rmtree(first)  # the fork of a fork is known to the first origin
+    assert run(["erase", str(path), "key-ann", "--leave-forks"]) == 0
+    assert f"still has the keys: {second}\n" in capsys.readouterr().out
+    assert not secrets(path)
+    with hs.open(path / "pins" / "good", at="newest") as state:
+        assert content(state) == without(seen)
+    with hs.open(second) as state:
+        assert content(state) == seen
+    assert run(["erase", str(path), "key-ann", "--forks"]) == 0
+    with hs.open(second) as state:
+        assert content(state) == without(seen)
+    assert not secrets(tmp_path)
+    capsys.readouterr()
+    # nobody has the key any more, so nobody is named
+    assert run(["erase", str(path), "key-ann"]) == 0
+    assert "still has" not in capsys.readouterr().out
+    shutil.rmtree(second)
+    assert run(["erase", str(path), "key-ann"]) == 0
+    assert [each.name for each in (path / "forks").iterdir()] == []
+
+
+def test_a_fork_that_was_killed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s"
+    fill(path, 2, 5)
+
+    def killed(*args: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forking, "_copy", killed)
+        patch.setattr(shutil, "rmtree", killed)
+        for make in (lambda: hs.fork(path, tmp_path / "f"), lambda: hs.pin(path, "good")):
+            with pytest.raises(Killed):
+                make()
+    assert len([*tmp_path.glob(".f.*.fork"), *path.glob("pins/.good.*.fork")]) == 2
+    hs.erase(path, "key-ann")
+    assert not [*tmp_path.glob(".f.*.fork"), *path.glob("pins/.good.*.fork")]
+
+
+def test_shards_kept_results_and_the_run_that_goes_on(tmp_path: Path) -> None:
+    source = [{"k": f"key-{number % 7}", "ts": number} for number in range(900)]
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    whole = [dict(row) for row in topology.run(source, tmp_path / "w", shards=3, commit_rows=50)]
+    begun = [dict(row) for row in topology.run(source[:450], tmp_path / "s", shards=3, commit_rows=50)]
+    done = hs.erase(tmp_path / "s", "key-3")
+    assert len(done.places) == 3
+    assert not [each for each in (tmp_path / "s").rglob("*") if each.is_file() and b"key-3" in each.read_bytes()]
+    assert not hs.prove(tmp_path / "s", "key-3").traces
+    rest = [dict(row) for row in topology.run(source, tmp_path / "s", shards=3, commit_rows=50)]
+    others = [row for row in whole if row["k"] != "key-3"]
+    last = {(row["k"], row["window_start"]): row["n"] for row in [*begun, *rest] if row["k"] != "key-3"}
+    assert last == {(row["k"], row["window_start"]): row["n"] for row in others}
+    assert all(row["window_start"] >= 400 for row in rest if row["k"] == "key-3")
+    for shard in range(3):
+        assert run(["inspect", "verify", str(tmp_path / "s" / str(shard)), "--full"]) == 0
+
+
+def test_only_packs_with_the_key_are_written_anew(tmp_path: Path) -> None:
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        users = state.key_value("users")
+        users["key-ann"] = "secret-ann."
+        state.commit()
+        state.checkpoint(wait=True)
+        draw = random.Random(1)
+        users.put_many({f"other-{number:06d}": draw.randbytes(100) for number in range(60_000)})
+        state.commit()
+        state.checkpoint(wait=True)
+    packs = {each.name for each in (tmp_path / "packs").iterdir()}
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        state.key_value("users")["key-zoe"] = "last"
+        state.commit()
+        state.checkpoint(wait=True)
+    before = sum(each.stat().st_size for each in (tmp_path / "packs").iterdir())
+    done = hs.erase(tmp_path, "key-zoe")
+    assert done.records == 1
+    assert done.written < before / 4
+    assert packs & {each.name for each in (tmp_path / "packs").iterdir()}
+
+
+def test_what_cannot_be_erased_is_refused_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "s"
+    fill(path, 1, 3)
+    with hs.open(path) as state:
+        with pytest.raises(StateLockedError):
+            hs.erase(path, "key-ann")
+        state.key_value("users")["more"] = 1
+        state.commit()
+    assert not list(path.rglob("erasing"))
+    (tmp_path / "q" / "offsets").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    for place, message in (
+        (str(tmp_path / "q"), "is of a Spark query, expected a plain state or topology"),
+        ("s3://bucket/state", "found a URL, expected a state on a local disk"),
+        (str(tmp_path / "empty"), "found no state"),
+    ):
+        assert run(["erase", place, "key-ann"]) == 1
+        assert message in capsys.readouterr().err
+    assert run(["erase", str(path), "int:5", "--prefix"]) == 1
+    assert run(["erase", str(path), "key-ann", "--forks", "--leave-forks"]) == 2
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    list(topology.run([{"k": f"{number % 7}", "ts": number} for number in range(90)], tmp_path / "t", shards=2))
+    hs.rescale(tmp_path / "t", shards=3)
+    with pytest.raises(RestoreError, match="found 0, 1, of shards before a rescale, which may have the keys"):
+        hs.erase(tmp_path / "t", "3")
