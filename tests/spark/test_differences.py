@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,3 +220,12 @@ def test_a_null_whole_number_is_one_key_of_a_class_of_frames() -> None:
     runner.begin(batch(), 0, 1, None)  # type: ignore[arg-type]
     runner.process(pa.table({"k": pa.array([None, 1, None], pa.int64()), "v": [1, 2, 3]}), OUTPUT)
     assert seen == [((None,), 2), ((1,), 1)]
+
+
+def test_the_sentence_of_modes_without_offsets_names_the_plain_engine(tmp_path: Path) -> None:
+    from changelog.storage import LocalStorage
+    from hybridstore.spark import SparkSetupError
+    from hybridstore.spark.query_log import batch_time
+
+    with pytest.raises(SparkSetupError, match=r"real-time mode.*in the plain engine: topology.open"):
+        batch_time(LocalStorage(tmp_path), 0)

@@ -261,3 +261,16 @@ def test_async_progress_tracking_is_refused(source: Source, job: Job) -> None:
     finally:
         query.stop()
     assert "asyncProgressTrackingEnabled=true" in text
+
+
+def test_spark_refuses_the_operator_in_real_time_mode(spark: "SparkSession", job: Job) -> None:
+    from pyspark.sql import DataFrame
+
+    jvm: Any = spark._jvm
+    source = getattr(jvm.org.apache.spark.sql.execution.streaming.sources, "LowLatencyMemoryStream$")
+    stream = getattr(source, "MODULE$").apply(spark._jsparkSession, jvm.org.apache.spark.sql.Encoders.STRING())
+    rows = DataFrame(stream.toDF(), spark).selectExpr("value k", "0L v")
+    writer = count(rows, job).writeStream.format("console").outputMode("update")
+    writer = writer.option("checkpointLocation", str(job.checkpoint))
+    text = failure(lambda: writer.trigger(realTime="1 minute").start().awaitTermination())
+    assert "MapInArrowExec is not in the operator allowlist for Real-Time Mode" in text
