@@ -365,7 +365,8 @@ class Steps(Plan):
         types, in plain Python too.
 
         `on_timer(timer, stores)`, of a class the method `on_timer(timer)`, is called with each `hybridstore.Timer` that
-        fires, and may return rows too. Timers belong to a key, and are part of the state. `stores.timers` sets, lists
+        fires, and may return rows too. Timers belong to a key, and are part of the state: a class keeps `stores` and
+        asks for `stores.timers` in its methods, not in `__init__`. `stores.timers` sets, lists
         and deletes those of the key in hand by event time, which fire when stream time (or the watermark) reaches them.
         `clock_ticks` allows timers by the clock as well, `stores.clock_timers`, which fire at the end of the first
         commit whose clock has reached them. On Spark a batch is made as often as `clock_ticks`, with or without rows,
