@@ -101,10 +101,12 @@ def shard_column(
 ) -> Column:
     """Return the shard (int) of each row by its key columns. Raises TypeError for a type that cannot be a key.
 
-    A row without a key gets an arbitrary shard, where the row is left out and counted. With `null_keys="group"` the row
-    gets the shard of its key. A row for which the condition `everywhere` (SQL) is true comes once for each shard.
+    A row without a key (a column of the key is null or nan) gets shard 0, where the row is left out and counted, or
+    waits in a join. With `null_keys="group"` the row gets the shard of its key. A row for which the condition
+    `everywhere` (SQL) is true comes once for each shard.
     """
     from pyspark.sql import functions as f
+    from pyspark.sql import types as t
 
     if everywhere is not None:
         of_key = shard_column(schema, key, shards, null_keys)
@@ -120,4 +122,9 @@ def shard_column(
     hashed = parts[0]
     for part in parts[1:]:
         hashed = f.concat(hashed, f.lit(SEPARATOR), part)
-    return f.coalesce(f.pmod(f.crc32(hashed), f.lit(shards)).cast("int"), f.lit(0)).alias(SHARD_COLUMN)
+    shard = f.coalesce(f.pmod(f.crc32(hashed), f.lit(shards)).cast("int"), f.lit(0))
+    # of floats an empty text is hashed, which other floats have, too
+    floats = [f.col(f"`{name}`") for name in key if isinstance(schema[name].dataType, (t.FloatType, t.DoubleType))]
+    for column in floats if len(key) > 1 else []:
+        shard = f.when(column.isNull() | f.isnan(column), f.lit(0)).otherwise(shard)
+    return shard.alias(SHARD_COLUMN)

@@ -1,6 +1,7 @@
 """The operator in real streaming queries on local[2]: one session for all tests of a process."""
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,6 +94,12 @@ def test_shard_expression_of_several_columns(spark: "SparkSession") -> None:
     df = spark.createDataFrame([("a", 1, True), ("b", -7, False)], "a string, b int, c boolean")
     sharded = df.select("*", shard_column(df.schema, ("a", "b", "c"), 13)).collect()
     assert [row[3] for row in sharded] == [shard_of(tuple(row[:3]), 13) for row in sharded]
+    # rows without a key are in shard 0, where the stores of a join keep them; a float beyond the scale is a key
+    keys = [("a", math.nan), ("a", None), (None, 1.0), ("a", 1e300), ("b", 2.0)]
+    df = spark.createDataFrame(keys, "a string, x double")
+    placed = [shard for (shard,) in df.select(shard_column(df.schema, ("a", "x"), 13)).collect()]
+    assert placed == [0, 0, 0, shard_of(keys[3], 13), shard_of(keys[4], 13)]
+    assert 0 not in placed[3:]
     with pytest.raises(TypeError, match="key column 'd': found date, expected"):
         shard_column(spark.sql("select current_date() d").schema, ("d",), 3)
 
