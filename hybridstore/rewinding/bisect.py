@@ -48,6 +48,13 @@ class Bisected(NamedTuple):
     skipped   versions between `good` and `version` that cannot be read: any of them may be the first bad one
     versions  how many versions can be read
     reads     how many were
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     state.commit()
+    1
+    >>> hs.bisect("state", "users", "ann", "value < 0").version is None
+    True
     """
 
     version: int | None

@@ -71,6 +71,14 @@ class Erased(NamedTuple):
     removed   bytes of the files that were removed
     written   bytes of the packs and indexes that were written in their place
     holders   forks, and the states that this one began as a version of, which still have the keys, or cannot be read
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     state.commit()
+    1
+    >>> erased = hs.erase("state", "ann")
+    >>> erased.records, len(erased.places), erased.holders
+    (1, 1, [])
     """
 
     records: int
@@ -364,7 +372,16 @@ def _bytes_of(place: Path) -> int:
 
 
 class Proof(NamedTuple):
-    """What `prove` has read, and where keys still are: places in files, as text."""
+    """What `prove` has read, and where keys still are: places in files, as text.
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["anna"] = 1
+    ...     state.commit()
+    1
+    >>> proof = hs.prove("state", "elsa")
+    >>> proof.traces, proof.files > 0, proof.bytes > 0
+    ([], True, True)
+    """
 
     files: int
     bytes: int
