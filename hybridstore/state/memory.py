@@ -13,7 +13,7 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
 
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). From 40 % on, a commit also
 waits while 10,000 records were logged since the checkpoint in progress began: the next one has to copy them at once.
-Beyond 100 %, a commit waits 100 ms for 1,000 records.
+Beyond 100 %, and in a commit of 10,000 records, it waits 100 ms for 1,000 records; never longer than 1 s.
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. The maps
 of before are emptied in slices, since freeing all records at once would take seconds.
 """
@@ -174,7 +174,9 @@ class Memory:
     def _waiting(self, records: int) -> float:
         """Return how long a commit of so many records waits for the checkpoint in progress (s)."""
         behind = self._filling and self._checkpoints.since.records > _CUT_RECORDS
-        each, most = max(self._wait, _WAIT_SECONDS if behind else _NO_WAIT)
+        # a commit of so many is slow by itself, and two of them are more than the next checkpoint should copy
+        large = behind and records >= _CUT_RECORDS
+        each, most = max(self._wait, _OVER_SECONDS if large else _WAIT_SECONDS if behind else _NO_WAIT)
         return min(most, records * each)
 
     def leave_maps(self) -> None:
