@@ -72,7 +72,7 @@ def calls(dice: random.Random, now: int, count: int) -> Calls:
         elif kind == "session":
             start, end = max(0, ts - dice.randint(0, 9)), ts
             calls.append(
-                (name, "put", (key, start, end, value)) if dice.random() < 0.75 else (name, "delete", (key, start, end))
+                (name, "put", (key, value, start, end)) if dice.random() < 0.75 else (name, "delete", (key, start, end))
             )
         elif kind == "suppression":
             calls.append((name, "put", (key, value, ts)) if dice.random() < 0.8 else (name, "advance", (ts,)))
