@@ -142,7 +142,14 @@ class Snapshot(Mapping[str, SnapshotStore]):
         return len(self._stores)
 
     def close(self) -> None:
-        """Free the files and the memory; every later read raises StateClosedError. Closing twice is harmless."""
+        """Free the files and the memory; every later read raises StateClosedError. Closing twice is harmless.
+
+        >>> with hs.open("state") as state:
+        ...     snapshot = state.snapshot()
+        ...     snapshot.close()
+        >>> len(snapshot)
+        0
+        """
         with self._alone():
             self._close()
 
