@@ -52,11 +52,24 @@ main()
 
 @pytest.fixture(autouse=True)
 def small_checkpoints(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every checkpoint in the background is one for the process; none waits after a failure."""
+    """Every checkpoint in the background is one for the process; none waits after a failure. A process of another test
+    is ended before, and waited for.
+    """
+    end_all()
     monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 0)
     monkeypatch.setattr("hybridstore.state.checkpointer.RETRY_SECONDS", 0.0)
     yield
-    assert (WRITER.pid, list(WRITER._users)) == (None, [])
+    pid, users = WRITER.pid, list(WRITER._users)
+    end_all()
+    assert (pid, users) == (None, [])
+
+
+def end_all() -> None:
+    WRITER.kill("belonged to a test")
+    WRITER._users.clear()
+    for thread in threading.enumerate():
+        if thread.name == "hybridstore-writer":
+            thread.join()
 
 
 def listener() -> threading.Thread:
