@@ -73,9 +73,8 @@ def end_all() -> None:
 
 
 def listener() -> threading.Thread:
-    """The thread that waits for the process: it ends after the process has."""
-    (thread,) = (thread for thread in threading.enumerate() if thread.name == "hybridstore-writer")
-    return thread
+    """The thread that waits for the newest process: it ends after the process has."""
+    return [thread for thread in threading.enumerate() if thread.name == "hybridstore-writer"][-1]
 
 
 def opened(path: Path, limit: int | None = None) -> hs.State:
