@@ -28,7 +28,9 @@ from tests.state.test_kill import WRITER, expected
 @contextmanager
 def writing(path: Path) -> Iterator[Callable[[int], int]]:
     """Run the writer; the function given waits for so many versions and returns the last. Killed in the end."""
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path), "0"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), "0", "{}", "0"], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline().startswith("ready")
 
