@@ -49,6 +49,8 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
         _job(Path("job"))
     # estimates are of this machine, the page's are not
     as_reference_machine(monkeypatch)
+    # no act is so long here that a bar is shown, however slow the machine is
+    monkeypatch.setattr("hybridstore.progress._PATIENCE_SECONDS", 1e9)
     # what a redacted export draws
     monkeypatch.setattr("os.urandom", lambda size: bytes(range(size)))
     return Terminal()
