@@ -28,7 +28,7 @@ def shares(folder: Path, kind: str, way: str, rows: Rows, span_ms: int) -> list[
     """Return the functions that took most time of their own, the commits included, and their share of all (0 to 1)."""
     columns = {
         "key_value": (rows.keys, rows.values),
-        "session": (rows.keys, rows.times, rows.times, rows.values),
+        "session": (rows.keys, rows.values, rows.times, rows.times),
     }.get(kind, tuple(rows))
     count = len(rows.keys)
     chunks: list[Any] = [[column[at : at + COMMIT_ROWS] for column in columns] for at in range(0, count, COMMIT_ROWS)]
