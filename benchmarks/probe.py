@@ -60,7 +60,7 @@ def measure(folder: Path, records: int) -> dict[str, float]:
         timed("key_value.put", started)
         started = process_time()
         for key, value, ts in zip(keys, values, times, strict=True):
-            visits.put(key, value, start=ts, end=ts)
+            visits.put(key, value=value, start=ts, end=ts)  # by name: this also runs on older versions
         state.commit()
         timed("session.put", started)
         started = process_time()
