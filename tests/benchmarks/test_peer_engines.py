@@ -47,8 +47,11 @@ class CrashError(Exception):
 
 
 class CrashingCommits(Commits):
-    def __call__(self, number: int = 0) -> None:
-        if number == 4:
+    count = 0
+
+    def __call__(self, *_: object) -> None:
+        self.count += 1
+        if self.count == 4:
             raise CrashError
 
 
