@@ -9,7 +9,8 @@ to itself.
 
 An open state directory and a shard of a Spark operator use the same class. A failed checkpoint fails no commit, because
 the changelog holds every version. The failure is logged, counted, and raised only to a caller that waits for the
-checkpoint; the sealed changes count as changed again, and the policy begins no other checkpoint for `RETRY_SECONDS`.
+checkpoint; the sealed changes count as changed again, and the policy begins no other checkpoint for `RETRY_SECONDS`,
+but at once in the thread where the process has failed.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ RETRY_SECONDS: Final = 30.0
 BESIDE_RECORDS: Final = 4096
 BESIDE_BYTES: Final = 64 << 20
 _BESIDE_BYTES_LIMITED: Final = 16 << 20
+# After so many failures of the process, one after the other, a state does without it.
+_MOST_FAILURES: Final = 3
 # How long a caller that waits for the process waits between two looks at it.
 _LOOK_SECONDS: Final = 1.0
 
@@ -174,8 +177,9 @@ class Checkpointer:
         self._retry_at = 0.0
         # The last attempt of the writer process has failed: the next one is made here.
         self._alone = False
-        # No process could be started, or took the job: it is not tried again.
+        # No process could be started, or took the job, or it failed again and again: it is not tried again.
         self._refused = False
+        self._failed_in_a_row = 0
 
     @property
     def version(self) -> int:
@@ -320,6 +324,10 @@ class Checkpointer:
             self._alone = beside
             self.failed_beside += beside
             self.fail(attempt.target.version, error)
+            if beside:
+                self._retry_at = 0.0  # at once: under a limit, memory would grow until then
+                self._failed_in_a_row += 1
+                self._refused = self._refused or self._failed_in_a_row >= _MOST_FAILURES
             return None
         pass_on(self.reader, reader)
         self.reader = reader
@@ -327,6 +335,8 @@ class Checkpointer:
         self.written += 1
         self.written_beside += beside
         self._alone = False
+        if beside:
+            self._failed_in_a_row = 0
         info(
             "%s: checkpoint of version %d made: %d bytes in %.3f s",
             self._where, report.version, report.bytes_written, report.seconds,

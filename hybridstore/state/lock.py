@@ -11,9 +11,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 import zlib
 from collections.abc import Collection, Set
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -64,7 +65,8 @@ class DirectoryLock:
     def __init__(self, directory: Path, mode: int = FILE_MODE) -> None:
         self.path = directory / LOCK
         self._pid = os.getpid()
-        self._since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
+        # one for each opening, also where a state is reopened at once, or process ids begin at 1 again in a container
+        self._since = datetime.now().isoformat(" ", "microseconds")
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,6 +95,11 @@ class DirectoryLock:
         # The note of the last owner: a clean close, or the first version of the newest segment (0: unknown).
         self.closed: dict[str, Any] = note.get("closed", {})
         self.segment: int = note.get("segment", 0)
+        if note and not self.closed:
+            # The process beside a killed owner may be at work for a moment: from now on it changes nothing. What the
+            # note says of the changelog stays until `hold`.
+            with suppress(OSError):  # `hold` raises what is wrong
+                self._write({**note, **self._owner()})
 
     @property
     def holder(self) -> LockHolder:
@@ -105,21 +112,20 @@ class DirectoryLock:
 
         The note of a clean close is overwritten. Called before the first write, and after each begin of a segment.
         """
-        self._note(
-            {
-                "pid": os.getpid(),
-                "host": os.uname().nodename,
-                "since": self._since,
-                "segment": segment,
-            },
-        )
+        self._note({**self._owner(), "segment": segment})
+
+    def _owner(self) -> dict[str, Any]:
+        return {"pid": os.getpid(), "host": os.uname().nodename, "since": self._since}
 
     def _note(self, note: dict[str, Any]) -> None:
+        self._write(note)
+        os.fdatasync(self._fd)
+
+    def _write(self, note: dict[str, Any]) -> None:
         line = json.dumps(note).encode() + b"\n"
         data = line + b"%08x\n" % zlib.crc32(line)
         os.pwrite(self._fd, data, 0)
         os.ftruncate(self._fd, len(data))
-        os.fdatasync(self._fd)
 
     @property
     def locked(self) -> bool:

@@ -21,6 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from changelog.codec import pack, unpack
@@ -115,7 +116,7 @@ class WriterProcess:
             with theirs:
                 pid = os.posix_spawn(
                     sys.executable,
-                    [sys.executable, "-c", PROGRAM, *sys.path],
+                    [sys.executable, "-c", PROGRAM, *map(str, sys.path)],  # some programs have paths among them
                     os.environ,
                     # what it prints is no message
                     file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), (os.POSIX_SPAWN_DUP2, 2, 1)],
@@ -164,7 +165,8 @@ class WriterProcess:
         """End the process now; its jobs have failed. O(jobs)."""
         with self._lock:
             if self._link is not None and self.pid is not None:
-                os.kill(self.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended at this moment
+                    os.kill(self.pid, signal.SIGKILL)
                 self._ended(self._link, why)
 
     def leave(self, user: object) -> None:
@@ -174,7 +176,8 @@ class WriterProcess:
             if not self._users and self._link is not None:
                 link = self._link
                 self._ended(link, "was ended")
-                link.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # it has ended at this moment
+                    link.shutdown(socket.SHUT_RDWR)
 
     def _inherited(self) -> None:
         """In a forked child: the process is the parent's."""

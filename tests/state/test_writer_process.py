@@ -17,6 +17,7 @@ from changelog.codec import pack, unpack
 from changelog.files import Files
 from hybridstore.state import checkpoint_job, writer_process
 from hybridstore.state.checkpoint_job import Job, Outcome, make
+from hybridstore.state.lock import DirectoryLock, read_note
 from hybridstore.state.opening import Tuning
 from hybridstore.state.writer_process import WRITER, Pending, WriterProcess
 from recovery.compaction import Sizes
@@ -351,6 +352,49 @@ def test_what_outlives_its_owner_changes_nothing(tmp_path: Path, monkeypatch: py
     assert names(tmp_path) == closed
 
 
+def test_what_outlives_its_owner_ends_when_the_next_one_takes_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Job] = []
+
+    def give(self: WriterProcess, job: Job, user: object) -> Pending:
+        jobs.append(job)
+        return Pending(self)
+
+    monkeypatch.setattr(WriterProcess, "give", give)
+    state = opened(tmp_path)
+    state.key_value("kv")["a"] = 1
+    state.commit()
+    before = read_note(tmp_path)
+    state.checkpoint()
+    state._abandon()
+    files = names(tmp_path)
+    # of the same process and second, and before it has restored anything
+    lock = DirectoryLock(tmp_path)
+    assert "found another holder" in str(make(jobs[0], lambda: None).error)
+    assert names(tmp_path) == files
+    assert lock.segment == read_note(tmp_path)["segment"] == before["segment"]
+    lock.release()
+    with opened(tmp_path) as state:
+        assert state.key_value("kv")["a"] == 1
+
+
+def test_a_state_whose_process_fails_again_and_again_does_without(
+    tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridstore.state.checkpointer.RETRY_SECONDS", 1e9)
+    policy = hs.CheckpointPolicy(every_commits=1)
+    at_once.fails = True
+    with hs.open(tmp_path, durability="os", checkpoints=policy, _tuning=SMALL) as state:
+        for turn in range(20):
+            state.key_value("kv")["a"] = turn
+            state.commit()
+            state._checkpoints.finish(wait=True)
+        numbers = state.metrics()
+        assert numbers.failures_of_writer_process == 3
+        assert numbers.checkpoints_written == 17  # by a thread, and no commit has to wait for the next try
+
+
 def test_an_owner_that_takes_over_in_the_middle_of_a_checkpoint_keeps_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,8 +451,9 @@ def test_a_forked_child_leaves_the_process_to_its_parent(tmp_path: Path) -> None
         state.commit()
         assert checkpoint(state) is None
         assert WRITER.pid == pid
+        thread = listener()
         os.kill(pid, signal.SIGKILL)
-        listener().join()
+        thread.join()
         state.key_value("kv")["a"] = 3
         state.commit()
         assert checkpoint(state) is None  # another process
