@@ -174,8 +174,7 @@ def to_table(frames: Iterable[Any], schema: Any, output: pa.Schema, settings: Fr
     parts = [frame for frame in frames if len(frame)]
     if not parts:
         return output.empty_table()
-    # arrays, because a Series for each column of each frame takes longer than all else here
-    of_parts = [(_places(part, schema.names, settings.by_name), list(part._iter_column_arrays())) for part in parts]
+    of_parts = [(_places(part, schema.names, settings.by_name), _columns(part)) for part in parts]
     arrays = []
     for place, field in enumerate(schema.fields):
         given = [columns[places[place]] for places, columns in of_parts]
@@ -183,13 +182,23 @@ def to_table(frames: Iterable[Any], schema: Any, output: pa.Schema, settings: Fr
         kind = output.field(place).type
         chunks: list[Any] = []
         if len(types) == 1 and isinstance(next(iter(types)), np.dtype):
-            joined = pd.Series(np.concatenate([np.asarray(column) for column in given]))
+            # of its type, because pandas makes datetime64 of objects: in the zone of the session, and Spark in UTC
+            values = np.concatenate([np.asarray(column) for column in given])
+            joined = pd.Series(values, dtype=values.dtype)
             # Arrow takes numbers, or texts of numbers, but not both in one column; frames may differ in that.
             with suppress(*((TypeError, ValueError) if len(given) > 1 else ())):
                 chunks = [_array(joined, field, kind, settings)]
-        chunks = chunks or [_array(pd.Series(each), field, kind, settings) for each in given]
+        chunks = chunks or [_array(pd.Series(each, dtype=each.dtype), field, kind, settings) for each in given]
         arrays.append(pa.chunked_array(chunks, kind))
     return pa.Table.from_arrays(arrays, schema=output)
+
+
+def _columns(frame: Any) -> list[Any]:
+    """Return the columns of a frame, as arrays where pandas gives them: to make a Series of each takes longer than all
+    else of `to_table`.
+    """
+    arrays = getattr(frame, "_iter_column_arrays", None)  # not public
+    return [column for _, column in frame.items()] if arrays is None else list(arrays())
 
 
 def _places(frame: Any, names: Sequence[str], by_name: bool) -> list[int]:

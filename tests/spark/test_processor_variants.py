@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -143,6 +144,34 @@ def test_frames_may_have_numbers_and_texts_of_numbers() -> None:
     assert to_table(frames, schema, output, FrameSettings()).to_pylist() == [{"n": 7}, {"n": 8}]
     with pytest.raises(ValueError, match="output column 'n'"):
         to_table([*frames, pd.DataFrame({"n": ["x"]})], schema, output, FrameSettings())
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_moments_of_object_columns_are_those_that_spark_makes_of_them(
+    zone: str, private: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moments without a zone are in UTC as objects, and in the zone of the session as datetime64, in frames of one type
+    and of several, with pandas' private way to columns and without it.
+    """
+    from pyspark.sql.conversion import PandasToArrowConversion
+
+    moment = datetime(2024, 6, 1, 12, 30)
+    columns = [pd.Series([moment, None], dtype=object), pd.Series([pd.Timestamp(moment)], dtype=object)]
+    columns.append(pd.Series([moment], dtype="datetime64[ns]"))
+    schema, output = t.StructType().add("t", "timestamp"), pa.schema([("t", pa.timestamp("us", zone))])
+    expected = []
+    for column in columns:
+        whole = t.StructType().add("_0", schema)
+        of_spark = PandasToArrowConversion.convert([column.to_frame("t")], whole, timezone=zone, arrow_cast=True)
+        expected.append([row["_0"] for row in of_spark.to_pylist()])
+    assert (expected[0][0] == expected[2][0]) == (zone == "UTC")
+    if not private:
+        monkeypatch.delattr(pd.DataFrame, "_iter_column_arrays")
+    for places in ([0], [0, 1], [2], [0, 2, 1]):
+        frames = [columns[place].to_frame("t") for place in places]
+        given = to_table(frames, schema, output, FrameSettings(zone=zone)).to_pylist()
+        assert given == [row for place in places for row in expected[place]]
 
 
 @pytest.mark.parametrize(("schema", "entries"), [("m map<string,int>", {None: 1}), ("m map<int,int>", {"text": 1})])
