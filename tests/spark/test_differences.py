@@ -84,6 +84,21 @@ def test_an_error_of_state_can_be_caught() -> None:
     assert value.get() == (1,)
 
 
+def test_a_field_that_was_removed_is_null_where_it_is_added_again() -> None:
+    values, opened = [], group()
+    for schema in ("a int, b string", "a int", "a int, b string"):
+        state = Handle(opened)
+        state.begin(0)
+        state.select(("a",))
+        value = state.getValueState("v", schema)
+        state.ready()
+        if not values:
+            value.update((1, "t"))
+        values.append(value.get())
+        state.flush()
+    assert values == [(1, "t"), (1,), (1, None)]
+
+
 class Renamed:
     """Other names of arguments than Spark's."""
 
