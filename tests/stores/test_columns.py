@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.stores.columns import all_flat, column_list
+from tests.tools.hooks import force_cold
 
 np = pytest.importorskip("numpy")
 pa = pytest.importorskip("pyarrow")
@@ -131,3 +133,29 @@ def test_a_list_that_contains_itself_is_refused_where_it_is_put(tmp_path: Path) 
     with pytest.raises(TypeError, match=r"value of key 'b': .*contains itself"):
         store.put_columns(["a", "b"], [1, endless])
     assert len(store) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_of_many_keys_are_those_of_each_key(seed: int, tmp_path: Path) -> None:
+    """Few keys or many, in buckets of few keys and of many, with one row and several, loaded or not."""
+    rng = random.Random(seed)
+    state = hs.open(tmp_path, durability="os")
+    store = state.window("w", retention=640, retain_duplicates=seed % 2 == 0)
+    for number in range(rng.randint(1, 400)):
+        # the keys of late times are few
+        ts = int(900 * rng.random() ** 2)
+        store.put(rng.randrange(max(2, 60 - ts // 15)), number, ts)
+    if seed % 3 == 0:
+        force_cold(state)
+    for _ in range(10):
+        keys = rng.sample(range(70), rng.choice((0, 1, 5, 70)))
+        bounds = rng.choice([(None, None), (rng.randrange(900), None), (rng.randrange(500), 500 + rng.randrange(400))])
+        expected = {key: list(store.fetch(key, *bounds)) for key in keys}
+        expected = {key: rows for key, rows in expected.items() if rows}
+        many = store.fetch_many(keys, *bounds)
+        assert {key: list(zip(*columns, strict=True)) for key, columns in many.items()} == expected
+        flat = [(keys[place], ts, value) for place, ts, value in zip(*store.fetch_columns(keys, *bounds), strict=True)]
+        assert sorted(flat) == sorted((key, ts, value) for key, rows in expected.items() for ts, value in rows)
+        for key, rows in expected.items():
+            assert [(ts, value) for of_row, ts, value in flat if of_row == key] == rows
+    state.close()

@@ -1,7 +1,10 @@
 """The canonical order of a batch: the same by column as row by row."""
 
+from typing import Any
+
 import numpy
 import pyarrow
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,3 +40,23 @@ def test_numbers_that_cannot_be_compared_have_no_order_by_column() -> None:
     assert canonical_place(times, keys, [values]) is None
     assert canonical_place(times, keys, [None]) is None
     assert canonical_place(numpy.array([1, 3, 2]), keys, [values]) is not None
+
+
+@pytest.mark.parametrize("kind", [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)])
+@given(st.data())
+def test_whole_numbers_as_keys_are_numbered_in_their_order(kind: str, data: st.DataObject) -> None:
+    """Close to each other or far apart, at both ends of their type, in slices and chunks."""
+    ends = numpy.iinfo(kind)
+    low, high = int(ends.min), int(ends.max)
+    first = data.draw(st.sampled_from([low, max(low, -3), high - 9]) | st.integers(low, high - 9))
+    numbers = data.draw(st.lists(st.integers(first, first + 9), min_size=1) | st.lists(st.integers(low, high)))
+    half = len(numbers) // 2
+    parts = [pyarrow.array(numbers, kind).slice(0, half), pyarrow.array([low, *numbers], kind).slice(1 + half)]
+    column = pyarrow.chunked_array(parts)
+    keys = keys_of([column], len(column))
+    assert keys is not None
+    (part,) = keys.parts
+    part.validate(full=True)
+    expected: list[Any] = sorted(set(numbers))
+    assert (part.type, part.to_pylist(), keys.names) == (kind, expected, expected)
+    assert [expected[code] for code in keys.codes] == numbers

@@ -66,7 +66,16 @@ def keys_of(columns: list[pa.ChunkedArray], rows: int) -> Keys | None:
 def _numbered(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
     """Return the distinct values of a column of text or whole numbers, sorted, and each row's place among them."""
     if len(column) and pa.types.is_integer(column.type):
-        numbers, places = np.unique(numbers_of(column), return_inverse=True)
+        numbers = numbers_of(column)
+        low = numbers.min()
+        if int(numbers.max()) - int(low) < 2 * len(numbers):
+            # close to each other: counted, in a third of the time of a sort; without a sign no difference overflows
+            above = (numbers - low).view(f"u{numbers.itemsize}").astype(np.int64)
+            present = np.zeros(int(above.max()) + 1, bool)
+            present[above] = True
+            distinct = np.flatnonzero(present).astype(numbers.dtype) + low
+            return array_of(distinct), (np.cumsum(present) - 1)[above]
+        numbers, places = np.unique(numbers, return_inverse=True)
         return array_of(numbers), places
     encoded = whole(column).dictionary_encode()
     distinct = encoded.dictionary

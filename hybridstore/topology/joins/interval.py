@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from itertools import compress
-from operator import itemgetter
+from itertools import compress, count, pairwise
+from operator import itemgetter, ne
 from typing import Any, Final, NamedTuple
 
 from ...clock import NO_TIME, Watermark
@@ -344,13 +344,26 @@ class IntervalJoin:
 
 
 def _near(stored: Fetched) -> dict[Any, _Rows]:
-    """Return stored rows by key. O(rows), at C speed where each key has one."""
-    keys = list(map(stored.keys.__getitem__, stored.places))
-    near: dict[Any, _Rows] = dict(zip(keys, zip(stored.times, stored.values, strict=True), strict=True))
-    if len(near) < len(keys):
-        near = {}
-        for key, row in zip(keys, zip(stored.times, stored.values, strict=True), strict=True):
-            _arrive(near, key, row)
+    """Return stored rows by key. O(rows), at C speed where each key has one, or many that lie together."""
+    keys, places, times, values = stored
+    near: dict[Any, _Rows] = dict(zip(map(keys.__getitem__, places), zip(times, values, strict=True), strict=True))
+    if len(near) == len(places):
+        return near
+    near = {}
+    # rows of a key lie together bucket by bucket, and later buckets have later times
+    edges = [0, *compress(count(1), map(ne, places, places[1:])), len(places)]
+    for start, end in pairwise(edges):
+        key = keys[places[start]]
+        rows = near.get(key)
+        if rows is None and end - start == 1:
+            near[key] = times[start], values[start]
+        elif rows is None:
+            near[key] = _Near(times[start:end], values[start:end])
+        else:
+            if isinstance(rows, tuple):
+                rows = near[key] = _Near([rows[0]], [rows[1]])
+            rows.times += times[start:end]
+            rows.values += values[start:end]
     return near
 
 
