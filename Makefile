@@ -68,9 +68,10 @@ type: $(READY)
 
 # mypy uses one core for half a minute, and the tests wait a third of their time: they run beside each other.
 check: lint  ## format check, lint, mypy --strict and the tests
-	@$(MAKE) --no-print-directory type & types=$$!; \
+	@$(MAKE) --no-print-directory type & types=$$!; trap 'kill $$types; exit 130' INT TERM; \
 		$(MAKE) --no-print-directory test && tests=0 || tests=$$?; \
-		wait $$types && exit $$tests
+		wait $$types || { echo "make: mypy has found what it names above, before the tests' lines" >&2; exit 1; }; \
+		exit $$tests
 
 fmt: $(READY)  ## format the code and mend what ruff can mend
 	$(BIN)/ruff format .

@@ -142,8 +142,8 @@ def erase(location: str | os.PathLike[str], *keys: Any, prefix: bool = False, fo
     location  a state directory, or the state of a plain topology; local. Its pins are part of it
     keys      the keys, in every store whose keys they are; of a topology those of its rows
     prefix    all keys that begin with one of these: text, bytes, or the leading parts of a tuple
-    forks     what becomes of states that began as versions of this one: "refuse" if one exists, "erase" there, too, or
-              "leave" them, so that they are named among the holders
+    forks     what becomes of states that began as versions of this one and have the keys: "refuse" if one has, "erase"
+              there, too, or "leave" them, so that they are named among the holders
 
     The state continues at its next version. Older versions are removed, and so are those of a pin but the pinned one,
     which continues at its next version, too. Raises RestoreError where nothing can be erased, and nothing was written;
