@@ -22,6 +22,7 @@ from ..spark.operator_file import FIRST_BATCH, read_chain
 from ..spark.session import prepare
 from ..spark.sharding import SHARD_COLUMN
 from ..spark.ticks import tick_name, tick_offset, with_every_shard
+from ..state.arguments import check
 from .first_batch import first_batch, in_tasks, watched
 from .loading import DONE, START, Loading
 from .moves import Asked, Move, move_of
@@ -101,6 +102,7 @@ def import_spark(
     >>> report.records, report.batch
     (1, 0)
     """
+    check(progress=progress)
     started = time.perf_counter()
     several = isinstance(results, Mapping)
     if several and (operator is not None or query is None):

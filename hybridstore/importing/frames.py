@@ -24,6 +24,7 @@ from ..spark.session import prepare
 from ..spark.shard_rows import metrics
 from ..spark.steps import stepped
 from ..spark.ticks import with_every_shard
+from ..state.arguments import check
 from ..topology.plan import END as WINDOW_END
 from ..topology.plan import START as WINDOW_START
 from ..topology.plan import Plan
@@ -94,6 +95,7 @@ def backfill(
     """
     from pyspark.sql import Observation
 
+    check(progress=progress)
     started = time.perf_counter()
     known = applied_to(results)
     operator, program = known.operator, known.operator.program
@@ -157,6 +159,7 @@ def initial_state(
     >>> query.awaitTermination()
     1 [Row(user='ann', n=42)]
     """
+    check(progress=progress)
     started = time.perf_counter()
     known = applied_to(results)
     operator = known.operator

@@ -402,14 +402,15 @@ class InspectedShards(InspectedState):
     visits/1 1 ['user-1']
     """
 
-    def __init__(self, places: list[Place], at: str | None) -> None:
+    def __init__(self, places: list[Place], at: str | None, where: str) -> None:
         self._by_label = {place.label: place for place in places}
         self._at = at
+        self._where = where
 
     def _several(self) -> NoReturn:
         names = list(self._by_label)
         raise ValueError(
-            f"{next(iter(self._by_label.values())).where}: found {len(names)} shards ({', '.join(names[:4])}"
+            f"{self._where}: found {len(names)} shards ({', '.join(names[:4])}"
             f"{', ...' if len(names) > 4 else ''}), expected one (choose one: inspect(location).shards[{names[0]!r}])"
         )
 
@@ -450,8 +451,8 @@ class InspectedShards(InspectedState):
         places = list(self._by_label.values())
         if all(label.isdecimal() for label in self._by_label):  # elsewhere operator/shard
             raise ValueError(
-                f"{places[0].where}: follow: found {len(places)} shards of a plain topology, whose versions are their "
-                "own, expected one state (follow each of them: inspect(location).shards['0'].follow())"
+                f"{self._where}: follow: found {len(places)} shards of a plain topology, whose versions are their own, "
+                "expected one state (follow each of them: inspect(location).shards['0'].follow())"
             )
         return follow(places, operator)
 
@@ -505,7 +506,7 @@ def inspect(
     places = [place for each in shards for place in resolve(each, storage_options)]
     text = None if at is None else str(at)
     if len(shards) > 1:
-        return InspectedShards([place._replace(label=str(shard)) for shard, place in enumerate(places)], text)
-    if len(places) == 1:
+        places = [place._replace(label=str(shard)) for shard, place in enumerate(places)]
+    elif len(places) == 1:
         return InspectedState(places[0], choose(places[0], text))
-    return InspectedShards(places, text)
+    return InspectedShards(places, text, os.fspath(location))

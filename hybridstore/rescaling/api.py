@@ -76,7 +76,7 @@ def rescale(
         raise RescaleError("shards: found with back=True, expected one of them")
     if not back and not RULES["shards"].fits(shards):
         raise RescaleError(f"shards: found {shards!r}, expected {RULES['shards'].expected}, or back=True")
-    check(storage_options=storage_options)
+    check(storage_options=storage_options, progress=progress)
     with watching(progress, "rescale") as step:
         asked = RescaleArguments(
             shards or 0, routes or {}, dry_run, accept_late, spark, step, on_report or (lambda report: None)

@@ -52,6 +52,11 @@ RULES: Final[dict[str, Rule]] = {
     "metrics_port": Rule(
         "a port from 0 to 65535, or None", (int, NoneType), lambda value: value is None or _whole(value, 0, 65535)
     ),
+    # what is shown
+    "progress": Rule(
+        "a function that is called as progress(phase, done, total), True, False or None",
+        fits=lambda value: value is None or type(value) is bool or callable(value),
+    ),
     # how Spark works on it
     "time": Rule('"stream" or "watermark"', fits=lambda value: value in ("stream", "watermark")),
     "placement": Rule("one of auto, worker, holder", fits=lambda value: value in ("auto", "worker", "holder")),

@@ -63,6 +63,7 @@ class Opening:
 
     def __post_init__(self) -> None:
         check(durability=self.durability, checkpoints=self.checkpoints, at=self.at, memory_limit=self.memory_limit)
+        check(progress=self.progress)
 
     @property
     def read_only(self) -> bool:

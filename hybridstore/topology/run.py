@@ -132,7 +132,7 @@ def run(
     memory_limit: int | None,
 ) -> Generator[tuple[int, ResultTable], None, None]:
     """Yield the number and the results of each commit of a shard; see `Topology.run`."""
-    check(commit_rows=commit_rows, commit_seconds=commit_seconds, metrics_port=metrics_port)
+    check(commit_rows=commit_rows, commit_seconds=commit_seconds, metrics_port=metrics_port, progress=progress)
     waits = topology.passes or topology.joined is not None
     if flush and topology.custom is not None and not waits:
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -206,9 +207,12 @@ def test_shards_of_a_plain_topology_are_followed_one_by_one(tmp_path: Path, caps
         state = hs.inspect(tmp_path / "s")
         assert isinstance(state, InspectedShards)
         assert len(state.shards) == shards
+        where = re.escape(str(tmp_path / "s"))
         for name in (None, "0"):
-            with pytest.raises(ValueError, match=f"found {shards} shards of a plain topology"):
+            with pytest.raises(ValueError, match=f"^{where}: follow: found {shards} shards of a plain topology"):
                 state.follow(name)
+        with pytest.raises(ValueError, match=rf"^{where}: found {shards} shards \(0, 1.*choose one: .*\['0'\]"):
+            _ = state.version
         with state.shards["0"].follow() as view:
             assert "windows" in view
         capsys.readouterr()

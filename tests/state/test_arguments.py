@@ -28,6 +28,7 @@ BAD: dict[str, list[Any]] = {
     "commit_rows": [0, 1.5, "10", None],
     "commit_seconds": [-1, "1 s"],
     "metrics_port": [-1, 65536, "9100"],
+    "progress": ["bar", 1],
     "time": ["wall", None],
     "placement": ["driver", None],
 }
@@ -84,6 +85,7 @@ def test_what_a_rule_allows_passes(name: str) -> None:
         "commit_rows": [1],
         "commit_seconds": [None, 0, 0.5],
         "metrics_port": [None, 0, 9100],
+        "progress": [None, True, False, print],
         "time": ["stream", "watermark"],
         "placement": ["auto", "worker", "holder"],
     }
