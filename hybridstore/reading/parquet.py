@@ -30,7 +30,7 @@ def write_parquet(to: Path, times: Sequence[str], rows: Labelled, *, several: bo
     try:
         return _written(to, times, rows, several=several, text=False)
     except (ValueError, pa.ArrowNotImplementedError) as error:
-        to.unlink()
+        to.unlink(missing_ok=True)  # no row may have been read yet
         say(f"{to}: keys and values are text: {error}")
         return _written(to, times, rows, several=several, text=True)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MappingView
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from types import TracebackType
@@ -60,6 +60,8 @@ class SnapshotStore:
     def _read(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         with self._alone():
             answer = method(*given, **named)
+        if isinstance(answer, MappingView):  # of keys, items or values, which reads the store when it is read itself
+            return type(answer)(self)
         return self._pieces(answer) if isinstance(answer, Iterator) else answer
 
     def _pieces(self, items: Iterator[Any]) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, compress, count, repeat
 from operator import itemgetter
 from typing import Any, Final
@@ -140,7 +141,9 @@ class WindowReads(TimeBuckets):
         >>> rows
         {'ann': ([0], ['/'])}
         """
-        distinct = list(dict.fromkeys(column_list(keys)))
+        distinct = column_list(keys)
+        with suppress(TypeError):  # such a key is refused below, by name
+            distinct = list(dict.fromkeys(distinct))
         places, times, values = self.fetch_columns(distinct, time_from, time_to)
         if len(set(places)) == len(places):
             parts = zip(map(list, zip(times, strict=True)), map(list, zip(values, strict=True)), strict=True)

@@ -60,6 +60,30 @@ def location(tmp_path: Path) -> Path:
     return root
 
 
+def test_parquet_files_of_stores_of_one_name_in_two_operators(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    root = tmp_path / "checkpoint"
+    for operator in ("totals", "visits"):
+        shard = StateStoreId(str(root), operator, 0)
+        store = StateStoreProvider(shard, claim=begin(StateStoreProvider(shard).operator, 0)).get_store(0)
+        if operator == "totals":
+            store.key_value("sums")["ann"] = 7
+        else:
+            store.window("sums", retention="1 hour").put("bob", "text", 5)
+        store.commit()
+    assert run(["inspect", "export", str(root), "--to", str(tmp_path / "tables")]) == 0
+    totals, visits = (
+        parquet.read_table(tmp_path / "tables" / operator / "sums.parquet").to_pylist()
+        for operator in ("totals", "visits")
+    )
+    assert totals == [{"shard": "totals/0", "key": "ann", "value": 7}]
+    assert [(row["shard"], row["key"], row["value"]) for row in visits] == [("visits/0", "bob", "text")]
+    assert run(["inspect", "export", str(root), "sums", "--to", str(tmp_path / "sums.parquet")]) == 2
+    assert "for 2 stores, expected one store in a Parquet file" in capsys.readouterr().err
+
+
 def rows(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> list[dict[str, Any]]:
     assert run(["inspect", *map(str, arguments), "-o", "jsonl"]) == code
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

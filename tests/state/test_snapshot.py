@@ -151,6 +151,43 @@ def test_an_iteration_may_be_shared_by_interleaved_reads(tmp_path: Path) -> None
             assert in_threads([lambda: list(rows)]) == [[(number, number) for number in range(498, -1, -1)]]
 
 
+class CountingLock:
+    """A lock that counts how often it was taken."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock, self.taken = lock, 0
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self.taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_a_view_of_keys_items_or_values_is_read_behind_the_lock(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "state", _tuning=TUNING) as state:
+        users = state.key_value("users")
+        users.put_many({number: -number for number in range(200)})
+        state.commit()
+        with state.snapshot() as snapshot:
+            store, expected = snapshot["users"], dict(users)
+            items, keys, values = store.items(), store.keys(), store.values()
+            lock = snapshot._lock = CountingLock(snapshot._lock)  # type: ignore[assignment]
+            reads: list[tuple[Callable[[], Any], Any]] = [
+                (lambda: dict(items), expected),
+                (lambda: list(keys), list(expected)),
+                (lambda: list(values), list(expected.values())),
+                (lambda: (7, -7) in items, True),
+                (lambda: len(items), 200),
+                (lambda: dict(store), expected),
+            ]
+            for read, rows in reads:
+                before = lock.taken
+                assert in_threads([read]) == [rows]
+                assert lock.taken > before
+
+
 def test_what_is_not_committed_is_not_in_a_snapshot(tmp_path: Path) -> None:
     with hs.open(tmp_path / "state") as state:
         users = state.key_value("users")

@@ -242,3 +242,14 @@ def test_a_restored_remove_moves_no_time(tmp_path: Path) -> None:
     with opened(tmp_path) as state:
         store = state.session("s", retention=1000)
         assert (store.stream_time, list(store.all())) == (6, [(("k", 0, 5), 1)])
+
+
+def test_many_keys_are_fetched_or_refused_as_one_is(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        pages = state.window("pages", retention=1000)
+        for rule in ("not known yet", "known"):
+            for keys in ([["a", "b"]], ["a", {}, "a"]):
+                with pytest.raises(TypeError, match=r"store 'pages': key .*found (list|dict), expected str"):
+                    pages.fetch_many(keys)
+            pages.put_many([("a", rule, 1), ("b", rule, 2), ("a", rule, 3)])
+        assert pages.fetch_many(["b", "a", "b"]) == {"a": ([1, 3], ["known"] * 2), "b": ([2], ["known"])}

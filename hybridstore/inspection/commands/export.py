@@ -151,20 +151,32 @@ def _write(source: _Source, form: str, to: Path, guard_formulas: bool) -> int:
 
 
 def _write_parquet(source: _Source, to: Path) -> int:
-    """Write the only store as a file, or, where `to` has no ending, each store as a file in the new folder `to`."""
-    stores: dict[str, list[tuple[View, StoreView]]] = {}
+    """Write the only store as a file, or, where `to` has no ending, each store as a file in the new folder `to`, or of
+    several operators in a folder of its operator in there: stores of one name are other stores in another operator.
+    """
+    stores: dict[tuple[str, str], list[tuple[View, StoreView]]] = {}
     for view, store in source.stores:
-        stores.setdefault(store.name, []).append((view, store))
+        operator = view.place.operator if "/" in view.place.label else ""
+        stores.setdefault((operator, store.name), []).append((view, store))
     if to.suffix and len(stores) != 1:
+        names = sorted({name for _, name in stores})
         raise o.UsageError(
             f"--to: found {to} for {len(stores)} stores, expected one store in a Parquet file (name one of "
-            f"{', '.join(sorted(stores)) or 'none'}, or give a folder, as in --to {to.with_suffix('')})"
+            f"{', '.join(names) or 'none'}, or give a folder, as in --to {to.with_suffix('')})"
         )
     if not to.suffix:
         to.mkdir()
+    several = len({operator for operator, _ in stores}) > 1
     count = 0
-    for name, of_shards in stores.items():
-        file = to if to.suffix else to / f"{quote(name.encode('utf-8', 'surrogatepass'), safe=' ')}.parquet"
+    for (operator, name), of_shards in stores.items():
+        folder = to / _file_name(operator) if several else to
+        if several:
+            folder.mkdir(exist_ok=True)
+        file = to if to.suffix else folder / f"{_file_name(name)}.parquet"
         rows = partial(source.labelled, of_shards)
         count += write_parquet(file, of_shards[0][1].columns, rows, several=source.look.several)
     return count
+
+
+def _file_name(name: str) -> str:
+    return quote(name.encode("utf-8", "surrogatepass"), safe=" ")
