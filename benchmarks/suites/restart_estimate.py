@@ -120,16 +120,16 @@ def cases() -> dict[str, Callable[[Any, _Rows], Put]]:
             _put_rows(
                 state.session("s", retention=rows.count // 2 + 1).put,
                 rows.keys,
+                rows.values,
                 [ts - 5 for ts in rows.times],
                 rows.times,
-                rows.values,
             ),
             _put_columns(
                 state.session("s", retention=rows.count // 2 + 1).put_columns,
                 rows.keys,
+                rows.values,
                 [ts - 5 for ts in rows.times],
                 rows.times,
-                rows.values,
             ),
         ),
         "sliding": lambda state, rows: (

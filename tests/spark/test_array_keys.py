@@ -186,6 +186,7 @@ class TestInQueries:
             ),
         }
         for name, door in doors.items():
+            (tmp_path / name).mkdir()
             job = Job(tmp_path / name)
             job.run(door(str(job.checkpoint)), sink=True)
             answers = sorted(each for batch in job.rows.values() for each in batch)
