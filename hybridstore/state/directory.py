@@ -504,7 +504,8 @@ class State(Usable, NamedStores):
         if not self._read_only:
             self._usable()
         asked = replace(self._asked, at=self._group.version, lazy=True, memory_limit=None)
-        return snapshot_of(self._group, State.at_home(self._home.again(asked), asked))
+        opened = State.at_home(self._home.again(asked), asked)
+        return snapshot_of(self._group, opened, opened._memory.count)
 
     # --- looking, closing -------------------------------------------------------------------------------------
 

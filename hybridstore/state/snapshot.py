@@ -18,7 +18,9 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+from ..stores.cold_blocks import SPARING
 from .group import StoreGroup
+from .memory_budget import CHECK_RECORDS
 
 # An iteration takes the lock once for this many items: another thread waits for no more.
 _PIECE: Final = 64
@@ -40,9 +42,12 @@ class SnapshotStore:
     (3, 2, [(900, 1)])
     """
 
-    def __init__(self, store: Any, alone: Callable[[], AbstractContextManager[Any]]) -> None:
+    def __init__(
+        self, store: Any, alone: Callable[[], AbstractContextManager[Any]], has_read: Callable[[], None]
+    ) -> None:
         self._store = store
         self._alone = alone
+        self._has_read = has_read
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -60,6 +65,7 @@ class SnapshotStore:
     def _read(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         with self._alone():
             answer = method(*given, **named)
+            self._has_read()
         if isinstance(answer, MappingView):  # of keys, items or values, which reads the store when it is read itself
             return type(answer)(self)
         return self._pieces(answer) if isinstance(answer, Iterator) else answer
@@ -68,6 +74,7 @@ class SnapshotStore:
         while True:
             with self._alone():
                 piece = list(islice(items, _PIECE))
+                self._has_read()
             if not piece:
                 return
             yield from piece
@@ -109,18 +116,27 @@ class Snapshot(Mapping[str, SnapshotStore]):
     1 1
     """
 
-    def __init__(self, group: StoreGroup, close: Callable[[], None]) -> None:
+    def __init__(self, group: StoreGroup, close: Callable[[], None], count: Callable[[], object]) -> None:
         self._group = group
         self._close = close
+        self._count = count
+        # how many records the stores of the process had loaded at the last count
+        self._loaded = SPARING.loaded
         self._lock = threading.RLock()
         self._pid = os.getpid()
         # the lock sees to one call at a time
         group.journal.turn.bound = False
-        self._stores = {name: SnapshotStore(store, self._alone) for name, store in group.stores.items()}
+        self._stores = {name: SnapshotStore(store, self._alone, self._has_read) for name, store in group.stores.items()}
 
     def _alone(self) -> AbstractContextManager[Any]:
         # In a forked child the stores refuse each call, and the lock may be a lost thread's.
         return self._lock if os.getpid() == self._pid else nullcontext()
+
+    def _has_read(self) -> None:
+        """Count the memory anew after so many records: no commit of a snapshot does. O(1), now and then O(blocks)."""
+        if SPARING.loaded - self._loaded >= CHECK_RECORDS:
+            self._loaded = SPARING.loaded
+            self._count()
 
     @property
     def version(self) -> int:
@@ -176,12 +192,12 @@ class _Opened(Protocol):
     def close(self) -> None: ...
 
 
-def snapshot_of(owner: StoreGroup, opened: _Opened) -> Snapshot:
-    """Return the snapshot of a version that was opened read-only. Its stores use the functions that are bound to those
-    of the owner: an aggregator, a measure of sizes.
+def snapshot_of(owner: StoreGroup, opened: _Opened, count: Callable[[], object]) -> Snapshot:
+    """Return the snapshot of a version that was opened read-only; `count` counts its memory. Its stores use the
+    functions that are bound to those of the owner: an aggregator, a measure of sizes.
     """
     for name, store in opened.group.stores.items():
         bound = getattr(owner.stores.get(name), "bound", None)
         if bound is not None:
             store.bind(bound)  # type: ignore[attr-defined]  # of the kinds that have one
-    return Snapshot(opened.group, opened.close)
+    return Snapshot(opened.group, opened.close, count)

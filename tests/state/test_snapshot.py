@@ -14,6 +14,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.errors import HybridStoreError, StateClosedError, StateInUseError
+from hybridstore.state.memory_budget import BUDGET
 from hybridstore.state.opening import Tuning
 from hybridstore.state.snapshot import Snapshot
 from tests.tools.sizes import SMALL_PARTS
@@ -186,6 +187,25 @@ def test_a_view_of_keys_items_or_values_is_read_behind_the_lock(tmp_path: Path) 
                 before = lock.taken
                 assert in_threads([read]) == [rows]
                 assert lock.taken > before
+
+
+@pytest.mark.parametrize("read", ["all", "get"])
+def test_what_a_snapshot_has_read_counts_towards_the_limit(tmp_path: Path, read: str) -> None:
+    with hs.open(tmp_path / "state", memory_limit=1 << 40, checkpoints=KEPT) as state:
+        users = state.key_value("users")
+        users.put_many({number: number for number in range(12_000)})
+        state.commit()
+        state.checkpoint(wait=True)
+        with state.snapshot() as snapshot:
+            memory = snapshot._close.__self__._memory  # type: ignore[attr-defined]  # the state that it reads
+            assert memory.counted < 10_000
+            if read == "all":
+                assert sum(1 for _ in snapshot["users"].all()) == 12_000
+            else:
+                assert all(snapshot["users"].get(number) == number for number in range(12_000))
+            assert memory.counted > 10_000 * 50
+            assert memory in BUDGET._open.living()
+        assert memory not in BUDGET._open.living()
 
 
 def test_what_is_not_committed_is_not_in_a_snapshot(tmp_path: Path) -> None:
