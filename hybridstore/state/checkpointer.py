@@ -46,10 +46,12 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS: Final = 30.0
 # The changes that the writer process is for: a thread is done with fewer records in milliseconds. The process takes
-# 30 MB, and at work some 5 bytes for each byte of changelog: up to 120 MB under a limit of memory, 360 MB without.
+# 30 MB, and at work some 300 bytes for each record and its value: up to 128 MB under a limit of memory, 400 MB without.
 BESIDE_RECORDS: Final = 4096
-BESIDE_BYTES: Final = 64 << 20
-_BESIDE_BYTES_LIMITED: Final = 16 << 20
+_MOST_RECORDS: Final = 1_000_000
+_MOST_BYTES: Final = 64 << 20
+_MOST_RECORDS_LIMITED: Final = 250_000
+_MOST_BYTES_LIMITED: Final = 12 << 20
 # After so many failures of the process, one after the other, a state does without it.
 _MOST_FAILURES: Final = 3
 # How long a caller that waits for the process waits between two looks at it.
@@ -249,9 +251,10 @@ class Checkpointer:
 
     def _given(self, beside: Callable[[], Job | None]) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""
-        most = BESIDE_BYTES if BUDGET.limit is None else _BESIDE_BYTES_LIMITED
-        large = self.since.records >= BESIDE_RECORDS and self.since.bytes <= most
-        job = beside() if large and not (self._alone or self._refused) else None
+        limited = BUDGET.limit is not None
+        records, size = (_MOST_RECORDS_LIMITED, _MOST_BYTES_LIMITED) if limited else (_MOST_RECORDS, _MOST_BYTES)
+        fits = BESIDE_RECORDS <= self.since.records <= records and self.since.bytes <= size
+        job = beside() if fits and not (self._alone or self._refused) else None
         if job is None:
             return None
         from .writer_process import WRITER  # only here: few programs need it

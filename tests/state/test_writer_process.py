@@ -131,7 +131,8 @@ class Stores:
 
     def contents(self) -> list[Any]:
         rows = [list(each.all()) for each in (self.kv, self.ttl, self.window, self.duplicates, self.session)]
-        return [*rows, list(self.sliding.all()), list(self.buffer.buffered()), self.state.settings]
+        buffer = [list(self.buffer.buffered()), [row[1:] for row in self.buffer.emitted()]]
+        return [*rows, list(self.sliding.all()), *buffer, self.state.settings]
 
 
 class AtOnce:
