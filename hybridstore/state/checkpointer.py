@@ -46,11 +46,12 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS: Final = 30.0
 # The changes that the writer process is for: a thread is done with fewer records in milliseconds. The process takes
-# 30 MB, and at work some 300 bytes for each record and its value: up to 128 MB under a limit of memory, 400 MB without.
+# 30 MB, and at work 300 to 650 bytes for each record, by its kind, and its value: up to 128 MB under a limit of memory,
+# 700 MB without.
 BESIDE_RECORDS: Final = 4096
 _MOST_RECORDS: Final = 1_000_000
 _MOST_BYTES: Final = 64 << 20
-_MOST_RECORDS_LIMITED: Final = 250_000
+_MOST_RECORDS_LIMITED: Final = 150_000
 _MOST_BYTES_LIMITED: Final = 12 << 20
 # After so many failures of the process, one after the other, a state does without it.
 _MOST_FAILURES: Final = 3
