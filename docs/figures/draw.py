@@ -459,12 +459,50 @@ def restore() -> Drawing:
     return drawing
 
 
+def again() -> Drawing:
+    """Two runs of a topology: which results the second one hands out again."""
+    drawing = Lanes(
+        "The results of the newest two commits come again after a kill", "a run", "the next run", "kept once"
+    )
+    for commit, x in ((1, 130), (2, 240), (3, 350)):
+        drawing.step(0, x, 96, f"commit {commit}")
+    drawing.death(0, 466, "killed")
+    drawing.step(1, 240, 96, "2, again", "old")
+    drawing.step(1, 350, 96, "3, again", "old")
+    drawing.step(1, 460, 96, "commit 4")
+    for commit, x in ((1, 130), (2, 240), (3, 350), (4, 460)):
+        drawing.step(2, x, 96, f"file {commit}")
+    return drawing
+
+
+def tiers() -> Drawing:
+    """Where a record of a large state is, and what a read costs there."""
+    drawing = Drawing(
+        720, 232, "Where a record is, and what its read costs: memory, a pack on the disk, an object store"
+    )
+    places = (
+        ("the maps, in memory", "new, or touched: less than a microsecond"),
+        ("a block of a pack, on the disk", "cold: a record in microseconds, a block in half a millisecond"),
+        ("a pack on an object store", "a request for neighbouring blocks, until the cache has the pack"),
+    )
+    for number, (name, words) in enumerate(places):
+        y = 20 + 76 * number
+        drawing.box(16, y, 230, 44, name, "box" if number == 0 else "old")
+        drawing.text(264, y + 27, words, "soft")
+        if number:
+            drawing.line(96, y - 4, 96, y - 28, "arrow", arrow=True)
+            drawing.text(104, y - 11, "touched")
+    drawing.line(200, 66, 200, 90, "arrow", arrow=True)
+    drawing.text(208, 83, "freed under memory_limit, when a checkpoint has it")
+    return drawing
+
+
 # The floors of the house, from the top: each room of hybridstore with what it is for. tests/docs/test_site.py holds the
 # rooms to the folders of the tree.
 FLOORS: tuple[dict[str, str], ...] = (
     {"testing": "a program, run in other ways", "serving": "a state over HTTP"},
     {"topologies": "declare, run, apply to a DataFrame, compare with a state"},
-    {"importing": "states of Spark's own operators", "rewinding": "back to a version"},
+    {"importing": "states of Spark's own operators", "rewinding": "back, forks, pins, erase"},
     {"rescaling": "another number of shards"},
     {"inspection": "what is there"},
     {"spark": "queries of Spark"},
@@ -494,6 +532,7 @@ def house() -> Drawing:
 
 
 FIGURES: dict[str, Callable[[], Drawing]] = {
+    "again": again,
     "batches": batches,
     "checkpoints": checkpoints,
     "commit": commit,
@@ -510,6 +549,7 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
     "sliding": sliding,
     "stream-time": stream_time,
     "suppression": suppression,
+    "tiers": tiers,
     "watermark": watermark,
     "window": window,
     "windows": windows,
