@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .block import BlockEntry, Columns, merge, unpack_block
 from .checkpoint import CheckpointReader
 from .directory import decode_page
 from .pack import PAGE, FooterLine, open_pack, read_footer
+
+# The setting with the entry of each erase, for an auditor.
+ERASURES: Final = "erasures"
 
 
 class Wanted(NamedTuple):

@@ -26,6 +26,7 @@ from changelog.codec import pack, unpack
 from recovery.block import BLOCK_RECORDS, Columns
 from recovery.checkpoint import CheckpointReader, StoreRecord
 from recovery.columns import joined
+from recovery.erase import ERASURES
 
 from ..shards import hash_of
 from ..stores.keys import shown
@@ -56,6 +57,12 @@ def _first(values: list[Any]) -> Any:
     return values[0]
 
 
+def _all_of_each(values: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return all entries of lists by their time, equal ones once."""
+    entries = {pack(entry): entry for each in values for entry in each}
+    return sorted(entries.values(), key=itemgetter("wall_ms"))
+
+
 def _same_of_each(values: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what the maps have of each key. Raises ValueError if two of them have something else of one."""
     of_key: dict[str, Any] = {}
@@ -71,6 +78,7 @@ _RULES: Final[dict[str, Callable[[list[Any]], Any]]] = {
     "closed": _latest,
     "since": _latest,
     "programs": _first,
+    ERASURES: _all_of_each,
     FORMER: merged_times,
     SHAPES: _same_of_each,
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
 from changelog.storage import is_url
@@ -33,6 +33,8 @@ from ..shards import shard_of
 from ..stores.kinds import Row
 from .predicate import Predicate, expression, function_of
 
+# What an expression raises for a value that it does not fit.
+_MISFITS: Final = (TypeError, LookupError, ValueError, ArithmeticError, MemoryError, RecursionError)
 _COLUMNS = ("version", "committed", "before", "value", "good", "program", "versions", "reads")
 
 
@@ -108,25 +110,26 @@ def bisect(
     >>> first.version, first.rows[0].value, first.good, first.before[0].value, first.reads
     (3, -12, 2, 8, 3)
     """
-    return _Search(location, store, [key], bad, Selection(time_from=time_from, time_to=time_to)).first_bad()
+    return _Search(location, store, key, bad, Selection(time_from=time_from, time_to=time_to)).first_bad()
 
 
 class _Search:
-    """The versions of one key, and what is bad. `keys` are the forms in which the store may have the key."""
+    """The versions of one key, and what is bad. `met`: the key had a record at a version that was read."""
 
     def __init__(
         self,
         location: str | os.PathLike[str],
         store: str,
-        keys: list[Any],
+        key: Any,
         bad: str | Predicate,
         chosen: Selection,
     ) -> None:
         self._store = store
-        self._keys = keys
+        self._key = key
         self._bad = expression(bad) if isinstance(bad, str) else bad
         self._chosen = chosen
-        self._place = _place_of(location, keys[0])
+        self._place = _place_of(location, key)
+        self.met = False
         self._reads = 0
         self._versions = self._readable(location)
         self._unread: list[int] = []
@@ -139,7 +142,7 @@ class _Search:
         oldest = min(retained, default=0)
         pins = [] if is_url(location) else [each.path for each in pins_of(location) if not each.fault]
         for path in pins:
-            place = _place_of(path, self._keys[0])
+            place = _place_of(path, self._key)
             versions.update(dict.fromkeys((each for each in _versions_of(place) if each < oldest), place))
         return dict(sorted(versions.items()))
 
@@ -180,6 +183,7 @@ class _Search:
             self._unread.append(version)
             return None
         rows = self._rows(view)
+        self.met = self.met or bool(rows)
         if view.faults:  # of a block, which was read just now
             self._unread.append(version)
             return None
@@ -187,7 +191,7 @@ class _Search:
         if not rows:
             try:
                 return _Seen(view, [], [], bool(self._bad(None)))
-            except (TypeError, LookupError):  # what is asked of a value is not true of none
+            except _MISFITS:  # what is asked of a value is not true of none
                 return _Seen(view, [], [], False)
         wrong = [row for row in rows if self._is_bad(row, view)]
         return _Seen(view, rows, wrong, bool(wrong))
@@ -198,24 +202,18 @@ class _Search:
                 known = ", ".join(view.stores) or "none"
                 raise UsageError(f"{view.place.where}: no store {self._store!r} (known: {known})")
             return []  # the store began later
-        store, wrong = view.stores[self._store], None
-        for key in self._keys:
-            chosen = self._chosen._replace(key_from=key, key_to=key)
-            try:
-                rows = list(of_key_type(store, [key], store.records(chosen)))
-            except TypeError as error:
-                wrong = wrong or error
-                continue
-            if rows:
-                return rows
-        if wrong is not None and not self._known:
-            raise UsageError(f"{wrong} (keys are typed: text, int:5, float:1.5, hex:00ff, json:[..])")
-        return []
+        store, key = view.stores[self._store], self._key
+        try:
+            return list(of_key_type(store, [key], store.records(self._chosen._replace(key_from=key, key_to=key))))
+        except TypeError as error:
+            if self._known:
+                return []
+            raise UsageError(f"{error} (keys are typed: text, int:5, float:1.5, hex:00ff, json:[..])") from error
 
     def _is_bad(self, row: Row, view: View) -> bool:
         try:
             return bool(self._bad(row.value))
-        except (TypeError, LookupError, ValueError, ArithmeticError) as error:
+        except _MISFITS as error:
             raise UsageError(
                 f"--bad: version {view.version}, value {row.value!r}: {type(error).__name__}: {error} (expected an "
                 "expression that fits every value of the key)"
@@ -286,6 +284,29 @@ def arguments(parser: ArgumentParser) -> None:
     how.add_argument("-h", "--help", action="help", help="Show this help.")
 
 
+def _first_bad(given: Namespace, forms: list[Any], bad: str | Predicate, chosen: Selection) -> Bisected:
+    """Return the answer for the form of a key that the store has: the key, or its text where null is a key, which may
+    be in another shard.
+    """
+    answers: list[Bisected] = []
+    wrong: UsageError | None = None
+    for form in forms:
+        if form is None:
+            continue
+        search = _Search(given.path, given.store, form, bad, chosen)
+        try:
+            answers.append(search.first_bad())
+        except UsageError as error:
+            if search.met:
+                raise
+            wrong = wrong or error
+        if search.met:
+            return answers[-1]
+    if wrong is not None:
+        raise wrong
+    return answers[0]
+
+
 def run(given: Namespace) -> int:
     """Find the first version at which a record of a key is bad: "when did this become wrong?". Nothing is changed.
 
@@ -301,10 +322,8 @@ def run(given: Namespace) -> int:
     bad = function_of(given.predicate) if given.bad is None else given.bad
     key = o.typed_key(given.key)
     chosen = Selection(time_from=o.maybe_time(given.time_from), time_to=o.maybe_time(given.time_to))
-    grouped = group_key(key)
-    keys = [key] if grouped is None or grouped == key else [key, grouped]
     try:
-        first = _Search(given.path, given.store, keys, bad, chosen).first_bad()
+        first = _first_bad(given, [key, group_key(key)], bad, chosen)
     except HybridStoreError as error:
         if isinstance(error, UsageError):
             raise

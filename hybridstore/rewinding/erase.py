@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -30,10 +33,10 @@ from changelog.segment import HEADER_BYTES, Position, list_segments, segment_nam
 from changelog.storage import LocalStorage, is_url
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader
-from recovery.erase import Erasure, Wanted, find_traces
+from recovery.erase import ERASURES, Erasure, Wanted, find_traces
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, ERASING, PACKS, PINS, SPARK_FOLDER, list_checkpoints
-from recovery.prune import prune
+from recovery.prune import collect_packs, prune
 from recovery.write import write_checkpoint
 
 from ..inspection.options import FINE, NEGATIVE, UsageError, typed_key
@@ -45,9 +48,9 @@ from ..reading.places import resolve
 from ..reading.texts import say
 from ..rescaling.routes import Routes, by_key
 from ..state.directory import State
-from ..state.generations import current_shards, parse_shard_name
+from ..state.generations import current_shards, existing_shards, identity_at, parse_shard_name
 from ..state.home import home_of
-from ..state.lock import claim
+from ..state.lock import claim, pin_above
 from ..state.opening import TUNING, Opening
 from ..state.policy import CheckpointPolicy
 from ..stores.kinds import SUPPRESSION
@@ -56,11 +59,25 @@ from ..topology.run_state import RESULTS, RUN, RunState, keep, kept, kept_commit
 from .command import OFFSETS
 from .registry import forks_of, kept_from_erase, origins_of
 
-# The setting with the entry of each erase, for an auditor.
-ERASURES: Final = "erasures"
 # Text of fewer bytes is found in other values by accident.
 _LEAST_BYTES: Final = 4
+# The folder in which a fork is made, which a kill leaves behind.
+_UNFINISHED: Final = re.compile(r"\..*\.[0-9a-f]{16}\.fork", re.DOTALL)
+_SALT_BYTES: Final = 16
 Forks = Literal["refuse", "erase", "leave"]
+_OPENING: Final = Opening(
+    "commit",
+    True,
+    CheckpointPolicy(every_commits=None),
+    None,
+    False,
+    False,
+    None,
+    REAL_FILES,
+    TUNING,
+    rescaled=True,
+    erasing=True,
+)
 
 
 class Erased(NamedTuple):
@@ -92,36 +109,85 @@ class GivenKeys:
     """The keys to erase: exactly these, or all that begin with one of them."""
 
     def __init__(self, keys: Iterable[Any], *, prefix: bool = False) -> None:
-        self.keys = list(keys)
+        self.keys = list(keys) if prefix else list(map(_only_part, keys))
         self.prefix = prefix
-        wrong = [key for key in self.keys if prefix and type(key) not in (str, bytes, tuple)]
+        if not self.keys:
+            raise RestoreError("erase: found no key, expected one or more")
+        wrong = [key for key in self.keys if prefix and not (type(key) in (str, bytes, tuple) and key)]
         if wrong:
-            raise RestoreError(f"erase: found the prefix {wrong[0]!r}, expected text, bytes or a tuple")
+            raise RestoreError(f"erase: found the prefix {wrong[0]!r}, expected text, bytes or a tuple, not empty")
 
     def grouped(self, program: dict[str, Any] | None) -> GivenKeys:
         """Return these and, where null is a key, the texts under which the program stores them."""
-        if program is None or program.get("null_keys") != "group" or self.prefix:
+        if program is None or program.get("null_keys") != "group":
             return self
-        texts = [stored_key(key[0] if type(key) is tuple and len(key) == 1 else key) for key in self.keys]
-        return GivenKeys([*self.keys, *texts])
+        texts = map(_stored_prefixes, self.keys) if self.prefix else ([stored_key(key)] for key in self.keys)
+        return GivenKeys([*self.keys, *(text for each in texts for text in each)], prefix=self.prefix)
 
     def take(self, key: Any) -> bool:
         """Return whether a key, or the only part of one, is erased. O(keys)."""
-        if type(key) is tuple and len(key) == 1:
-            key = key[0]
+        part = _only_part(key)
         if self.prefix:
-            return any(type(key) is type(each) and key[: len(each)] == each for each in self.keys)
-        return any(type(key) is type(each) and key == each for each in self.keys)
+            return any(_begins(key, each) or _begins(part, each) for each in self.keys)
+        return any(_same(part, each) for each in self.keys)
 
     def needles(self) -> tuple[bytes, ...]:
         """Return bytes that each block with one of the keys has; () where that is not certain: 0.0 equals -0.0."""
         parts = [_parts(each, whole=not self.prefix) for each in self.keys]
         return () if any(part is None or not part for part in parts) else tuple(filter(None, parts))
 
+    def parts(self) -> tuple[bytes, ...]:
+        """Return bytes that each block with the values of one of the keys has, each value in a place of its own; () as
+        for `needles`.
+        """
+        parts = (max(map(pack, key), key=len) if type(key) is tuple else b"" for key in self.keys)
+        needles = self.needles()
+        return tuple(part or needle for part, needle in zip(parts, needles, strict=True)) if needles else ()
+
+    def same_as(self, note: bytes) -> bool:
+        """Return whether a note of an erase that has begun is of these keys; True for a note that says nothing."""
+        try:
+            fields = json.loads(note)
+            return bool(self._hash(bytes.fromhex(fields["salt"])) == fields["of"])
+        except (ValueError, KeyError, TypeError):
+            return True
+
+    def note(self) -> bytes:
+        """Return the note that an erase of these keys has begun. Nobody can read the keys in it."""
+        salt = os.urandom(_SALT_BYTES)
+        return json.dumps({"since": int(time.time() * 1000), "salt": salt.hex(), "of": self._hash(salt)}).encode()
+
+    def _hash(self, salt: bytes) -> str:
+        packed = pack([self.prefix, *sorted(map(pack, self.keys))])
+        return blake2b(packed, digest_size=_SALT_BYTES, key=salt).hexdigest()
+
     def texts(self) -> list[bytes]:
         """Return the bytes of the keys that are text or bytes, as any file would have them; none that are short."""
         raw = [each.encode("utf-8", "surrogatepass") if type(each) is str else each for each in self.keys]
         return [each for each in raw if type(each) is bytes and len(each) >= _LEAST_BYTES]
+
+
+def _only_part(key: Any) -> Any:
+    return key[0] if type(key) is tuple and len(key) == 1 else key
+
+
+def _same(key: Any, other: Any) -> bool:
+    """Return whether two keys are equal, and all their parts of the same types."""
+    if type(key) is not type(other) or key != other:
+        return False
+    return type(key) is not tuple or [*map(type, key)] == [*map(type, other)]
+
+
+def _begins(key: Any, prefix: Any) -> bool:
+    return type(key) is type(prefix) and _same(key[: len(prefix)], prefix)
+
+
+def _stored_prefixes(prefix: Any) -> list[str]:
+    """Return what the texts begin with under which keys with a prefix are stored where null is a key."""
+    text = stored_key(prefix)
+    if type(prefix) is tuple:
+        return [text, f"{text[:-1]},"]
+    return [text[:-1] if type(prefix) is str else text[:-2]]
 
 
 def _parts(key: Any, *, whole: bool) -> bytes | None:
@@ -162,28 +228,30 @@ def erase(location: str | os.PathLike[str], *keys: Any, prefix: bool = False, fo
     """
     chosen = GivenKeys(keys, prefix=prefix)
     path = _checked(location)
-    noted = forks_of(path)
-    unfinished = [fork for fork in noted if fork.name.startswith(".") and fork.suffix == ".fork"]
-    others = [fork for fork in noted if fork not in unfinished and _may_have(fork, chosen)]
-    if others and forks == "refuse":
-        names = ", ".join(map(str, others))
-        raise RestoreError(
-            f"{path}: found forks that have the keys: {names} (erase there, too: --forks; or leave them: --leave-forks)"
-        )
-    states = [path, *(others if forks == "erase" else [])]
+    _check_whole(path)
     with ExitStack() as stack:
-        for state in states:
-            stack.enter_context(kept_from_erase(state, erasing=True))
+        noted = _locked(path, stack)  # before its forks are looked at, so that none is being made
+        unfinished = [fork for fork in noted if _UNFINISHED.fullmatch(fork.name)]
+        others = [fork for fork in noted if fork not in unfinished and _may_have(fork, chosen)]
+        if others and forks == "refuse":
+            names = ", ".join(map(str, others))
+            raise RestoreError(
+                f"{path}: found forks that have the keys: {names} (erase there, too: --forks; or leave them: "
+                "--leave-forks)"
+            )
+        states = [path, *(others if forks == "erase" else [])]
+        for state in states[1:]:
+            _locked(state, stack)
         places = [place for state in states for place in places_of(state)]
         for place in places:
-            # all are lockable before the first is written
-            lock = claim(place, REAL_FILES, read_only=False, erasing=True)
-            assert lock is not None
-            lock.release()
-        note = json.dumps({"since": int(time.time() * 1000)}).encode()
+            _check_note(place, chosen)
+            # all can be opened before the first is written
+            State.at_home(home_of(place, _OPENING), _OPENING).close()
+        note = chosen.note()
         for place in places:
             LocalStorage(place).create(ERASING, note)
-        done = [_erase_in(place, chosen) for place in places]
+        now = int(time.time() * 1000)
+        done = [_erase_in(place, chosen, now) for place in places]
         for folder in [*unfinished, *(pin for state in states for pin in (state / PINS).glob(".*.fork"))]:
             shutil.rmtree(folder)  # of forks and pins that were killed: none is at work now
         for place in places:
@@ -192,6 +260,36 @@ def erase(location: str | os.PathLike[str], *keys: Any, prefix: bool = False, fo
     holders = [*([] if forks == "erase" else others), *origins]
     records, removed, written = (sum(each[at] for each in done) for at in range(3))
     return Erased(records, places, removed, written, holders)
+
+
+def _locked(state: Path, stack: ExitStack) -> list[Path]:
+    """Keep forks and pins of a state, and of each shard, from being made; return the forks that are noted there."""
+    folders = sorted({state, *places_of(state)})
+    for folder in folders:
+        stack.enter_context(kept_from_erase(folder, erasing=True))
+    return sorted({fork for folder in folders for fork in forks_of(folder)})
+
+
+def _check_whole(path: Path) -> None:
+    """Raise RestoreError for a pin, and for a shard: the rest of the state would keep the keys."""
+    pinned = pin_above(path)
+    if pinned is not None:
+        raise RestoreError(
+            f"{path}: belongs to the pin {pinned.name}, expected the state {pinned.parent.parent} (its pins are erased "
+            "with it)"
+        )
+    if identity_at(LocalStorage(path)) is not None:
+        raise RestoreError(f"{path}: is a shard, expected the folder of the state with all of its shards")
+
+
+def _check_note(place: Path, keys: GivenKeys) -> None:
+    """Raise RestoreError where an erase of other keys has begun and has not ended."""
+    storage = LocalStorage(place)
+    if ERASING in storage.list() and not keys.same_as(storage.get(ERASING)):
+        raise RestoreError(
+            f"{place}: an erase of other keys has begun here and has not ended, so that some files may still have them "
+            "(run that one again first)"
+        )
 
 
 def _may_have(state: Path, keys: GivenKeys) -> bool:
@@ -225,7 +323,7 @@ def places_of(state: Path) -> list[Path]:
     there = current_shards(LocalStorage(state))
     if there is None:
         raise RestoreError(f"{state}: found no state, expected the directory of one")
-    folders = [there.folder(shard) for shard in range(there.shards)]
+    folders = [there.folder(shard) for shard in sorted(existing_shards(LocalStorage(state), there))]
     places = [state / folder if folder else state for folder in folders]
     earlier = [
         name
@@ -240,20 +338,18 @@ def places_of(state: Path) -> list[Path]:
             f"{state}: found {', '.join(earlier)}, of shards before a rescale, which may have the keys (remove these "
             "folders; the state cannot go back behind the rescale then)"
         )
-    pins = state / PINS
-    names = sorted(name for name in os.listdir(pins) if is_pin_name(name)) if pins.is_dir() else []
-    return [*(place for name in names for place in places_of(pins / name)), *places]
+    homes = [each / PINS for each in {state: None, **dict.fromkeys(places)}]  # a shard may have pins of its own
+    pins = [home / name for home in homes if home.is_dir() for name in sorted(os.listdir(home)) if is_pin_name(name)]
+    return [*(place for pin in pins for place in places_of(pin)), *places]
 
 
-def _erase_in(place: Path, keys: GivenKeys) -> tuple[int, int, int]:
-    """Erase keys in one state directory; return the records, the bytes removed and the bytes written."""
-    policy = CheckpointPolicy(every_commits=None)
-    asked = Opening("commit", True, policy, None, False, _silent, None, REAL_FILES, TUNING, rescaled=True, erasing=True)
-    with State.at_home(home_of(place, asked), asked) as state:
+def _erase_in(place: Path, keys: GivenKeys, now: int) -> tuple[int, int, int]:
+    """Erase keys in one state directory at a time (ms); return the records, the bytes removed and the bytes written."""
+    with State.at_home(home_of(place, _OPENING), _OPENING) as state:
         program = state.settings.get("topology")
         chosen = keys.grouped(program)
         _leave_out(state, chosen, program)
-        entry = {"wall_ms": int(time.time() * 1000), "keys": len(keys.keys), "prefix": keys.prefix}
+        entry = {"wall_ms": now, "keys": len(keys.keys), "prefix": keys.prefix}
         state.set(ERASURES, [*state.settings.get(ERASURES, []), entry])
         state.commit()
         state.checkpoint(wait=True)
@@ -295,16 +391,13 @@ def _erase_in(place: Path, keys: GivenKeys) -> tuple[int, int, int]:
         reader.close()
         storage.delete(older)
         prune(place, keep=1)
+        collect_packs(storage, through=sys.maxsize)  # of versions that a rewind has taken back, too
         new = CheckpointReader(storage, report.name)
         records -= sum(each.records for each in new.meta.stores if each.name != RESULTS)
         new.close()
         return records, before + report.bytes_written - _bytes_of(place), report.bytes_written
     finally:
         lock.release({"version": version, "digest": digest.hex()})
-
-
-def _silent(phase: str, done: int, total: int) -> None:
-    """Show no progress of an opening."""
 
 
 def _leave_out(state: State, keys: GivenKeys, program: dict[str, Any] | None) -> None:
@@ -323,8 +416,12 @@ def _leave_out(state: State, keys: GivenKeys, program: dict[str, Any] | None) ->
             stay = [at for at, key in enumerate(late.keys) if not keys.take(key)]
             late = late._replace(keys=[late.keys[at] for at in stay], rows=[late.rows[at] for at in stay])
         columns: list[Any]
-        if table.names is None:  # rows of custom logic: those that have the key in any column
-            columns = [row for row in table.columns if not any(map(keys.take, _values(row, names)))]
+        if table.names is None:  # rows of custom logic: those that have the key in any column, or do not say their key
+            columns = [
+                row
+                for row in table.columns
+                if names and set(names) <= set(row) and not any(map(keys.take, _values(row, names)))
+            ]
         elif names and set(names) <= set(table.names):
             parts = [table.columns[table.names.index(name)] for name in names]
             stay = [at for at, key in enumerate(zip(*parts, strict=True)) if not keys.take(tuple(key))]
@@ -335,11 +432,9 @@ def _leave_out(state: State, keys: GivenKeys, program: dict[str, Any] | None) ->
         keep(state, commit, table._replace(columns=columns, late=late), commits[0])
 
 
-def _values(row: Any, names: list[str]) -> Iterator[Any]:
-    values = row if isinstance(row, dict) else {}
-    if set(names) <= set(values):
-        yield tuple(values[name] for name in names)
-    yield from values.values()
+def _values(row: dict[str, Any], names: list[str]) -> Iterator[Any]:
+    yield tuple(row[name] for name in names)
+    yield from row.values()
 
 
 def _state_without(kind: str, state: dict[str, Any]) -> dict[str, Any]:
@@ -351,7 +446,7 @@ def _wanted(store: str, keys: GivenKeys, settings: dict[str, Any], *, certain: b
     """Return what is erased of a store. `certain`: only what is no accident counts, in place of what may be a trace."""
     needles = keys.needles()
     if store == RESULTS:
-        return Wanted(lambda key: False, needles, values=not certain or bool(keys.texts()))
+        return Wanted(lambda key: False, keys.parts(), values=not certain or bool(keys.texts()))
     program = settings.get("topology")
     route = (Routes(program, {}).of(store) if isinstance(program, dict) else None) or by_key
     return Wanted(lambda key: keys.take(route(key) if type(key) is tuple else key), needles)

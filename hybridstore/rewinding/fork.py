@@ -37,13 +37,14 @@ from recovery.retrying import Signature, signature
 from ..inspection.options import FINE, NEGATIVE, choose
 from ..inspection.rebuild import claim
 from ..inspection.shards import shard_places, versions_at
-from ..reading.pins import is_pin_name, pin_path
+from ..reading.pins import is_pin_name, pin_path, pins_of
 from ..reading.places import Place, resolve
 from ..reading.texts import say, size_text
 from ..reading.view import View, open_view
+from ..state.lock import pin_above
 from ..topology.run_state import RUN
 from .command import OFFSETS, end_of, path_of
-from .registry import kept_from_erase, note_fork, note_origin
+from .registry import note_fork, note_origin, registered
 
 # The errors of file systems without hard links, or without one more of them.
 _NO_LINKS: Final = frozenset((errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK))
@@ -170,11 +171,17 @@ def begin(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirecto
     """Begin the state `target` outside of the state `where`, at a version, a time or a pin of it; see `begin_at`."""
     if where.resolve() in target.resolve().parents:
         raise RestoreError(f"{target}: is inside of {where}, expected a directory beside it")
-    pinned = at is not None and is_pin_name(at) and pin_path(where, at).is_dir()
-    with kept_from_erase(where):
-        if pinned and at is not None:
-            return begin_at(pin_path(where, at), None, target, origin=where)
-        return begin_at(where, at, target, origin=where)
+    above = pin_above(where.resolve())
+    # a fork of a pin is noted at the pin's state, where it is known when the pin is removed
+    origin = where if above is None else above.parent.parent
+    with registered(origin):
+        if at is None or not is_pin_name(at):
+            return begin_at(where, at, target, origin=origin)
+        pinned = pin_path(where, at)
+        if not pinned.is_dir():
+            known = ", ".join(each.name for each in pins_of(where)) or "none"
+            raise RestoreError(f"{where}: found no pin {at!r}, expected a version, a time or a pin (known: {known})")
+        return begin_at(pinned, None, target, origin=origin)
 
 
 def begin_at(

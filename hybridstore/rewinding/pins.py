@@ -108,5 +108,7 @@ def pin(location: str | os.PathLike[str], name: str, *, at: int | str | None = N
 def checked_name(name: str) -> str:
     """Return the name of a pin. Raises RestoreError for what is none."""
     if not is_pin_name(name):
-        raise RestoreError(f"pin: found the name {name!r}, expected a letter, then letters, digits, _, . and -")
+        raise RestoreError(
+            f"pin: found the name {name!r}, expected a letter, then letters, digits, _, . and -, at most 64"
+        )
     return name

@@ -94,10 +94,12 @@ def _evaluated(node: ast.expr, value: Any) -> Any:
             return value
         case ast.Name(id=name):
             return _FUNCTIONS[name]
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(_evaluated(part, value) for part in parts)
-        case ast.BoolOp(values=parts):
-            return any(_evaluated(part, value) for part in parts)
+        case ast.BoolOp(op=op, values=[*parts, last]):
+            for part in parts:
+                result = _evaluated(part, value)
+                if bool(result) is isinstance(op, ast.Or):
+                    return result
+            return _evaluated(last, value)
         case ast.UnaryOp(op=sign, operand=operand):
             return _UNARY[type(sign)](_evaluated(operand, value))
         case ast.BinOp(left=first, op=op, right=second):

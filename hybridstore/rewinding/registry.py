@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
@@ -63,6 +63,17 @@ def forks_of(state: Path) -> list[Path]:
 
 def _is_state(path: Path) -> bool:
     return (path / CHANGELOG).is_dir() or (path / GENERATIONS).is_dir()
+
+
+@contextmanager
+def registered(origin: Path) -> Iterator[None]:
+    """Exclude an erase of a state, and of those before, in this block, in which a fork of it is made. Raises
+    RestoreError.
+    """
+    with ExitStack() as stack:
+        for state in (origin, *origins_of(origin)):
+            stack.enter_context(kept_from_erase(state))
+        yield
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from ..reading.pins import pin_path, pins_of, read_pin
 from ..reading.texts import say, size_text
 from .fork import check_origin
 from .pins import checked_name
+from .registry import kept_from_erase
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -62,7 +63,8 @@ def unpin(location: str | os.PathLike[str], name: str) -> int:
         raise RestoreError(f"{state}: found no pin {name!r} (known: {known})")
     size = read_pin(path).size
     away = path.with_name(f".{name}.{os.urandom(8).hex()}.fork")
-    path.rename(away)
-    REAL_FILES.sync_directory(path.parent)
-    shutil.rmtree(away)
+    with kept_from_erase(state):
+        path.rename(away)
+        REAL_FILES.sync_directory(path.parent)
+        shutil.rmtree(away)
     return size

@@ -112,6 +112,10 @@ def test_a_predicate_may_be_a_function_of_a_file(tmp_path: Path, capsys: pytest.
         ("sum(value) / len(value) >= 2.5", [2, 3], True),
         ("abs(value) % 2 in (1, 3)", -3, True),
         ("max(value[0], 3) - min(2, 1) * 2 == +1", [1], True),
+        ("(value or 10) > 5", None, True),
+        ("(value and value['n']) > 3", {"n": 9}, True),
+        ("(value and value['n'] or 0) > 3", {}, False),
+        ("(0 or None) is None", 1, True),
     ],
 )
 def test_expressions(text: str, value: Any, expected: bool) -> None:
@@ -202,6 +206,34 @@ def test_the_program_and_the_shard_of_a_topology(tmp_path: Path) -> None:
         answer = hs.bisect(tmp_path, "windows", key, "value > 3")
         assert (answer.program, answer.rows[0].key) == (1, key)
         assert answer.before[0].value <= 3 < answer.rows[0].value <= 5
+
+
+def test_where_null_is_a_key_the_shard_is_that_of_its_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = [{"k": f"key-{number % 7}" if number % 9 else None, "ts": number} for number in range(400)]
+    stream = hs.stream(key="k", timestamp="ts", null_keys="group")
+    for _ in (
+        stream.windowed_by(hs.TumblingWindows(1000))
+        .aggregate(n=hs.Count())
+        .run(source, tmp_path, shards=4, commit_rows=50)
+    ):
+        pass
+    for key in ("json:null", *(f"key-{number}" for number in range(7))):
+        assert run(["bisect", str(tmp_path), "windows", key, "--bad", "value and value > 20"]) == 0, key
+        assert json.loads(capsys.readouterr().out)["before"] <= 20
+    assert run(["bisect", str(tmp_path), "windows", "key-9", "--bad", "value and value > 20"]) == 1
+
+
+def test_an_expression_that_no_value_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hs.open(tmp_path) as state:
+        state.key_value("totals")["bob"] = 1
+        state.commit()
+        state.key_value("totals")["ann"] = 5
+        state.commit()
+    assert run(["bisect", str(tmp_path), "totals", "ann", "--bad", "int(str(value)) > 3"]) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == 2
+    assert run(["bisect", str(tmp_path), "totals", "ann", "--bad", "1 / (value - 5) > 3"]) == 2
+    assert run(["bisect", str(tmp_path), "totals", "ann", "--bad", "'a' * 999999999999999 == value"]) == 2
+    assert "value 5: MemoryError" in capsys.readouterr().err
 
 
 def test_a_shard_of_a_spark_query(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ import hybridstore as hs
 from changelog.files import AppendFile, Files
 from hybridstore.cli import run
 from hybridstore.errors import StateDirectoryError, StateLockedError
+from hybridstore.rewinding import erase as erasing
 from hybridstore.rewinding import fork as forking
+from hybridstore.topology.results import ResultTable
+from hybridstore.topology.run_state import RESULTS, RunState, keep
 from recovery.errors import RestoreError
 from tests.state.test_fork import Killed
 from tests.state.test_rewind import SMALL
@@ -238,6 +241,40 @@ def test_shards_kept_results_and_the_run_that_goes_on(tmp_path: Path) -> None:
         assert run(["inspect", "verify", str(tmp_path / "s" / str(shard)), "--full"]) == 0
 
 
+def remind(row: dict[str, Any], stores: Any) -> list[dict[str, Any]]:
+    stores["seen"][row["k"]] = row["ts"]
+    stores.timers.set(row["ts"] + 1000)
+    return [{"k": row["k"], "seen": row["ts"]}]
+
+
+def on_timer(timer: hs.Timer, stores: Any) -> list[dict[str, Any]]:
+    return [{"k": timer.key, "seen": -1}]
+
+
+COUNTED = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        COUNTED.late("too_late"),
+        COUNTED.hold("1 minute"),
+        hs.stream(key="k", timestamp="ts").process(remind, None, [hs.key_value_store("seen")], on_timer=on_timer),
+    ],
+)
+def test_late_rows_held_results_and_timers_of_a_key(tmp_path: Path, topology: Any) -> None:
+    source = [{"k": f"key-{number % 7}", "ts": 1000 + number - 500 * (number % 5 == 0)} for number in range(450)]
+    for _ in topology.run(source[:400], tmp_path, commit_rows=50):
+        pass
+    assert bytes_left(tmp_path, b"key-3")
+    hs.erase(tmp_path, "key-3")
+    assert not bytes_left(tmp_path, b"key-3")
+    assert bytes_left(tmp_path, b"key-4")
+    source.append({"k": "key-0", "ts": 100_000})
+    rows = [dict(row) for row in topology.run(source, tmp_path, commit_rows=50)]
+    assert {"key-3", "key-4"} <= {row["k"] for row in rows}
+
+
 def test_only_packs_with_the_key_are_written_anew(tmp_path: Path) -> None:
     with hs.open(tmp_path, checkpoints=KEEP) as state:
         users = state.key_value("users")
@@ -258,6 +295,27 @@ def test_only_packs_with_the_key_are_written_anew(tmp_path: Path) -> None:
     assert done.records == 1
     assert done.written < before / 4
     assert packs & {each.name for each in (tmp_path / "packs").iterdir()}
+
+
+def test_a_directory_with_a_key_in_a_pack_without_its_records(tmp_path: Path) -> None:
+    draw = random.Random(2)
+    names = [f"other-{number:06d}" for number in range(30_000)]
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        users = state.key_value("users")
+        users["a-key-ann"] = "secret-ann."
+        users.put_many({name: draw.randbytes(100) for name in names})
+        state.commit()
+        state.checkpoint(wait=True)
+    first = {*(tmp_path / "packs").iterdir()}
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        state.key_value("users").put_many({name: draw.randbytes(100) for name in names[15_000:]})
+        state.commit()
+        state.checkpoint(wait=True)
+    later = {*(tmp_path / "packs").iterdir()} - first
+    assert all(b"a-key-ann" in each.read_bytes() for each in later)
+    assert not any(b"secret-ann." in each.read_bytes() for each in later)
+    hs.erase(tmp_path, "a-key-ann")
+    assert not bytes_left(tmp_path, b"a-key-ann")
 
 
 def test_what_cannot_be_erased_is_refused_and_nothing_is_written(
@@ -287,3 +345,163 @@ def test_what_cannot_be_erased_is_refused_and_nothing_is_written(
     hs.rescale(tmp_path / "t", shards=3)
     with pytest.raises(RestoreError, match="found 0, 1, of shards before a rescale, which may have the keys"):
         hs.erase(tmp_path / "t", "3")
+
+
+def bytes_left(path: Path, text: bytes) -> list[Path]:
+    return [each for each in path.rglob("*") if each.is_file() and text in each.read_bytes()]
+
+
+def test_versions_that_a_rewind_has_taken_back_are_erased(tmp_path: Path) -> None:
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        users = state.key_value("users")
+        users["key-bob"] = 1
+        state.commit()
+        state.checkpoint(wait=True)
+        for number in range(5):
+            users["key-ann"] = number
+            state.commit()
+        state.checkpoint(wait=True)
+    assert run(["rewind", str(tmp_path), "--to", "1", "--write"]) == 0
+    assert bytes_left(tmp_path / "packs", b"key-ann")
+    hs.erase(tmp_path, "key-ann")
+    assert not bytes_left(tmp_path, b"key-ann")
+    with hs.open(tmp_path) as state:
+        assert dict(state.key_value("users").all()) == {"key-bob": 1}
+
+
+def test_keys_of_one_part_and_of_other_types_of_parts(tmp_path: Path) -> None:
+    with hs.open(tmp_path) as state:
+        state.key_value("tuples").put_many({("ann",): 1, ("bob",): 2, ("eve",): 3})
+        state.key_value("numbers").put_many({("n", 1): 1})
+        state.key_value("flags").put_many({("n", True): 1})
+        state.commit()
+    assert hs.erase(tmp_path, ("ann",)).records == 1
+    assert hs.erase(tmp_path, "bob").records == 1
+    assert hs.erase(tmp_path, ("eve",), prefix=True).records == 1
+    assert hs.erase(tmp_path, ("n", True)).records == 1
+    with hs.open(tmp_path) as state:
+        assert list(state.key_value("numbers")) == [("n", 1)]
+        version = state.version
+    for keys, prefix in (((), False), (("",), True), (((),), True), ((5,), True)):
+        with pytest.raises(RestoreError, match="erase: found "):
+            hs.erase(tmp_path, *keys, prefix=prefix)
+    with hs.open(tmp_path) as state:
+        assert state.version == version
+
+
+@pytest.mark.parametrize("key", ["k", ["k", "n"]])
+def test_a_prefix_where_null_is_a_key(tmp_path: Path, key: str | list[str]) -> None:
+    names = ["key-ann", 'key-a"b', "key-bob", None]
+    source = [{"k": names[number % 4], "n": number % 3, "ts": number} for number in range(400)]
+    stream = hs.stream(key=key, timestamp="ts", null_keys="group")
+    topology = stream.windowed_by(hs.TumblingWindows(100)).aggregate(n_rows=hs.Count())
+    for _ in topology.run(source, tmp_path, commit_rows=50, shards=2):
+        pass
+    prefix: Any = "key-a" if key == "k" else ("key-ann",)
+    done = hs.erase(tmp_path, prefix, prefix=True)
+    assert done.records == (2 if key == "k" else 3)
+    assert not bytes_left(tmp_path, b"key-ann")
+    assert bytes_left(tmp_path, b"key-bob")
+    if key == "k":
+        assert not bytes_left(tmp_path, b"key-a")
+    assert hs.erase(tmp_path, *([None] if key == "k" else [(None, 0), (None, 1), (None, 2)])).records > 0
+
+
+def test_forks_of_pins_and_of_shards_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    fill(path, 4, 4)
+    hs.pin(path, "good")
+    hs.fork(path / "pins" / "good", tmp_path / "f")
+    hs.unpin(path, "good")
+    with pytest.raises(RestoreError, match=f"found forks that have the keys: {tmp_path / 'f'} "):
+        hs.erase(path, "key-ann")
+    assert hs.erase(path, "key-ann", forks="leave").holders == [tmp_path / "f"]
+    source = [{"k": f"key-{number % 7}", "ts": number} for number in range(300)]
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    state = tmp_path / "t"
+    for _ in topology.run(source, state, shards=2, commit_rows=50):
+        pass
+    hs.pin(state, "whole")
+    hs.pin(state / "0", "one")
+    hs.fork(state / "1", tmp_path / "one-shard")
+    for shard, words in (
+        ("0", "is a shard"),
+        ("pins/whole", "belongs to the pin"),
+        ("0/pins/one", "belongs to the pin"),
+    ):
+        with pytest.raises(RestoreError, match=words):
+            hs.erase(state / shard, "key-1")
+    every = [f"key-{number}" for number in range(7)]
+    with pytest.raises(RestoreError, match="one-shard"):
+        hs.erase(state, *every)
+    assert len(hs.erase(state, *every, forks="erase").places) == 6
+    assert not bytes_left(state, b"key-")
+    assert not bytes_left(tmp_path / "one-shard", b"key-")
+
+
+def test_a_fork_may_have_a_name_like_that_of_an_unfinished_one(tmp_path: Path) -> None:
+    fill(tmp_path / "s", 4, 3)
+    hs.fork(tmp_path / "s", tmp_path / ".mine.fork")
+    assert hs.erase(tmp_path / "s", "key-ann", forks="leave").holders == [tmp_path / ".mine.fork"]
+    assert secrets(tmp_path / ".mine.fork")
+
+
+def test_another_erase_is_refused_until_one_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(tmp_path, 6, 4)
+
+    def killed(*args: Any, **named: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(erasing, "write_checkpoint", killed)
+        with pytest.raises(Killed):
+            hs.erase(tmp_path, "key-ann")
+    assert b"ann" not in (tmp_path / "erasing").read_bytes()
+    assert run(["inspect", "verify", str(tmp_path)]) == 1
+    assert "an erase has begun and has not ended" in capsys.readouterr().out
+    for keys, prefix in ((["key-bob"], False), (["key-ann"], True), (["key-ann", "key-bob"], False)):
+        with pytest.raises(RestoreError, match="an erase of other keys has begun here and has not ended"):
+            hs.erase(tmp_path, *keys, prefix=prefix)
+    hs.erase(tmp_path, "key-ann")
+    assert not secrets(tmp_path)
+    hs.erase(tmp_path, "key-bob")
+
+
+def test_kept_results_in_a_pack_of_other_blocks(tmp_path: Path) -> None:
+    """The key's columns are apart in kept results, and the pack with older ones is not written anew for others."""
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        state.set("topology", {"key": ["a", "b"], "process": None})
+        state.key_value(RESULTS)
+        rows = [["part-ann", "part-bob"], ["other-ann", "other-bob"], [1, 2]]
+        RunState(commit=1).set_in(state)
+        keep(state, 1, ResultTable(["a", "b", "n"], None, rows), 0)
+        draw = random.Random(1)
+        state.key_value("users").put_many({f"{number:06d}": draw.randbytes(100) for number in range(30_000)})
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path, checkpoints=hs.CheckpointPolicy(every_commits=None, keep=1)) as state:
+        RunState(commit=2).set_in(state)
+        keep(state, 2, ResultTable(["a", "b", "n"], None, [["part-bob"], ["other-bob"], [3]]), 2)
+        state.commit()
+        state.checkpoint(wait=True)
+    assert bytes_left(tmp_path / "packs", b"part-ann")
+    hs.erase(tmp_path, ("part-ann", "other-ann"))
+    assert not bytes_left(tmp_path, b"part-ann")
+    assert not bytes_left(tmp_path, b"other-ann")
+    assert bytes_left(tmp_path, b"part-bob")
+
+
+def test_shards_are_merged_after_an_erase(tmp_path: Path) -> None:
+    source = [{"k": f"key-{number % 7}", "ts": number} for number in range(300)]
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    for _ in topology.run(source, tmp_path, shards=2, commit_rows=50):
+        pass
+    hs.erase(tmp_path, "key-1")
+    with hs.open(tmp_path / "0") as shard:  # as after an erase that was killed between two shards
+        entries = [*shard.settings["erasures"], {"wall_ms": 5, "keys": 1, "prefix": False}]
+        shard.set("erasures", entries)
+        shard.commit()
+    hs.rescale(tmp_path, shards=1)
+    assert hs.inspect(tmp_path).settings["erasures"] == [entries[1], entries[0]]

@@ -12,7 +12,7 @@ from typing import Any
 
 from changelog.errors import HybridStoreError
 from recovery import verify as recovery_verify
-from recovery.layout import CHECKPOINTS, CheckpointName, list_checkpoints, parse_checkpoint_name
+from recovery.layout import CHECKPOINTS, ERASING, CheckpointName, list_checkpoints, parse_checkpoint_name
 from recovery.line import Fault
 from recovery.rule import ABSENT
 from recovery.verify import Checked
@@ -66,6 +66,8 @@ class PlaceVerifier:
             self.faults += files.directory(place.storage, line_of(place).walk(None))
             if place.path is not None:
                 self._lost(place.path)
+                if (place.path / ERASING).exists():
+                    self._fault(str(place.path), "an erase has begun and has not ended (run the same erase again)")
         else:
             try:
                 line = line_of(place, needed=min((name.version for name in checkpoints), default=0))
