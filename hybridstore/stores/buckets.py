@@ -46,7 +46,7 @@ class SealedBucket(NamedTuple):
 class Sealed(NamedTuple):
     """What a store knew of its changes when it was sealed: by the number of the bucket, and the buckets that expired.
 
-    `beside` has the keys whose values lie beside a cold block that has none of them: see sliding_maps.py.
+    `beside` has the keys whose values lie beside a cold block that has none of them: see sliding_runs.py.
     """
 
     store: int

@@ -368,7 +368,9 @@ class TimeBuckets(Edge):
             elif before.dirty is None:
                 bucket.dirty = None
                 self._checkpointed.discard(number)
-            elif bucket.dirty is not None:
+            elif bucket.dirty is None:  # emptied before the seal, and made anew since
+                self._expired_buckets.add(number)
+            else:
                 bucket.dirty |= before.dirty
                 bucket.uncaptured(before)
         # a bucket that was made anew may go before the next seal, and the checkpoint before has the old one

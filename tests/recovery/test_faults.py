@@ -122,6 +122,41 @@ class FailingCheckpoints(QuickFiles):
         super().link(temporary, final)
 
 
+@pytest.mark.parametrize("kind", ["window", "session"])
+def test_deleted_records_stay_deleted_when_a_checkpoint_fails_and_their_bucket_is_made_anew(
+    tmp_path: Path, kind: str
+) -> None:
+    def opened(files: Files | None = None) -> tuple[hs.State, Any, dict[str, int]]:
+        state = hs.open(tmp_path / "s", checkpoints=NEVER, _files=files or Files())
+        at = {"ts": 5} if kind == "window" else {"start": 5, "end": 5}
+        return state, getattr(state, kind)("s", retention=1000), at
+
+    state, store, at = opened()
+    store.put("a", 1, **at)
+    state.commit()
+    state.checkpoint(wait=True)
+    store.delete("a", *at.values())
+    state.commit()
+    state.close()
+    files = FailingCheckpoints()
+    state, store, at = opened(files)
+    assert list(store.all()) == []  # the block was loaded, and its only record is deleted in the changelog
+    files.fail = "link .lmdb"
+    state.checkpoint()
+    store.put("b", 2, **at)
+    state.commit()
+    state._checkpoints.finish(wait=True)
+    assert state.metrics().failed_checkpoints == 1
+    files.fail = ""
+    store.delete("b", *at.values())
+    state.commit()
+    state.checkpoint(wait=True)
+    state.close()
+    state, store, _ = opened()
+    assert list(store.all()) == []
+    state.close()
+
+
 @pytest.mark.parametrize("step", ["create in packs", "link .pack", "create in checkpoints", "link .lmdb"])
 @pytest.mark.parametrize("wait", [False, True], ids=["background", "waiting"])
 def test_a_failed_checkpoint_fails_no_commit_is_logged_counted_and_made_up_for(
