@@ -381,9 +381,11 @@ def _beginnings(columns: Sequence[pa.ChunkedArray]) -> list[int]:
     differs[1:] = False
     for column in columns:
         if pa.types.is_nested(column.type) or pa.types.is_floating(column.type):
-            # the text by which a group has its state: one for every nan, and one for 0.0 and -0.0
-            texts = map(stored_key, python_values(column))
-            differs[1:] |= np.array([text != before for before, text in pairwise(texts)], bool)
+            values = python_values(column)
+            if "timestamp" in str(column.type):
+                # moments of one zone are equal where its clocks are put back
+                values = list(map(stored_key, values))
+            differs[1:] |= np.array([not _same(*pair) for pair in pairwise(values)], bool)
             continue
         here, before = column.slice(1), column.slice(0, len(column) - 1)
         changes = pc.fill_null(pc.not_equal(here, before), False)
@@ -392,6 +394,11 @@ def _beginnings(columns: Sequence[pa.ChunkedArray]) -> list[int]:
         differs[1:] |= changes.to_numpy()
     places: list[int] = np.flatnonzero(differs).tolist()
     return places
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Whether two values are one group: what is equal, and what has one text as state: every nan has the same."""
+    return bool(value == other) or stored_key(value) == stored_key(other)
 
 
 def _order(table: pa.Table, key: Sequence[str]) -> Any:

@@ -103,6 +103,17 @@ def test_groups_come_in_the_order_of_sparks_arrays() -> None:
     ]
 
 
+@pytest.mark.parametrize("nested", [pa.list_, lambda kind: pa.struct([("at", kind)])])
+def test_nested_moments_are_two_groups_where_clocks_are_put_back(nested: Any) -> None:
+    kind = pa.timestamp("us", "America/New_York")
+    # half past one, before and behind the change
+    moments = [datetime(2024, 11, 3, hour, 30, tzinfo=UTC) for hour in (5, 6, 6)]
+    values = pa.array([[moment] if nested is pa.list_ else {"at": moment} for moment in moments], nested(kind))
+    _, keys, places = in_groups(pa.table({"l": values}), ("l",))
+    assert places == [0, 1, 3]
+    assert len({stored_key(key) for key in keys}) == 2
+
+
 class Counting:
     """Rows of a key so far, for the Row API (`frames`: for frames)."""
 
