@@ -160,9 +160,31 @@ def _lines(query: Any, known: Sequence[Applied], standing: Standing, checkpoint:
             "expected the same sources in the same order"
         )
     if standing.version == BY_NAME:
-        ticks = {tick_name(each.operator.name): each.ticks | now for each in known if each.ticks is not None}
-        return [*standing.sources, *(f"{name}:{json.dumps(offset)}" for name, offset in ticks.items())]
+        old, new = {line.partition(":")[0] for line in standing.sources}, _names(query)
+        if new is not None and new != old:
+            raise ImportRefusedError(
+                f"{checkpoint}: found sources named {', '.join(sorted(old))} of the old query, and "
+                f"{', '.join(sorted(new))} of the new one, expected the same names (Spark reads a source of another "
+                "name from its beginning)"
+            )
+        return [*standing.sources, *named_ticks(known, now)]
     return with_ticks(standing.sources, [None if offset is None else offset | now for offset in offsets])
+
+
+def _names(query: Any) -> set[str] | None:
+    """Return the names of a query's sources, ticks left out; None over Spark Connect, where they cannot be seen."""
+    if is_client(query.sparkSession):
+        return None
+    leaves = query._jdf.queryExecution().analyzed().collectLeaves()
+    streaming = [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
+    names = [leaf.sourceIdentifyingName().nameOpt() for leaf in streaming if tick_offset(leaf) is None]
+    return {str(name.get()) if name.isDefined() else "no name" for name in names}
+
+
+def named_ticks(known: Sequence[Applied], more: Mapping[str, int]) -> list[str]:
+    """Return the lines of ticks of a query whose sources have names: their first offsets, with `more`."""
+    ticks = {tick_name(each.operator.name): {**each.ticks, **more} for each in known if each.ticks is not None}
+    return [f"{name}:{json.dumps(offset)}" for name, offset in ticks.items()]
 
 
 def first_offsets(query: Any, known: Sequence[Applied], sources: int, where: str) -> list[dict[str, int] | None]:

@@ -19,21 +19,21 @@ from ..spark.connect import run_near_location
 from ..spark.location import Location
 from ..spark.operator import Applied, to_shards, with_shards
 from ..spark.program import TopologyProgram
-from ..spark.query_log import BatchTime
+from ..spark.query_log import NAMED, BatchTime
 from ..spark.session import prepare
 from ..spark.shard_rows import metrics
 from ..spark.steps import stepped
-from ..spark.ticks import with_every_shard
+from ..spark.ticks import are_named, with_every_shard
 from ..state.arguments import check
 from ..topology.plan import END as WINDOW_END
 from ..topology.plan import START as WINDOW_START
 from ..topology.plan import Plan
-from .api import applied_to, check_location, finish, first_offsets, load_state, new_query_id
+from .api import applied_to, check_location, finish, first_offsets, load_state, named_ticks, new_query_id
 from .buffers import DISTINCT, SKETCH, Part
 from .first_batch import first_batch, in_tasks, now_ms, watched
 from .loading import END, START, STORE, Aggregates, StoredRows
 from .moves import Move
-from .query_files import Standing, unread, with_ticks
+from .query_files import BY_NAME, Standing, unread, with_ticks
 from .report import ImportRefusedError, ImportReport
 
 if TYPE_CHECKING:
@@ -354,11 +354,12 @@ def _begun(
     times: BatchTime,
 ) -> ImportReport:
     """Write the files by which the query begins with batch 1, and return the report."""
-    operator = known.operator
+    operator, session = known.operator, results.sparkSession
     offsets = first_offsets(results, [known], 1 if sources is None else sources, where)
-    lines = with_ticks(unread(offsets.count(None)), offsets)
-    run_near_location(
-        results.sparkSession, partial(finish, operator.location, Standing(-1, times, watermark_ms, lines), None)
-    )
+    standing = Standing(-1, times, watermark_ms, with_ticks(unread(offsets.count(None)), offsets))
+    if are_named(session):
+        # a source that the log does not name is read from its beginning
+        standing = Standing(-1, times, watermark_ms, named_ticks([known], {}), {NAMED: "true"}, BY_NAME)
+    run_near_location(session, partial(finish, operator.location, standing, None))
     spent_ms = (time.perf_counter() - started) * 1000
     return ImportReport(where, operator.name, operator.location.checkpoint, operator.shards, records, -1, spent_ms)

@@ -58,6 +58,11 @@ def tick_offset(leaf: Any) -> dict[str, int] | None:
     return _first_offset(int(leaf.extraOptions().get("every_ms")))
 
 
+def are_named(session: SparkSession) -> bool:
+    """Whether each source of a query has a name in this session."""
+    return (session.conf.get(NAMED, "false") or "").lower() == "true"
+
+
 def tick_name(operator: str) -> str:
     """Return the name of an operator's ticks where sources have names: Spark takes letters, digits and underscores."""
     return "hybridstore_ticks_" + re.sub(r"\W", lambda match: f"_{ord(match[0]):x}_", operator, flags=re.A)
@@ -145,7 +150,7 @@ def with_ticks(
         _registered.add(session)
     secret = json.dumps(dict(location.options) if is_url(location.checkpoint) else {})
     reader: Any = session.readStream.format(NAME)
-    if (session.conf.get(NAMED, "false") or "").lower() == "true":
+    if are_named(session):
         reader = reader.name(tick_name(operator))
     reader = reader.option("checkpoint", location.checkpoint).option("shards", shards).option("secret", secret)
     ticks = reader.option("watermark", "true" if watermark else "false").option("every_ms", every_ms).load()

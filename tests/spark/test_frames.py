@@ -155,6 +155,30 @@ def test_results_begin_a_topology_in_every_shard(spark: SparkSession, tmp_path: 
     assert rows_of(ours) == [[("a", 11, 105, 9), ("b", 1, 6, 6)], [("a", 12, 106, 9), ("c", 2, 3, 2)]]
 
 
+@pytest.mark.stress
+@pytest.mark.parametrize("time", ["watermark", "stream"])
+def test_a_query_whose_sources_have_names_begins_behind_a_history_and_behind_results(
+    spark: SparkSession, named_sources: None, tmp_path: Path, rounds: int, time: Any
+) -> None:
+    if rounds == 1:
+        pytest.skip("a stress run has this case")
+    counts = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count(), emit="commit")
+    for begin, known in ((hs.backfill, [("a", datetime(2024, 1, 1), 1)]), (hs.initial_state, [("a", 1)])):
+        source = Source(tmp_path / begin.__name__, spark)
+        source.name = "events"
+        events = job(tmp_path, f"job of {begin.__name__}")
+        for total in (2, 3):
+            source.add(row("a", 1, total))
+            df = source.stream().withWatermark("t", "10 seconds")
+            results = counts.apply(df, "op", location=str(events.checkpoint), shards=2, time=time)
+            if total == 2:
+                schema = "k string, t timestamp, v long" if begin is hs.backfill else "k string, n long"
+                begin(spark.createDataFrame(known, schema), results)
+            events.run(results)
+        assert rows_of(events) == [[("a", 2)], [("a", 3)]]
+        assert (events.checkpoint / "offsets/1").read_text().startswith("v2")
+
+
 def test_each_aggregate_begins_with_all_that_it_keeps(spark: SparkSession, tmp_path: Path) -> None:
     source = Source(tmp_path / "in", spark)
     source.add(row("a", 5, 35), row("b", 6, 21))

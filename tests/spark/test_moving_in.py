@@ -495,6 +495,10 @@ def test_a_query_whose_sources_have_names_moves_with_them(
     now = fill(moved.source, r, 30)
     moved.run_theirs()
     moved.stop()
+    moved.source.name = "others"
+    with pytest.raises(hs.ImportRefusedError, match="found sources named events of the old query, and others of the"):
+        moved.move()
+    moved.source.name = "events"
     moved.move()
     fill(moved.source, r, now)
     assert moved.run_ours() == moved.run_theirs() != []
