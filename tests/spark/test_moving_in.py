@@ -6,6 +6,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -89,14 +90,11 @@ class Moved:
         return [rows for _, rows in sorted(self.ours.rows.items()) if rows]
 
 
-STEPS = (9, 24)
-
-
 def fill(source: Source, r: random.Random, now: int) -> int:
     """Add batches whose times go on from `now`, with disorder within and beyond the watermark's delay. The first row
     moves the watermark, and equal rows of a batch have equal times: it does not matter which of them comes first.
     """
-    for step in STEPS:
+    for step in (9, 24):
         rows = [(r.choice("abcdef"), r.randint(0, 3)) for _ in range(9)]
         late = [row(k, v, now - crc32(f"{k}{v}{now}".encode()) % 30) for k, v in rows]
         source.add(row("first", now, now), *late)
@@ -495,11 +493,9 @@ def test_a_query_whose_sources_have_names_moves_with_them(
     now = fill(moved.source, r, 30)
     moved.run_theirs()
     moved.stop()
-    moved.source.name = "others"
-    with pytest.raises(hs.ImportRefusedError, match="found sources named events of the old query, and others of the"):
-        moved.move()
-    moved.source.name = "events"
-    moved.move()
+    for moved.source.name, refused in (("others", True), ("events", False)):
+        with pytest.raises(hs.ImportRefusedError, match=r"events .*, and others") if refused else nullcontext():
+            moved.move()
     fill(moved.source, r, now)
     assert moved.run_ours() == moved.run_theirs() != []
     lines = (moved.ours.checkpoint / "offsets/1").read_text().splitlines()
