@@ -9,12 +9,14 @@ when the notes are read. While a fork or a pin is made, the folder of the origin
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
+from typing import Final
 
 from changelog.files import Files
 from changelog.storage import LocalStorage
@@ -22,13 +24,23 @@ from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, FORKS, GENERATIONS
 
 _ORIGIN = f"{FORKS}/origin"
+# The errors of a state that may be read and not written: of another user, or a snapshot of a file system.
+_READ_ONLY: Final = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 
 
 def note_fork(origin: Path, fork: Path, files: Files) -> None:
-    """Note a fork at its origin, and at those before. Durable on return. O(origins)."""
+    """Note a fork at its origin, and at those before, but for states that cannot be written. Durable on return.
+    O(origins).
+    """
+    where = os.fsencode(fork.resolve())
+    name = f"{FORKS}/{blake2b(where, digest_size=16).hexdigest()}"
     for state in (origin, *origins_of(origin)):
-        where = os.fsencode(fork.resolve())
-        LocalStorage(state, files=files).create(f"{FORKS}/{blake2b(where, digest_size=16).hexdigest()}", where)
+        try:
+            LocalStorage(state, files=files).create(name, where)
+        except OSError as error:
+            # who may only read a state may fork it; the page of privacy says that such a fork is not known there
+            if error.errno not in _READ_ONLY:
+                raise
 
 
 def note_origin(fork: Path, origin: Path, files: Files) -> None:

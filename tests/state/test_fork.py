@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import random
 import shutil
 import threading
@@ -18,6 +19,7 @@ import pytest
 import hybridstore as hs
 from changelog import files
 from changelog.files import AppendFile, Files
+from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.rewinding import fork as forking
 from hybridstore.state.opening import Tuning
@@ -428,3 +430,24 @@ def test_an_empty_directory_may_have_another_name(tmp_path: Path, name: str, mon
     with hs.open(tmp_path / "f", _tuning=Tuning()) as state:
         assert state.version == 12
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "link", "s"]
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_state_that_can_only_be_read_is_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    seen = build_state(tmp_path / "s")
+    real = LocalStorage.create
+
+    def create(self: LocalStorage, name: str, data: bytes) -> bool:
+        if self.root == tmp_path / "s":
+            raise OSError(number, os.strerror(number), str(self.root / name))
+        return real(self, name, data)
+
+    monkeypatch.setattr(LocalStorage, "create", create)
+    if number == errno.ENOSPC:
+        with pytest.raises(OSError, match="No space left"):
+            hs.fork(tmp_path / "s", tmp_path / "f")
+        assert not list(tmp_path.glob("*f*"))
+        return
+    hs.fork(tmp_path / "s", tmp_path / "f")
+    with hs.open(tmp_path / "f", _tuning=SMALL) as state:
+        assert rows(state) == seen[state.version]
