@@ -8,13 +8,14 @@ blocks are copied (`write_checkpoint`). What is searched is read once; only bloc
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from changelog.storage import Storage
+
 from .block import BlockEntry, Columns, merge, unpack_block
-from .checkpoint import CheckpointReader
 from .directory import decode_page
-from .pack import PAGE, FooterLine, open_pack, read_footer
+from .pack import PAGE, FooterLine, PackRecord, open_pack, read_footer
 
 # The setting with the entry of each erase, for an auditor.
 ERASURES: Final = "erasures"
@@ -62,14 +63,16 @@ class Erasure(NamedTuple):
         return merge(columns, nothing, removed) if removed else columns
 
 
-def find_traces(checkpoint: CheckpointReader, stores: Mapping[int, Wanted], others: Wanted) -> Erasure:
-    """Search all packs of a checkpoint; `others` is what is erased of stores that were dropped. Raises
-    CorruptCheckpointError for a damaged pack, OSError. O(bytes of the packs), and decoding what has a needle.
+def find_traces(
+    storage: Storage, records: Iterable[PackRecord], stores: Mapping[int, Wanted], others: Wanted
+) -> Erasure:
+    """Search packs; `others` is what is erased of stores that were dropped. Raises CorruptCheckpointError for a damaged
+    pack, OSError. O(bytes of the packs), and decoding what has a needle.
     """
     packs, blocks = set[int](), set[tuple[int, int]]()
-    for record in checkpoint.meta.packs:
-        where = f"{checkpoint.storage.url}/{record.name}"
-        opened = open_pack(checkpoint.storage, record)
+    for record in records:
+        where = f"{storage.url}/{record.name}"
+        opened = open_pack(storage, record)
         for line in read_footer(opened, record.size, where):
             wanted = stores.get(line.store, others)
             if wanted.in_block(bytes(opened.read(line.offset, line.size)), line, f"{where} at byte {line.offset}"):

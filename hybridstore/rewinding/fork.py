@@ -169,11 +169,11 @@ def fork(location: str | os.PathLike[str], new: str | os.PathLike[str], *, at: i
 
 def begin(where: Path, at: str | None, target: Path) -> tuple[list[ForkedDirectory], Taken]:
     """Begin the state `target` outside of the state `where`, at a version, a time or a pin of it; see `begin_at`."""
-    if where.resolve() in target.resolve().parents:
-        raise RestoreError(f"{target}: is inside of {where}, expected a directory beside it")
     above = pin_above(where.resolve())
     # a fork of a pin is noted at the pin's state, where it is known when the pin is removed
     origin = where if above is None else above.parent.parent
+    if origin.resolve() in target.resolve().parents:
+        raise RestoreError(f"{target}: is inside of {origin}, expected a directory beside it")
     with registered(origin):
         if at is None or not is_pin_name(at):
             return begin_at(where, at, target, origin=origin)

@@ -359,12 +359,15 @@ def test_versions_that_a_rewind_has_taken_back_are_erased(tmp_path: Path) -> Non
         state.checkpoint(wait=True)
         for number in range(5):
             users["key-ann"] = number
+            state.key_value("numbers")[123_456_789] = number
             state.commit()
         state.checkpoint(wait=True)
     assert run(["rewind", str(tmp_path), "--to", "1", "--write"]) == 0
     assert bytes_left(tmp_path / "packs", b"key-ann")
-    hs.erase(tmp_path, "key-ann")
+    assert any("in a pack of no checkpoint" in trace for trace in hs.prove(tmp_path, 123_456_789).traces)
+    hs.erase(tmp_path, "key-ann", 123_456_789)
     assert not bytes_left(tmp_path, b"key-ann")
+    assert not hs.prove(tmp_path, 123_456_789).traces
     with hs.open(tmp_path) as state:
         assert dict(state.key_value("users").all()) == {"key-bob": 1}
 
@@ -411,6 +414,8 @@ def test_forks_of_pins_and_of_shards_are_named(tmp_path: Path) -> None:
     path = tmp_path / "s"
     fill(path, 4, 4)
     hs.pin(path, "good")
+    with pytest.raises(RestoreError, match="is inside of"):
+        hs.fork(path / "pins" / "good", path / "f")
     hs.fork(path / "pins" / "good", tmp_path / "f")
     hs.unpin(path, "good")
     with pytest.raises(RestoreError, match=f"found forks that have the keys: {tmp_path / 'f'} "):
