@@ -16,6 +16,7 @@ from recovery.block import BlockEntry, Columns
 from recovery.block import merge as merged
 from recovery.columns import joined
 
+from ..stores.kinds import Row
 from .scan import NOTHING, Scan, outside
 from .selection import EVERYTHING, Selection
 from .tables import Piece
@@ -35,6 +36,20 @@ class ColumnScan(Scan):
                 yield from (piece for piece in pieces if piece[0])
             else:
                 yield _by_time(list(pieces), len(self.columns))
+
+    def pieces(
+        self, bucket: int, entries: list[BlockEntry], selection: Selection, reverse: bool
+    ) -> tuple[Iterator[Iterator[Row]], list[Iterator[Row]] | None]:
+        """See `Scan.pieces`. Changes that cannot be laid over a block (window rows with duplicates) are captured with
+        the block loaded, and then only add to the block's rows of their keys.
+        """
+        change = self.changed.get(bucket)
+        if change is None or not change.columns.froms or self.capture.combine is not None:
+            return super().pieces(bucket, entries, selection, reverse)
+        blocks: Iterable[Columns] = self._blocks_by_key(bucket, entries, selection)
+        if reverse:
+            blocks = reversed(list(blocks))
+        return (self._rows(columns, selection, set(), reverse) for columns in blocks), None
 
     def _blocks_by_key(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Columns]:
         """Yield the blocks of a bucket, by key, each with the changes of its keys and of those before them."""

@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.inspection.api import InspectedState, InspectedStore
+from hybridstore.reading.differences import compare
+from hybridstore.reading.selection import EVERYTHING
 from hybridstore.reading.tables import named, stream_of
+from hybridstore.reading.tally import tallies
 from hybridstore.reading.texts import format_key, plain, to_json
 from hybridstore.state.opening import Tuning
 from hybridstore.stores.kinds import Row
@@ -23,8 +26,8 @@ from recovery.checkpoint import CheckpointReader
 from tests.reading.test_version import TUNING, one_commit
 
 
-def look(path: Path, store: str) -> InspectedStore:
-    state = hs.inspect(path)
+def look(path: Path, store: str, at: int | None = None) -> InspectedStore:
+    state = hs.inspect(path, at)
     assert isinstance(state, InspectedState)
     return state[store]
 
@@ -199,6 +202,27 @@ def test_arrow_is_a_scan_at_every_version(tmp_path: Path, seed: int, rounds: int
                 table = store.arrow(rows_per_batch=dice.choice([1, 5, 1000]), **bounds).read_all()
                 assert [list(row.values()) for row in table.to_pylist()] == expected
             assert look.faults == []
+
+
+def test_rows_with_duplicates_written_behind_a_checkpoint_hide_none_of_their_block(tmp_path: Path) -> None:
+    """Such rows are captured as added to those of the block, since all of these have to stay."""
+    with hs.open(tmp_path, _tuning=Tuning(bucket_divisor=4)) as state:
+        clicks = state.window("clicks", retention=1000, retain_duplicates=True)
+        clicks.put_many([("a", 1, 1800), ("b", 2, 1810)])
+        state.commit()
+        state.checkpoint(wait=True)
+        clicks.put_many([("a", 3, 1805), ("a", 4, 1805), ("c", 5, 1805)])
+        state.commit()
+        rows = [(key, (ts,), value) for (key, ts), value in clicks.all()]
+    store = look(tmp_path, "clicks")
+    assert [tuple(row) for row in store] == [tuple(row) for row in list(store.scan(reverse=True))[::-1]] == rows
+    assert len(store) == store.arrow().read_all().num_rows == 5
+    assert [row.value for row in store.get("a")] == [row.value for row in store.scan(prefix="a")] == [1, 3, 4]
+    assert [row.value for row in store.scan(time_from=1801)] == [3, 4, 5, 2]
+    assert [tally.records for tally in tallies(store._store)] == [3, 1, 1]
+    assert [tally.key for tally in tallies(store._store, EVERYTHING._replace(reverse=True))] == ["c", "b", "a"]
+    differences = compare(look(tmp_path, "clicks", at=1)._store, store._store)
+    assert [(each.change, each.key, each.new) for each in differences] == [("added", "a", [3, 4]), ("added", "c", 5)]
 
 
 def test_a_range_of_keys_reads_its_blocks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
