@@ -169,9 +169,11 @@ class DirectoryHome:
         return prune(self._path, keep=keep, files=self._files)
 
     def job(self, target: Target) -> Job | None:
-        """See `Home`. Other files than real ones are only here."""
+        """See `Home`. Other files than real ones are only here. Where one checkpoint is kept, a process that dies after
+        it has pruned would have removed packs that the owner still builds on.
+        """
         asked = self._asked
-        if self._lock is None or type(asked.files) is not Files or not can_start():
+        if self._lock is None or type(asked.files) is not Files or asked.checkpoints.keep < 2 or not can_start():
             return None
         return Job(
             os.path.abspath(self._path),

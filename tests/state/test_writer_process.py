@@ -460,3 +460,44 @@ def test_a_forked_child_leaves_the_process_to_its_parent(tmp_path: Path) -> None
         assert checkpoint(state) is None  # another process
         assert WRITER.pid not in (None, pid)
         assert state.metrics().checkpoints_by_writer_process == 3
+
+
+def test_the_answers_of_a_process_that_has_written_and_pruned_are_lost(
+    tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    given = WriterProcess.give
+
+    def lose(self: WriterProcess, job: Job, user: object) -> Pending:
+        outcome = given(self, job, user).outcome
+        assert outcome is not None
+        assert outcome.report is not None
+        lost = Pending(self)
+        lost.end(Outcome(None, OSError("ended")))
+        return lost
+
+    monkeypatch.setattr(WriterProcess, "give", lose)
+    dice = random.Random(seed)
+    right: dict[str, int] = {}
+    state = opened(tmp_path)
+    for turn in range(100):
+        changed = {f"k{dice.randrange(400):03}": turn for _ in range(dice.choice((1, 3, 30, 200)))}
+        right.update(changed)
+        state.key_value("kv").put_many(changed)
+        state.commit()
+        failure = checkpoint(state)
+        # the next one, by a thread, builds on what the owner knows: all its packs are there
+        assert (failure is None) == (turn % 2 == 1), failure
+        state._checkpoints._failed_in_a_row = 0
+    crash(state)
+    assert list(verify(tmp_path, decode=True)) == []
+    with opened(tmp_path) as state:
+        assert dict(state.key_value("kv").all()) == right
+
+
+def test_a_state_that_keeps_one_checkpoint_does_without_the_process(tmp_path: Path) -> None:
+    policy = hs.CheckpointPolicy(max_restore="1 day", keep=1)
+    with hs.open(tmp_path, durability="os", checkpoints=policy, _tuning=SMALL) as state:
+        state.key_value("kv")["a"] = 1
+        state.commit()
+        assert checkpoint(state) is None
+        assert (state.metrics().checkpoints_written, state.metrics().checkpoints_by_writer_process) == (1, 0)
