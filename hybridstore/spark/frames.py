@@ -96,7 +96,9 @@ class FrameReader:
             struct_in_pandas="dict",
             error_on_duplicated_field_names=False,
         )
-        series = convert(column.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True))
+        # whole numbers inside of structs, arrays and maps stay whole beside nulls
+        whole = {"integer_object_nulls": pa.types.is_nested(kind)}
+        series = convert(column.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True, **whole))
         if self._widened and series.dtype.kind in "if":
             series = series.astype("int64" if series.dtype.kind == "i" else "float64")
         return series

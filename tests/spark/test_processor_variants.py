@@ -20,9 +20,10 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
+from hybridstore.spark.arrow_schema import arrow_schema
 from hybridstore.spark.contract import Batch
 from hybridstore.spark.frame_processor import FrameProgram
-from hybridstore.spark.frames import FrameSettings, to_table
+from hybridstore.spark.frames import FrameReader, FrameSettings, to_table
 from hybridstore.spark.processor_state import Handle
 from hybridstore.spark.state_values import StateValues
 from hybridstore.spark.stateful_processor import ProcessorProgram, rows_by_key
@@ -172,6 +173,34 @@ def test_moments_of_object_columns_are_those_that_spark_makes_of_them(
         frames = [columns[place].to_frame("t") for place in places]
         given = to_table(frames, schema, output, FrameSettings(zone=zone)).to_pylist()
         assert given == [row for place in places for row in expected[place]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (
+            t.StructType().add("a", t.IntegerType()).add("b", t.StringType()),
+            [{"a": 1, "b": "x"}, None, {"a": None, "b": "x"}],
+        ),
+        (t.ArrayType(t.LongType()), [[1, None], [1], None, [None], []]),
+        (t.ArrayType(t.StructType().add("a", t.IntegerType())), [[{"a": 1}, {"a": None}, None], [None], None]),
+        (t.MapType(t.StringType(), t.IntegerType()), [{"q": 1, "r": None}, None, {"q": 1}]),
+    ],
+    ids=lambda given: given.simpleString() if isinstance(given, t.DataType) else "",
+)
+def test_whole_numbers_in_nested_columns_of_frames_are_those_of_spark(kind: t.DataType, values: list[Any]) -> None:
+    """They stay whole beside nulls, whichever rows a frame has."""
+    from pyspark.sql.conversion import ArrowArrayToPandasConversion
+
+    table = pa.table({"v": pa.array(values, arrow_schema(t.StructType().add("v", kind), "UTC").field("v").type)})
+    reader = FrameReader(table, t.StructType().add("v", kind), FrameSettings())
+    for start in range(len(values)):
+        for end in range(start + 1, len(values) + 1):
+            part = table.column("v").slice(start, end - start).combine_chunks()
+            expected = ArrowArrayToPandasConversion.convert(part, kind, timezone="UTC")
+            assert repr(reader.slice(start, end)["v"].tolist()) == repr(expected.tolist())
+            if end == start + 1:
+                assert repr(reader.values(["v"], [start])) == repr([(expected.tolist()[0],)])
 
 
 @pytest.mark.parametrize(("schema", "entries"), [("m map<string,int>", {None: 1}), ("m map<int,int>", {"text": 1})])
