@@ -91,7 +91,7 @@ docs: $(READY)  ## build the documentation site; a dead link or a page that noth
 
 stress: $(READY)  ## long random runs: N=rounds or examples per test, SEED=to repeat a run
 	@$(WITH_JAVA) HYBRIDSTORE_STRESS=$(N) $(if $(SEED),HYBRIDSTORE_SEED=$(SEED)) \
-		$(BIN)/python -m pytest -m "hypothesis or stress" $(ARGS)
+		$(BIN)/python -m pytest -m "hypothesis or stress or further" $(ARGS)
 
 release: $(READY)  ## build, check and try the wheel and the sdist, and write the notes; nothing is uploaded
 	@$(BIN)/python scripts/release.py

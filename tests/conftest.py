@@ -3,6 +3,9 @@
 A run draws one seed, prints it at the top and in the last lines, and every random test takes its own from it, in
 whichever process it runs; HYBRIDSTORE_SEED=N repeats the run. HYBRIDSTORE_STRESS=N (`make stress N=`) makes N the
 number of examples of each Hypothesis test and the number of rounds of each test marked `stress`.
+
+`@pytest.mark.further("test_name")` is on a further case of a property that the test of that name (in the same file, or
+"tests/room/test_file.py::test_name") shows in every run, at less cost: `make stress` alone runs it.
 """
 
 import os
@@ -95,6 +98,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    further = item.get_closest_marker("further")
+    if further and not STRESS:
+        pytest.skip(f"a further case of {further.args[0]}: make stress")
     # what a user asks for stays, and `make stress` is what Java's slower options are for
     if not item.get_closest_marker("spark"):
         return

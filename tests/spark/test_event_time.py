@@ -14,7 +14,7 @@ import hybridstore as hs
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from tests.tools.modes import both_modes, patiently
+from tests.tools.modes import both_modes, classic_first, patiently
 from tests.tools.spark_jobs import Job, Source, failure, row
 from tests.tools.watermark_streams import DELAY, GAP, SIZE, random_stream, read, write
 
@@ -137,7 +137,7 @@ def test_an_aggregation_behind_windows_in_append_mode(source: Source, job: Job) 
     ]
 
 
-@both_modes
+@classic_first
 def test_an_outer_join_and_dropped_duplicates_behind_windows(source: Source, job: Job) -> None:
     from pyspark.sql import functions as f
 

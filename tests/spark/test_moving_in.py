@@ -449,27 +449,16 @@ def rocks(spark: SparkSession, name: str) -> Iterator[None]:
         spark.conf.unset(setting)
 
 
-# What differs little from another case: a stress run has these too.
-LONG = {
-    "windows that change",
-    "hopping windows",
-    "duplicates within",
-    "duplicates for ever",
-    "keys that follow from others",
-    "a processor of frames",
-    "a processor with ttl",
-    "two operators behind each other",
-}
+# One of each kind of state; windows that close are one of the two operators side by side.
+EACH_RUN = {"without windows", "session windows", "two operators side by side", "a processor", "groups"}
+FURTHER = pytest.mark.further("test_a_moved_query_gives_the_rows_of_the_query_that_goes_on")
 
 
-@pytest.mark.stress
 @pytest.mark.usefixtures("rocks")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in EACH_RUN else FURTHER) for name in CASES])
 def test_a_moved_query_gives_the_rows_of_the_query_that_goes_on(
-    spark: SparkSession, tmp_path: Path, seed: int, rounds: int, name: str
+    spark: SparkSession, tmp_path: Path, seed: int, name: str
 ) -> None:
-    if name in LONG and rounds == 1:
-        pytest.skip("a stress run has this case")
     r = random.Random(seed)
     moved = Moved(tmp_path, spark, CASES[name])
     now = fill(moved.source, r, 30)

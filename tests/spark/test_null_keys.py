@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from hybridstore import spark as hsp
-from tests.tools.modes import both_modes
+from tests.tools.modes import classic_first
 from tests.tools.spark_jobs import Job
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def test_shards_of_null_keys_are_those_of_their_texts(spark: SparkSession) -> No
         assert row[-1] == shard_of(stored_key(tuple(key)), 997)
 
 
-@both_modes
+@classic_first
 def test_groups_are_those_of_sparks_own_operator(spark: SparkSession, tmp_path: Path) -> None:
     job, folder = Job(tmp_path), tmp_path / "in"
     folder.mkdir()

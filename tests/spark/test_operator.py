@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from hybridstore import spark as hsp
-from tests.tools.modes import both_modes
+from tests.tools.modes import both_modes, classic_first
 from tests.tools.spark_jobs import Job, Source, count, expected, failure, row
 from tests.tools.spark_programs import RunningCount
 
@@ -113,7 +113,7 @@ def test_a_limit_that_skips_shards_is_named(source: Source, job: Job) -> None:
     assert "limit" in text
 
 
-@both_modes
+@classic_first
 def test_several_actions_on_one_batch(source: Source, job: Job) -> None:
     for _ in range(2):
         source.add(*(row(f"k{i % 5}") for i in range(20)))
@@ -209,7 +209,7 @@ def test_apply_sets_what_the_session_lacks_and_says_so_once(
     spark.conf.set("spark.sql.optimizer.excludedRules", rules.partition(",")[2])
 
 
-@both_modes
+@classic_first
 def test_two_operators_in_one_query_one_of_them_process(source: Source, job: Job) -> None:
     def since(row: dict[str, Any], stores: Any) -> list[dict[str, Any]]:
         known = stores["known"].get(row["k"]) or 0

@@ -1,6 +1,7 @@
 """Tasks of the operator in real queries: shards that share a task, tasks that a plan moves, other numbers of both."""
 
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+further = pytest.mark.further
 
 
-@pytest.mark.parametrize("shape", ["union", "union first", "coalesce", "self union"])
+# in every run one plan that moves tasks and one that does not
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "union first",
+        "coalesce",
+        *(pytest.param(shape, marks=further("test_plans_that_move_tasks")) for shape in ("union", "self union")),
+    ],
+)
 @pytest.mark.scenario(69)
 def test_plans_that_move_tasks(source: Source, job: Job, tmp_path: Path, shape: str) -> None:
     other = Source(tmp_path / "other", source.spark)
@@ -47,7 +57,9 @@ def test_plans_that_move_tasks(source: Source, job: Job, tmp_path: Path, shape: 
     assert (job.checkpoint / "hybridstore/op" / MOVED).exists() == (shape in ("union", "coalesce"))
 
 
-@pytest.mark.parametrize("placement", ["worker", "holder"])
+@pytest.mark.parametrize(
+    "placement", ["worker", pytest.param("holder", marks=further("test_another_number_of_tasks_at_every_start"))]
+)
 def test_another_number_of_tasks_at_every_start(source: Source, job: Job, placement: str) -> None:
     def fail_at_the_end(df: "DataFrame") -> list[Any]:
         # The last batch is committed all the same, and done again by the next start.
@@ -86,7 +98,7 @@ def test_a_limit_that_skips_a_task_of_several_shards_is_named(source: Source, jo
     assert "did not reach shard" in failure(lambda: job.run(df, action=lambda df: df.limit(1).collect()))
 
 
-@pytest.mark.parametrize("shape", ["union", "coalesce"])
+@pytest.mark.parametrize("shape", ["union", pytest.param("coalesce", marks=further("test_plans_that_move_tasks"))])
 def test_plans_that_move_tasks_of_several_shards(source: Source, job: Job, tmp_path: Path, shape: str) -> None:
     other = Source(tmp_path / "other", source.spark)
     # A batch without rows, and one with rows for a single task, come before the tasks are seen to have moved.
@@ -149,8 +161,19 @@ class Counted:
         pass
 
 
-@pytest.mark.parametrize("mode", ["None", "ProcessingTime"])
-@pytest.mark.parametrize("shape", ["one", "two", "union"])
+# in every run each mode, and a coalesce and a union
+@pytest.mark.parametrize(
+    ("shape", "mode"),
+    [
+        ("two", "ProcessingTime"),
+        ("union", "None"),
+        *(
+            pytest.param(*case, marks=further("test_a_class_of_sparks_below_plans_that_move_tasks"))
+            for case in product(("one", "two", "union"), ("None", "ProcessingTime"))
+            if case not in {("two", "ProcessingTime"), ("union", "None")}
+        ),
+    ],
+)
 def test_a_class_of_sparks_below_plans_that_move_tasks(
     source: Source, job: Job, tmp_path: Path, mode: str, shape: str
 ) -> None:

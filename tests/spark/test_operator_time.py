@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from hybridstore import spark as hsp
-from tests.tools.modes import both_modes
+from tests.tools.modes import both_modes, classic_first
 from tests.tools.spark_jobs import Job, Source, count, files_of, row
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: So
     }
 
 
-@both_modes
+@classic_first
 def test_the_watermark_as_time_needs_a_watermark(source: Source, job: Job) -> None:
     topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count())
 
@@ -84,7 +84,7 @@ def test_a_topology_gives_what_plain_python_gives(source: Source, job: Job) -> N
         assert job.rows == utc
 
 
-@both_modes
+@classic_first
 def test_late_rows_come_as_a_struct_of_what_they_came_as(source: Source, job: Job) -> None:
     topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("1 second"))
     counted = topology.aggregate(n=hs.Count(), emit="commit").late()

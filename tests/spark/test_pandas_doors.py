@@ -119,13 +119,19 @@ def beside(
 
 
 class TestGroups:
-    @pytest.mark.stress
-    @pytest.mark.parametrize("kind", [groups.EVENT, groups.NO, groups.PROCESSING])
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            groups.EVENT,
+            groups.NO,
+            pytest.param(
+                groups.PROCESSING, marks=pytest.mark.further("test_functions_give_the_rows_of_sparks_operator")
+            ),
+        ],
+    )
     def test_functions_give_the_rows_of_sparks_operator(
-        self, spark: SparkSession, tmp_path: Path, seed: int, kind: str, rounds: int
+        self, spark: SparkSession, tmp_path: Path, seed: int, kind: str
     ) -> None:
-        if rounds == 1 and kind == groups.PROCESSING:
-            pytest.skip("a query on Spark's own engine takes long: make stress")
         names, batches = list(groups.SCENARIOS[kind]), 6
         write(tmp_path / "in", names, seed, batches)
         df = spark.readStream.schema(groups.SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))

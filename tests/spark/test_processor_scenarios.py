@@ -89,7 +89,9 @@ class TestInQueries:
                 continue
             assert (plain(rows) == RECORDED[name]) == (name not in DIFFERENT), (name, rows, RECORDED[name])
 
-    @pytest.mark.parametrize("placement", ["worker", "holder"])
+    @pytest.mark.parametrize(
+        "placement", ["worker", pytest.param("holder", marks=pytest.mark.further("test_values_lists_and_maps"))]
+    )
     def test_values_lists_and_maps(self, spark: "SparkSession", tmp_path: Path, placement: str) -> None:
         scenario = max(together(SCENARIOS), key=lambda each: len(getattr(each, "members", ())))
         self.check(scenario, on_spark(spark, scenario, tmp_path, ours(placement)))

@@ -19,7 +19,7 @@ from hybridstore.spark.operator_file import agree_on_description, operator_stora
 from hybridstore.spark.reading import newest_version, shards
 from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
-from tests.tools.modes import both_modes
+from tests.tools.modes import both_modes, classic_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -173,7 +173,7 @@ class TestDataSource:
         assert len(rows) == 15 + 20
         assert {row["op"] for row in rows} == {"put"}
 
-    @both_modes
+    @classic_first
     def test_metadata_and_filters(self, spark: "SparkSession", state: Path) -> None:
         rows = load(spark, state, metadata="true").collect()
         assert sorted((row["shard"], row["store"], row["kind"]) for row in rows) == sorted(

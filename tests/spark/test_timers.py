@@ -13,7 +13,7 @@ import hybridstore as hs
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from tests.tools.modes import both_modes
+from tests.tools.modes import classic_first
 from tests.tools.spark_jobs import Job, Source, row
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def fired(timer: hs.Timer, stores: Any) -> Any:
 OUTPUT = "k string, at bigint, clock string"
 
 
-@both_modes
+@classic_first
 def test_timers_by_the_watermark_fire_in_shards_without_rows(source: Source, job: Job) -> None:
     topology = ROWS.process(set_event, OUTPUT, on_timer=fired)
     source.add(*(row(f"k{i}", second=i) for i in range(6)))

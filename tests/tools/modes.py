@@ -6,6 +6,12 @@ import pytest
 
 # For tests with the fixture `spark`, however they come by it.
 both_modes = pytest.mark.parametrize("spark", ["classic", "connected"], indirect=True)
+# For those among them that ask of Spark Connect what tests of `both_modes` ask of it in every run.
+_OVER_CONNECT = pytest.param(
+    "connected",
+    marks=pytest.mark.further("tests/spark/test_operator.py::test_counts_go_on_over_batches_and_restarts"),
+)
+classic_first = pytest.mark.parametrize("spark", ["classic", _OVER_CONNECT], indirect=True)
 
 
 def patiently(run: Callable[[], None]) -> None:
