@@ -110,6 +110,7 @@ class Journal:
         "extend",
         "items",
         "limit",
+        "on_erase",
         "on_failure",
         "records",
         "turn",
@@ -133,6 +134,8 @@ class Journal:
         self._failure: BaseException | None = None
         # Called once, by `fail`: the owner of the journal's stores refuses every call from then on.
         self.on_failure: Callable[[BaseException], None] | None = None
+        # Called with a store's name, a key, and whether forks may keep it: the owner erases the key at the next commit.
+        self.on_erase: Callable[[str, Any, bool], None] | None = None
         self.restart(EMPTY_DIGEST)
 
     def restart(self, parent_digest: bytes) -> None:

@@ -164,6 +164,16 @@ class ChangelogWriter:
         """
         self._full = self._full or (self._file is not None and self._file.size >= size)
 
+    def part(self) -> None:
+        """Begin a new segment now, behind the last commit, so that no later version needs a segment before it."""
+        with self._alone():
+            if self._file is not None and self._segment == self._parent[0] + 1:
+                return  # it has no version yet
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            self._open_segment()
+
     def rollback(self) -> None:
         """Cut off the frames of the version in progress."""
         with self._alone():

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -28,7 +27,6 @@ from changelog.files import REAL_FILES
 from changelog.mutation import SYSTEM
 from changelog.segment import HEADER_BYTES, Position, list_segments, segment_name
 from changelog.storage import LocalStorage, is_url
-from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader
 from recovery.erase import ERASURES, Erasure, Wanted, find_traces
 from recovery.errors import CorruptCheckpointError, RestoreError
@@ -43,8 +41,7 @@ from recovery.layout import (
     parse_pack_name,
 )
 from recovery.pack import PackRecord
-from recovery.prune import collect_packs, prune
-from recovery.write import write_checkpoint
+from recovery.prune import prune
 
 from ..inspection.options import FINE, NEGATIVE, UsageError, typed_key
 from ..inspection.rebuild import write_segment
@@ -55,16 +52,17 @@ from ..reading.places import resolve
 from ..reading.texts import say
 from ..rescaling.routes import Routes, by_key
 from ..state.directory import State
+from ..state.erasing import sweep, write_erased
 from ..state.generations import current_shards, existing_shards, identity_at, parse_shard_name
+from ..state.given_keys import GivenKeys
 from ..state.home import home_of
 from ..state.lock import claim, pin_above
 from ..state.opening import TUNING, Opening
 from ..state.policy import CheckpointPolicy
-from ..stores.kinds import SUPPRESSION
-from ..topology.run_state import RESULTS, RUN, RunState, keep, kept, kept_commits
+from ..state.registry import forks_of, kept_from_erase, origins_of
+from ..topology.null_keys import stored_key
+from ..topology.run_state import RESULTS, leave_out
 from .command import OFFSETS
-from .given_keys import GivenKeys
-from .registry import forks_of, kept_from_erase, origins_of
 
 # The folder in which a fork is made, which a kill leaves behind.
 _UNFINISHED: Final = re.compile(r"\..*\.[0-9a-f]{16}\.fork", re.DOTALL)
@@ -254,8 +252,8 @@ def _erase_in(place: Path, keys: GivenKeys, now: int) -> tuple[int, int, int]:
     """Erase keys in one state directory at a time (ms); return the records, the bytes removed and the bytes written."""
     with State.at_home(home_of(place, _OPENING), _OPENING) as state:
         program = state.settings.get("topology")
-        chosen = keys.grouped(program)
-        _leave_out(state, chosen, program)
+        chosen = _grouped(keys, program)
+        leave_out(state, chosen.take, program)
         entry = {"wall_ms": now, "keys": len(keys.keys), "prefix": keys.prefix}
         state.set(ERASURES, [*state.settings.get(ERASURES, []), entry])
         state.commit()
@@ -277,28 +275,11 @@ def _erase_in(place: Path, keys: GivenKeys, now: int) -> tuple[int, int, int]:
             if first > version:  # an erase before was killed
                 REAL_FILES.remove(place / CHANGELOG / segment_name(first))
         write_segment(place, meta.identity, version, digest)
-        report = write_checkpoint(
-            storage,
-            identity=meta.identity,
-            version=version,
-            digest=digest,
-            position=Position(version + 1, HEADER_BYTES, 0),
-            settings=meta.settings,
-            captures=[
-                StoreCapture(
-                    each.number, each.name, each.kind, each.parameters, _state_without(each.kind, each.state), {}
-                )
-                for each in meta.stores
-            ],
-            previous=reader,
-            erased=_traces(reader, chosen),
-        )
-        older = [str(name) for name in list_checkpoints(storage) if str(name) != report.name]
+        position = Position(version + 1, HEADER_BYTES, 0)
+        report = write_erased(storage, reader, position, meta.settings, _traces(reader, chosen))
         records = sum(each.records for each in meta.stores if each.name != RESULTS)
         reader.close()
-        storage.delete(older)
-        prune(place, keep=1)
-        collect_packs(storage, through=sys.maxsize)  # of versions that a rewind has taken back, too
+        sweep(storage, report.name, lambda keep: prune(place, keep=keep))
         new = CheckpointReader(storage, report.name)
         records -= sum(each.records for each in new.meta.stores if each.name != RESULTS)
         new.close()
@@ -307,46 +288,20 @@ def _erase_in(place: Path, keys: GivenKeys, now: int) -> tuple[int, int, int]:
         lock.release({"version": version, "digest": digest.hex()})
 
 
-def _leave_out(state: State, keys: GivenKeys, program: dict[str, Any] | None) -> None:
-    """Write what a run has kept for its consumer without the keys, and forget its last row."""
-    if RUN not in state.settings:
-        return
-    RunState.of(state)._replace(last_row=None).set_in(state)
-    if RESULTS not in state.stores:
-        return
-    names = list((program or {}).get("key") or ())
-    commits = sorted(kept_commits(state))
-    for commit in commits:
-        table = kept(state, commit)
-        late = table.late
-        if late is not None:
-            stay = [at for at, key in enumerate(late.keys) if not keys.take(key)]
-            late = late._replace(keys=[late.keys[at] for at in stay], rows=[late.rows[at] for at in stay])
-        columns: list[Any]
-        if table.names is None:  # rows of custom logic: those that have the key in any column, or do not say their key
-            columns = [
-                row
-                for row in table.columns
-                if names and set(names) <= set(row) and not any(map(keys.take, _values(row, names)))
-            ]
-        elif names and set(names) <= set(table.names):
-            parts = [table.columns[table.names.index(name)] for name in names]
-            stay = [at for at, key in enumerate(zip(*parts, strict=True)) if not keys.take(tuple(key))]
-            columns = [[column[at] for at in stay] for column in table.columns]
-        else:  # rows that do not say of which key they are
-            columns = [[] for _ in table.columns]
-        state.key_value(RESULTS).delete(commit)
-        keep(state, commit, table._replace(columns=columns, late=late), commits[0])
+def _grouped(keys: GivenKeys, program: dict[str, Any] | None) -> GivenKeys:
+    """Return keys and, where null is a key, the texts under which the program stores them."""
+    if program is None or program.get("null_keys") != "group":
+        return keys
+    texts = map(_stored_prefixes, keys.keys) if keys.prefix else ([stored_key(key)] for key in keys.keys)
+    return GivenKeys([*keys.keys, *(text for each in texts for text in each)], prefix=keys.prefix)
 
 
-def _values(row: dict[str, Any], names: list[str]) -> Iterator[Any]:
-    yield tuple(row[name] for name in names)
-    yield from row.values()
-
-
-def _state_without(kind: str, state: dict[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint has of a store besides its records, without what the version before has emitted."""
-    return {**state, "emitted": None} if kind == SUPPRESSION.name and "emitted" in state else state
+def _stored_prefixes(prefix: Any) -> list[str]:
+    """Return what the texts begin with under which keys with a prefix are stored where null is a key."""
+    text = stored_key(prefix)
+    if type(prefix) is tuple:
+        return [text, f"{text[:-1]},"]
+    return [text[:-1] if type(prefix) is str else text[:-2]]
 
 
 def _wanted(store: str, keys: GivenKeys, settings: dict[str, Any], *, certain: bool = False) -> Wanted:
@@ -433,7 +388,7 @@ def _traces_in(place: Path, keys: GivenKeys) -> Iterator[str]:
         reader = CheckpointReader(storage, name)
         settings = reader.meta.settings
         program = settings.get("topology")
-        traces = _traces(reader, keys.grouped(program if isinstance(program, dict) else None), certain=True)
+        traces = _traces(reader, _grouped(keys, program if isinstance(program, dict) else None), certain=True)
         names = {record.number: record.name for record in reader.meta.packs}
         unnamed -= {*names.values()}
         yield from (f"{place}/{names[number]} at byte {at}: a record of a key" for number, at in sorted(traces.blocks))

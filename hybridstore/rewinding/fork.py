@@ -42,9 +42,9 @@ from ..reading.places import Place, resolve
 from ..reading.texts import say, size_text
 from ..reading.view import View, open_view
 from ..state.lock import pin_above
+from ..state.registry import note_fork, note_origin, registered
 from ..topology.run_state import RUN
 from .command import OFFSETS, end_of, path_of
-from .registry import note_fork, note_origin, registered
 
 # The errors of file systems without hard links, or without one more of them.
 _NO_LINKS: Final = frozenset((errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK))

@@ -15,8 +15,8 @@ from ..inspection.rows import PIN_COLUMNS, pin_rows
 from ..inspection.show.output import Out
 from ..reading.pins import Pin, is_pin_name, pin_path, pins_of, read_pin
 from ..reading.texts import say, size_text
+from ..state.registry import kept_from_erase
 from .fork import begin_at, check_origin, split_version
-from .registry import kept_from_erase
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -16,9 +16,9 @@ from ..inspection.options import FINE, NEGATIVE
 from ..inspection.show.output import Out
 from ..reading.pins import pin_path, pins_of, read_pin
 from ..reading.texts import say, size_text
+from ..state.registry import kept_from_erase
 from .fork import check_origin
 from .pins import checked_name
-from .registry import kept_from_erase
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -165,6 +165,10 @@ class BucketLog:
     def part_here(self) -> None:
         """See `Log`. Every version is an object of its own."""
 
+    def part_now(self, version: int) -> None:
+        """See `Log`."""
+        self.position = Position(version + 1, 0, 0)
+
     def sync(self) -> None:
         """See `Log`. Every acknowledged object is durable."""
 

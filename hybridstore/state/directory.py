@@ -21,7 +21,6 @@ from typing import Any, Self
 from changelog.files import FILE_MODE, Files
 from changelog.identity import ID_BYTES, Identity
 from changelog.turn import entry_of_all
-from recovery.errors import RestoreError
 from recovery.restore import RestoreReport
 from recovery.retrying import retry_while_changing
 
@@ -34,9 +33,10 @@ from .checkpointer import Checkpointer, Target
 from .group import StoreGroup
 from .home import Home, home_of
 from .hydration import load_all
+from .in_place import InPlace
 from .log import Log
 from .log_lines import warn
-from .memory import Memory, Relief
+from .memory import Memory
 from .memory_budget import BUDGET
 from .metrics import Metrics, metrics_of
 from .named_stores import NamedStores
@@ -44,10 +44,10 @@ from .opening import TUNING, At, Durability, Opening, Tuning, as_documented
 from .policy import SPEED, CheckpointPolicy, Logged
 from .snapshot import Snapshot, snapshot_of
 from .upgrades import Upgrades
-from .usable import MarkedStep, Usable
+from .usable import MarkedStep
 
 
-class State(Usable, NamedStores):
+class State(InPlace, NamedStores):
     """A state directory that is open. Made by `hybridstore.open`; also a context manager, which closes it.
 
     Changes are visible at once, durable when `commit()` returns, and lost after `rollback()` or a crash. One thread
@@ -155,6 +155,7 @@ class State(Usable, NamedStores):
             bucket_divisor=asked.tuning.bucket_divisor,
         )
         self._group.journal.on_failure = lambda error: self._broke("a change", error)
+        self._group.journal.on_erase = self._order_erase
         self._turn = self._group.journal.turn
         self._turn.where, self._turn.bound = home.where, True
         self._checkpoints = Checkpointer(
@@ -174,6 +175,7 @@ class State(Usable, NamedStores):
             fork.watch(self)
             BUDGET.join(self._memory)
             self._memory.restored(read_only=asked.read_only)
+            self._erase_ordered()
         except OSError as error:
             self._abandon()
             raise StateDirectoryError(
@@ -340,6 +342,7 @@ class State(Usable, NamedStores):
         if group.journal.empty:
             log.health.check()
             self._relieve(log, Logged(), renewed=renewed)
+            self._erase_ordered()
             return group.version
         self._apart = "a commit"
         try:
@@ -358,49 +361,8 @@ class State(Usable, NamedStores):
         except Exception as error:
             checkpoints.fail(group.version, error)
         self._relieve(log, logged, renewed=renewed)
+        self._erase_ordered()
         return group.version
-
-    def _relieve(self, log: Log, logged: Logged, *, renewed: bool) -> None:
-        """Behind a commit of `logged`: keep the limit of memory. Raises nothing: the version is durable."""
-        relief = self._memory.relief(logged, renewed=renewed)
-        if relief is None:
-            return
-        try:
-            if relief is Relief.CHECKPOINT:
-                self._checkpoint(log, wait=False)
-            else:
-                self._go_cold()
-        except Exception as error:
-            self._checkpoints.fail(self._group.version, error)
-
-    def _go_cold(self) -> None:
-        """Make all records cold as of the last commit, and free those in memory, in slices.
-
-        Raises StatePoisonedError when the last commit cannot be read. O(tail).
-        """
-        self._usable()
-        self._checkpoints.finish(wait=True)  # records of a checkpoint that fails are taken back into the maps
-        try:
-            with MarkedStep(self, "freeing memory"):
-                self._memory.leave_maps()
-                self._restore_in_place()
-                self._memory.became_cold()
-        except (OSError, HybridStoreError) as error:
-            raise self._refusal("freeing memory", error) from error
-
-    def _restore_in_place(self) -> None:
-        """Restore the stores as of the last commit. Raises what a restore raises. O(restore)."""
-        reached = self._home.restore(self._group, None, None)
-        self._memory.forget()  # the old map is unmapped after the last iterator that was opened before
-        self._checkpoints.reader = reached.checkpoint
-        if reached.report.version != self._group.version:
-            raise RestoreError(
-                f"{self.path}: found version {reached.report.version}, expected the committed version "
-                f"{self._group.version}"
-            )
-        self._group.reached(reached.report.version, reached.report.digest)
-        self._group.redefine_lost()
-        self._memory.restored()
 
     @entry_of_all
     def hydrate(self, budget_ms: float = 5.0) -> int:

@@ -108,6 +108,13 @@ class DirectoryLog:
         """End the segment because a checkpoint begins, so that the segment can be pruned later."""
         self._writer.leave(PRUNABLE_BYTES)
 
+    def part_now(self, version: int) -> None:
+        """See `Log`. The new segment is durable on return."""
+        self.check_place()
+        self._writer.part()
+        self.position = self._writer.position
+        self.sync()
+
     def sync(self) -> None:
         """Return when all segments are on disk. O(segments), if they were not synced before."""
         if not self._synced:

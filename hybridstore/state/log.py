@@ -37,6 +37,9 @@ class Log(Protocol):
     def part_here(self) -> None:
         """End the segment because a checkpoint begins, so that the segment can be pruned later."""
 
+    def part_now(self, version: int) -> None:
+        """Behind this version, the newest: no later version will be where it is, and `position` says where."""
+
     def sync(self) -> None:
         """Return when the whole changelog is durable."""
 

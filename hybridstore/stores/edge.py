@@ -16,6 +16,7 @@ from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
 from changelog.codec import check_value
+from changelog.errors import HybridStoreError
 from changelog.journal import Journal
 from changelog.mutation import TIME
 from changelog.turn import entry
@@ -69,6 +70,44 @@ class Edge(Tailed):
         self._keys = KeyRule(self.name)
         self._tail.clear()
         self._stream_time = NO_TIME
+
+    # --- erase ------------------------------------------------------------------------------------------------
+
+    @entry
+    def erase(self, key: Any, *, leave_forks: bool = False) -> None:
+        """Order that no file of the state has a record of a key of this store any more; `commit` does it.
+
+        The order is part of the version in progress: a rollback takes it back, and a commit makes it durable and then
+        does it, with all orders of the version at once. When `commit` has returned, the key has no record here,
+        whatever the version has written to it before or after the order, and no trace in the changelog, checkpoints,
+        older versions (which are gone) and pins. After a crash the next opening does it. `leave_forks`: go on although
+        states exist that began as versions of this one, which may keep the key.
+
+        Raises TypeError for a key of another type, and HybridStoreError with nothing ordered: for forks, in a Spark
+        query, in a shard of a state with pins or of a later generation. O(1); the commit takes as long as
+        `hybridstore.erase`, and the state is cold behind it, as after a restart.
+
+        >>> with hs.open("state") as state:
+        ...     users = state.key_value("users")
+        ...     users.put_many({"anna": 1, "bob": 2})
+        ...     state.commit()
+        ...     users.erase("anna")
+        ...     state.commit()
+        ...     dict(users.all())
+        1
+        3
+        {'bob': 2}
+        >>> hs.prove("state", "anna").traces
+        []
+        """
+        self._keys.admit(key, pin=False)
+        order = self._journal.on_erase
+        if order is None:
+            raise HybridStoreError(
+                f"store {self.name!r}: a key can be erased in a state of its own, not in a running Spark query (stop "
+                "the query, and run: hybridstore erase)"
+            )
+        order(self.name, key, leave_forks)
 
     # --- arguments --------------------------------------------------------------------------------------------
 

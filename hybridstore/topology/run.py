@@ -33,7 +33,7 @@ from .joins.spec import given_inputs
 from .plan import Plan
 from .progress import RunProgress
 from .results import Late, ResultTable
-from .run_state import RunState, keep, kept, kept_commits
+from .run_state import RunState, keep, kept, kept_commits, leave_out_ordered
 from .source import Source
 
 if TYPE_CHECKING:
@@ -299,6 +299,10 @@ class _Run:
             RunState(
                 commit, source.at, self._since, self._delivered, parts is None, source.last_row, engine.times
             ).set_in(store)
+            if leave_out_ordered(store, engine.states[:shard] + engine.states[shard + 1 :]):
+                for other in engine.states[:shard]:  # before the order: a run that dies in between orders it again
+                    leave_out_ordered(other, ())
+                    other.commit()
             store.commit()
             rows = 0 if parts is None else size_of(parts[shard])
             size, seconds = size + rows, seconds + processed - begun

@@ -4,13 +4,14 @@ windows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from operator import sub
 from typing import Any, Final, NamedTuple
 
 from ..collector import collector_held
 from ..state.directory import State
+from ..state.given_keys import GivenKeys
 from .plan import END, START
 from .results import Late, ResultTable
 from .times import TimeForm, listed
@@ -121,3 +122,55 @@ def _encoded(table: ResultTable) -> list[Any]:
                 columns[end] = [*ends[:1], *map(sub, ends[1:], ends)]
         columns = columns if names is None else list(map(listed, columns))
         return [names, times, columns, *([list(late)] if late is not None and late.rows else [])]
+
+
+def leave_out(state: State, take: Callable[[Any], bool], program: dict[str, Any] | None) -> None:
+    """Write what a run has kept for its consumer without the rows whose key `take` says, and forget its last row. Rows
+    that do not say their key are left out, too. O(results).
+    """
+    if RUN not in state.settings:
+        return
+    RunState.of(state)._replace(last_row=None).set_in(state)
+    if RESULTS not in state.stores:
+        return
+    names = list((program or {}).get("key") or ())
+    commits = sorted(kept_commits(state))
+    for commit in commits:
+        table = kept(state, commit)
+        late = table.late
+        if late is not None:
+            stay = [at for at, key in enumerate(late.keys) if not take(key)]
+            late = late._replace(keys=[late.keys[at] for at in stay], rows=[late.rows[at] for at in stay])
+        columns: list[Any]
+        if table.names is None:  # rows of custom logic: those that have the key in any column, or do not say their key
+            columns = [
+                row
+                for row in table.columns
+                if names and set(names) <= set(row) and not any(map(take, _values(row, names)))
+            ]
+        elif names and set(names) <= set(table.names):
+            parts = [table.columns[table.names.index(name)] for name in names]
+            stay = [at for at, key in enumerate(zip(*parts, strict=True)) if not take(tuple(key))]
+            columns = [[column[at] for at in stay] for column in table.columns]
+        else:  # rows that do not say of which key they are
+            columns = [[] for _ in table.columns]
+        state.key_value(RESULTS).delete(commit)
+        keep(state, commit, table._replace(columns=columns, late=late), commits[0])
+
+
+def _values(row: dict[str, Any], names: list[str]) -> Iterator[Any]:
+    yield tuple(row[name] for name in names)
+    yield from row.values()
+
+
+def leave_out_ordered(state: State, others: Iterable[State]) -> bool:
+    """Where the commit in progress orders an erase: leave the keys out of what the run keeps, too, and order that the
+    files of the `others`, whose last rows may name the keys, are written anew. Returns whether it does. O(results).
+    """
+    keys = [key for _, key, _ in state.erase_orders]
+    new = [[RESULTS, key, True] for store, key, _ in state.erase_orders if store != RESULTS]
+    if keys:
+        leave_out(state, GivenKeys(keys).take, state.settings.get("topology"))
+    for each in (state, *others) if new else ():
+        each.order_erase(new)
+    return bool(new)

@@ -428,3 +428,26 @@ def test_random_lives_of_a_state_equal_those_of_a_directory(open_state: Open, se
     check_stores(there)
     there.close()
     here.close()
+
+
+def test_a_key_is_erased_while_the_job_runs(server: S3Server, open_state: Open) -> None:
+    state = open_state(checkpoints=hs.CheckpointPolicy(every_commits=3, keep=2))
+    users = state.key_value("users")
+    for number in range(20):
+        users.put_many({f"key-{number % 8}-{each}": f"secret-{number % 8}." for each in range(9)})
+        state.commit()
+    kept = {key: value for key, value in users.all() if key != "key-3-1"}
+    users.erase("key-3-1")
+    version = state.commit()
+    assert state.settings["erase"] is None
+    assert dict(users.all()) == kept
+    storage = state._home.storage
+    assert not [name for name in storage.list() if b"key-3-1" in storage.get(name)]
+    users["more"] = 1
+    assert state.commit() == version + 1
+    crash(state)
+    with open_state() as state:
+        users = state.key_value("users")
+        assert dict(users.all()) == kept | {"more": 1}
+        check_stores(state)
+    assert not [name for name in storage.list() if b"key-3-1" in storage.get(name)]

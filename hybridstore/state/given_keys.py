@@ -12,8 +12,6 @@ from typing import Any, Final
 from changelog.codec import pack
 from recovery.errors import RestoreError
 
-from ..topology.null_keys import stored_key
-
 # Text of fewer bytes is found in other values by accident.
 _LEAST_BYTES: Final = 4
 _SALT_BYTES: Final = 16
@@ -30,13 +28,6 @@ class GivenKeys:
         wrong = [key for key in self.keys if prefix and not (type(key) in (str, bytes, tuple) and key)]
         if wrong:
             raise RestoreError(f"erase: found the prefix {wrong[0]!r}, expected text, bytes or a tuple, not empty")
-
-    def grouped(self, program: dict[str, Any] | None) -> GivenKeys:
-        """Return these and, where null is a key, the texts under which the program stores them."""
-        if program is None or program.get("null_keys") != "group":
-            return self
-        texts = map(_stored_prefixes, self.keys) if self.prefix else ([stored_key(key)] for key in self.keys)
-        return GivenKeys([*self.keys, *(text for each in texts for text in each)], prefix=self.prefix)
 
     def take(self, key: Any) -> bool:
         """Return whether a key, or the only part of one, is erased. O(keys)."""
@@ -94,14 +85,6 @@ def _same(key: Any, other: Any) -> bool:
 
 def _begins(key: Any, prefix: Any) -> bool:
     return type(key) is type(prefix) and _same(key[: len(prefix)], prefix)
-
-
-def _stored_prefixes(prefix: Any) -> list[str]:
-    """Return what the texts begin with under which keys with a prefix are stored where null is a key."""
-    text = stored_key(prefix)
-    if type(prefix) is tuple:
-        return [text, f"{text[:-1]},"]
-    return [text[:-1] if type(prefix) is str else text[:-2]]
 
 
 def _parts(key: Any, *, whole: bool) -> bytes | None:

@@ -1,0 +1,87 @@
+"""Erasing: the files of a version without some keys, for an erase of a stopped job and of a running one.
+
+    write_erased   another checkpoint of the version, whose packs have no trace of the keys
+    sweep          removes what it replaces: other checkpoints, older segments, packs of lines that were taken back
+
+No file is changed in place, so forks, and readers that have files open, are unharmed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from changelog.segment import Position
+from changelog.storage import Storage
+from recovery.block import StoreCapture
+from recovery.checkpoint import CheckpointReader, read_meta
+from recovery.erase import Erasure, Wanted, find_traces
+from recovery.layout import PACKS, list_checkpoints, parse_pack_name
+from recovery.prune import collect_packs
+from recovery.write import CheckpointReport, write_checkpoint
+
+from ..stores.kinds import SUPPRESSION
+from .given_keys import GivenKeys
+
+# What no store has: bytes that are not of any key, and a rule that takes none.
+_NOTHING: Final = Wanted(lambda key: False, (b"\xc1\xc1\xc1\xc1\xc1\xc1\xc1\xc1",))
+
+
+def write_erased(
+    storage: Storage, reader: CheckpointReader, position: Position, settings: dict[str, Any], erased: Erasure
+) -> CheckpointReport:
+    """Write a checkpoint of the version of `reader` without what is erased; the changelog continues at `position`. What
+    a suppression buffer has emitted counts as taken. Raises OSError, CheckpointError. O(bytes of packs with a trace).
+    """
+    meta = reader.meta
+    captures = [
+        StoreCapture(each.number, each.name, each.kind, each.parameters, _state_without(each.kind, each.state), {})
+        for each in meta.stores
+    ]
+    return write_checkpoint(
+        storage,
+        identity=meta.identity,
+        version=meta.version,
+        digest=meta.digest,
+        position=position,
+        settings=settings,
+        captures=captures,
+        previous=reader,
+        erased=erased,
+    )
+
+
+def _state_without(kind: str, state: dict[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint has of a store besides its records, without what the version before has emitted."""
+    return {**state, "emitted": None} if kind == SUPPRESSION.name and "emitted" in state else state
+
+
+def sweep(storage: Storage, name: str, prune: Callable[[int], object]) -> None:
+    """Remove all that the checkpoint `name` replaces. Raises OSError, HybridStoreError. O(files)."""
+    storage.delete([str(each) for each in list_checkpoints(storage) if str(each) != name])
+    prune(1)
+    sweep_packs(storage)
+
+
+def sweep_packs(storage: Storage) -> bool:
+    """Remove all packs that no checkpoint names; False if some stay, because this process reads them. O(files)."""
+    collect_packs(storage, through=sys.maxsize)  # of versions that a rewind has taken back, too
+    there = {name for name in storage.list(f"{PACKS}/") if parse_pack_name(name) is not None}
+    named = {record.name for name in list_checkpoints(storage) for record in read_meta(storage, name).packs}
+    return there <= named
+
+
+def ordered(reader: CheckpointReader, orders: Sequence[Sequence[Any]]) -> Erasure:
+    """Return what is erased of a checkpoint by orders: [store, key, whether values of other keys may have it]. Raises
+    CorruptCheckpointError. O(bytes of the packs).
+    """
+    wanted: dict[int, Wanted] = {}
+    for store in reader.meta.stores:
+        mine = [order for order in orders if order[0] == store.name]
+        if mine:
+            keys, values = GivenKeys(order[1] for order in mine), mine[0][2]
+            wanted[store.number] = (
+                Wanted(lambda key: False, keys.parts(), values=True) if values else Wanted(keys.take, keys.needles())
+            )
+    return find_traces(reader.storage, reader.meta.packs, wanted, _NOTHING)

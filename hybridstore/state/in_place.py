@@ -1,0 +1,228 @@
+"""In place: an open state is restored again, in the same process, for the same stores of the user.
+
+    rollback         the last commit, without the version in progress
+    memory is short  the last commit, all of it cold
+    erase            the last commit, from a checkpoint without the erased keys
+
+An erase in a running job is an order that is logged. Its record in the settings says what is still to be done, so that
+a commit, or the opening after a crash, continues there:
+
+    [[store, key, ...]]   a checkpoint of this version, and the pins; then one of the same version whose packs have no
+                          trace of the keys, at the begin of a new segment, in whose settings the record is
+    the number of orders  all other files are removed; then the next version says that an erase was done ("erasures"),
+                          and that nothing is ordered (None)
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from changelog.identity import Identity
+from changelog.storage import LocalStorage
+from recovery.checkpoint import CheckpointReader
+from recovery.erase import ERASURES
+from recovery.errors import RestoreError
+from recovery.layout import PINS, list_checkpoints
+
+from ..errors import HybridStoreError
+from .checkpointer import Checkpointer
+from .erasing import ordered, sweep, sweep_packs, write_erased
+from .generations import identity_at
+from .home import Home, home_of
+from .log import Log
+from .log_lines import warn
+from .memory import Memory, Relief
+from .opening import Opening
+from .policy import CheckpointPolicy, Logged
+from .registry import forks_of, kept_from_erase
+from .usable import MarkedStep, Usable
+
+# The setting with what is to be erased, see above.
+ORDERS: Final = "erase"
+# The setting of a topology's program.
+_PROGRAM: Final = "topology"
+
+
+class InPlace(Usable, ABC):
+    """The part of an open state that is restored again while it is open."""
+
+    _home: Home
+    _asked: Opening
+    _checkpoints: Checkpointer
+    _memory: Memory
+    _identity: Identity
+
+    @classmethod
+    @abstractmethod
+    def at_home(cls, home: Home, asked: Opening) -> Self:
+        """Open the state of a home. Raises as `open`."""
+
+    @abstractmethod
+    def _checkpoint(self, log: Log, *, wait: bool) -> bool:
+        """Begin a checkpoint of the last commit; False if that checkpoint exists."""
+
+    def _relieve(self, log: Log, logged: Logged, *, renewed: bool) -> None:
+        """Behind a commit of `logged`: keep the limit of memory. Raises nothing: the version is durable."""
+        relief = self._memory.relief(logged, renewed=renewed)
+        if relief is None:
+            return
+        try:
+            if relief is Relief.CHECKPOINT:
+                self._checkpoint(log, wait=False)
+            else:
+                self._go_cold()
+        except Exception as error:
+            self._checkpoints.fail(self._group.version, error)
+
+    def _go_cold(self) -> None:
+        """Make all records cold as of the last commit, and free those in memory, in slices.
+
+        Raises StatePoisonedError when the last commit cannot be read. O(tail).
+        """
+        self._usable()
+        self._checkpoints.finish(wait=True)  # records of a checkpoint that fails are taken back into the maps
+        try:
+            with MarkedStep(self, "freeing memory"):
+                self._memory.leave_maps()
+                self._restore_in_place()
+                self._memory.became_cold()
+        except (OSError, HybridStoreError) as error:
+            raise self._refusal("freeing memory", error) from error
+
+    def _restore_in_place(self) -> None:
+        """Restore the stores as of the last commit. Raises what a restore raises. O(restore)."""
+        reached = self._home.restore(self._group, None, None)
+        self._memory.forget()  # the old map is unmapped after the last iterator that was opened before
+        self._checkpoints.reader = reached.checkpoint
+        if reached.report.version != self._group.version:
+            raise RestoreError(
+                f"{self.path}: found version {reached.report.version}, expected the committed version "
+                f"{self._group.version}"
+            )
+        self._group.reached(reached.report.version, reached.report.digest)
+        self._group.redefine_lost()
+        self._memory.restored()
+
+    # --- erase ------------------------------------------------------------------------------------------------
+
+    @property
+    def erase_orders(self) -> list[list[Any]]:
+        """What the next commit erases: [store, key, whether values of other keys have it]. O(1)."""
+        orders = self._group.settings.get(ORDERS)
+        return list(orders) if type(orders) is list else []
+
+    def order_erase(self, orders: list[list[Any]]) -> None:
+        """Order more, as part of the version in progress. O(orders)."""
+        self._group.set(ORDERS, [*self.erase_orders, *orders])
+
+    def _order_erase(self, store: str, key: Any, leave_forks: bool) -> None:
+        """See `Edge.erase`."""
+        self._usable()
+        if isinstance(self._home.storage, LocalStorage):
+            self._check_ways(self._home.storage.root, leave_forks=leave_forks)
+        self.order_erase([[store, key, False]])
+
+    def _check_ways(self, path: Path, *, leave_forks: bool) -> None:
+        """Raise HybridStoreError where a running job cannot erase all that the state has."""
+        shard = self._home.identity
+        states = [path]
+        if shard is not None and identity_at(LocalStorage(path)) is not None:
+            if shard.generation:
+                raise HybridStoreError(
+                    f"{path}: erase: is a shard behind a rescale, whose older shards have the key, too (stop the job, "
+                    "and run: hybridstore erase)"
+                )
+            states.append(path.parent)
+        if _PROGRAM in self._group.settings and any(_pins(state) for state in states):
+            raise HybridStoreError(
+                f"{path}: erase: found pins of a topology, expected none while its job runs (remove them with "
+                "hybridstore unpin, or stop the job, and run: hybridstore erase)"
+            )
+        forks = sorted({fork for state in states for fork in forks_of(state)})
+        if forks and not leave_forks:
+            raise HybridStoreError(
+                f"{path}: erase: found forks, which may have the key: {', '.join(map(str, forks))} (leave them: "
+                "leave_forks=True; or stop the job, and run: hybridstore erase --forks)"
+            )
+
+    def _erase_ordered(self) -> None:
+        """Do what is ordered, behind a commit or a restore. Raises StatePoisonedError for an erase that was cut short:
+        the next opening continues it. O(1) without an order.
+        """
+        if self._group.settings.get(ORDERS) is None or self._read_only:
+            return
+        log, home = self._usable(), self._home
+        with ExitStack() as stack:
+            if isinstance(home.storage, LocalStorage) and not self._asked.erasing:
+                try:
+                    stack.enter_context(kept_from_erase(home.storage.root, erasing=True))
+                except RestoreError as error:  # the version is durable, and with it the order
+                    warn("%s: nothing is erased yet: %s; the next commit tries again", self.path, error)
+                    return
+            self._checkpoints.finish(wait=True)
+            try:
+                with MarkedStep(self, "an erase"):
+                    self._erase(log)
+            except (OSError, HybridStoreError) as error:
+                raise self._refusal("an erase", error) from error
+
+    def _erase(self, log: Log) -> None:
+        home, group, checkpoints = self._home, self._group, self._checkpoints
+        orders = self.erase_orders
+        if orders:
+            if isinstance(home.storage, LocalStorage):
+                for pin in _pins(home.storage.root):
+                    self._erase_in(pin, orders)
+            if self._checkpoint(log, wait=True) and checkpoints.failure is not None:
+                raise checkpoints.failure
+            log.part_now(group.version)
+            reader = CheckpointReader(home.storage, list_checkpoints(home.storage)[-1])
+            try:
+                if (reader.meta.version, reader.meta.digest) != (group.version, group.digest):
+                    raise RestoreError(
+                        f"{self.path}: found a checkpoint of version {reader.meta.version}, expected one of "
+                        f"{group.version} (open the state again)"
+                    )
+                settings = {**reader.meta.settings, ORDERS: len(orders)}
+                name = write_erased(home.storage, reader, log.position, settings, ordered(reader, orders)).name
+            finally:
+                reader.close()
+        else:
+            name = str(list_checkpoints(home.storage)[-1])
+        sweep(home.storage, name, home.prune)
+        self._restore_in_place()
+        if not sweep_packs(home.storage):  # on an object store a reader keeps the packs whose ranges it reads
+            warn("%s: packs of before an erase are still read here; the next commit removes them", self.path)
+            return
+        entry = {"wall_ms": int(time.time() * 1000), "keys": group.settings[ORDERS], "prefix": False}
+        group.set(ERASURES, [*group.settings.get(ERASURES, []), entry])
+        group.set(ORDERS, None)
+        checkpoints.since = log.commit(group)
+
+    def _erase_in(self, pin: Path, orders: list[list[Any]]) -> None:
+        """Erase in a pin, which is a state of its own, as its owner."""
+        asked = replace(
+            self._asked,
+            at=None,
+            checkpoints=CheckpointPolicy(every_commits=None),
+            memory_limit=None,
+            progress=False,
+            identity=None,
+            rescaled=True,
+            erasing=True,
+        )
+        with self.at_home(home_of(pin, asked), asked) as state:  # type: ignore[attr-defined]
+            mine = [order for order in orders if order[0] in state.stores]
+            if mine:
+                state.order_erase(mine)
+                state.commit()
+
+
+def _pins(state: Path) -> list[Path]:
+    """Return the folders of the pins of a state, finished ones. O(pins)."""
+    return sorted(path for path in (state / PINS).glob("*") if not path.name.startswith("."))

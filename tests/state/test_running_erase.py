@@ -1,0 +1,209 @@
+"""`store.erase(key)`: a running job erases a key; a crash leaves it erased, or ordered and done at the next opening."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.cli import run
+from hybridstore.errors import StatePoisonedError
+from hybridstore.state.registry import kept_from_erase
+from tests.state.test_erase import KEEP, bytes_left, content, fill, kill_from, secrets, without
+from tests.state.test_fork import Killed
+from tests.state.test_rewind import SMALL
+from tests.tools.hooks import check_stores, crash
+
+STORES = ("users", "clicks", "visits", "rates")
+
+
+def order(state: hs.State, key: Any = "key-ann") -> None:
+    for name in STORES:
+        state.stores[name].erase(key)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_running_job_erases_a_key_and_goes_on(tmp_path: Path, seed: int) -> None:
+    seen = fill(tmp_path, seed)
+    hs.pin(tmp_path, "good")
+    with hs.open(tmp_path, checkpoints=KEEP, _tuning=SMALL) as state:
+        content(state)
+        users = state.key_value("users")
+        users["key-ann"] = "secret-ann. before the order"
+        order(state)
+        users["key-ann"] = "secret-ann. behind the order"
+        users["key-new"] = 1
+        version = state.commit()
+        expected = without(seen)
+        expected["users"]["key-new"] = 1
+        assert not secrets(tmp_path)
+        assert content(state) == expected
+        assert state.version == version
+        check_stores(state)
+        assert [(entry["keys"], entry["prefix"]) for entry in state.settings["erasures"]] == [(4, False)]
+        # the job goes on, and may write the key again
+        for number in range(5):
+            users["key-ann"] = number
+            users["key-bob"] = number
+            state.commit()
+            state.checkpoint(wait=number % 2 == 0)
+        assert state.version == version + 5
+        digest = state.digest
+    assert run(["inspect", "verify", str(tmp_path), "--full"]) == 0
+    assert run(["inspect", "verify", str(tmp_path / "pins" / "good"), "--full"]) == 0
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        assert (state.version, state.digest) == (version + 5, digest)
+        expected["users"] |= {"key-ann": 4, "key-bob": 4}
+        assert content(state) == expected
+        check_stores(state)
+
+
+def test_an_order_is_part_of_the_version(tmp_path: Path) -> None:
+    seen = fill(tmp_path, 1)
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        content(state)
+        version = state.version
+        order(state)
+        state.rollback()
+        assert (state.commit(), content(state)) == (version, seen)
+        with pytest.raises(TypeError, match="key"):
+            state.key_value("users").erase(5)
+        assert state.commit() == version
+        order(state)
+    # closed without a commit: as after a crash, the order is lost with its version
+    with hs.open(tmp_path) as state:
+        assert (state.version, content(state)) == (version, seen)
+    assert secrets(tmp_path)
+
+
+def killed_again(path: Path, last: int, act: Any) -> bool:
+    """Whether `act` ended although every step that changes a file fails from number `last` on."""
+    with pytest.MonkeyPatch.context() as patch:
+        kill_from(patch, last)
+        try:
+            act()
+        except (Killed, StatePoisonedError):
+            return False
+    return True
+
+
+def test_whenever_it_is_killed_the_key_is_erased_at_the_next_opening(tmp_path: Path) -> None:
+    seen = fill(tmp_path / "origin", 3, 6)
+    hs.pin(tmp_path / "origin", "good")
+    ordered = lost = 0
+    for last in itertools.count():
+        path = tmp_path / f"s{last}"
+        shutil.copytree(tmp_path / "origin", path)
+        state = hs.open(path, checkpoints=KEEP, _tuning=SMALL)
+        content(state)
+        order(state)
+        done = killed_again(path, last, state.commit)
+        crash(state)
+        # what is there says what is to be done: nothing was ordered, it is ordered, or all is erased
+        with hs.open(path, at="newest") as before:
+            pending = before.settings.get("erase")
+            rows, entries = content(before), before.settings.get("erasures", [])
+        if pending is None and not entries:
+            lost += 1
+            assert rows == seen
+        else:
+            ordered += pending is not None
+            with hs.open(path, checkpoints=KEEP, _tuning=SMALL) as state:
+                assert content(state) == without(seen)
+                check_stores(state)
+                assert state.settings["erase"] is None
+                assert [entry["keys"] for entry in state.settings["erasures"]] == [4]
+            assert not secrets(path)
+            for place in (path, path / "pins" / "good"):
+                assert run(["inspect", "verify", str(place), "--full"]) == 0
+        shutil.rmtree(path)
+        if done:
+            assert pending is None
+            assert last > 40
+            assert ordered > 30
+            assert lost
+            return
+
+
+def test_the_opening_that_continues_may_be_killed_too(tmp_path: Path) -> None:
+    seen = fill(tmp_path / "origin", 5, 5)
+    draw = random.Random(1)
+    for first in range(8, 60, 7):
+        path = tmp_path / f"s{first}"
+        shutil.copytree(tmp_path / "origin", path)
+        state = hs.open(path, checkpoints=KEEP, _tuning=SMALL)
+        content(state)
+        order(state)
+        if killed_again(path, first, state.commit):
+            break
+        crash(state)
+        for _ in range(6):
+            if killed_again(path, draw.randrange(60), lambda path=path: hs.open(path, checkpoints=KEEP).close()):
+                break
+        with hs.open(path, checkpoints=KEEP, _tuning=SMALL) as state:
+            rows = content(state)
+            if state.settings.get("erasures"):
+                assert rows == without(seen)
+                assert not secrets(path)
+            else:
+                assert rows == seen
+        assert run(["inspect", "verify", str(path), "--full"]) == 0
+
+
+def test_forks_are_refused_by_choice_and_stay_unharmed(tmp_path: Path) -> None:
+    seen = fill(tmp_path / "s", 2)
+    hs.fork(tmp_path / "s", tmp_path / "f")
+    with hs.open(tmp_path / "s", checkpoints=KEEP) as state:
+        content(state)
+        with pytest.raises(hs.HybridStoreError, match=f"found forks, which may have the key: {tmp_path / 'f'} "):
+            order(state)
+        for name in STORES:
+            state.stores[name].erase("key-ann", leave_forks=True)
+        state.commit()
+        assert content(state) == without(seen)
+    assert not secrets(tmp_path / "s")
+    with hs.open(tmp_path / "f") as state:
+        assert content(state) == seen
+
+
+def test_an_erase_waits_for_a_fork_that_is_being_made(tmp_path: Path) -> None:
+    seen = fill(tmp_path, 2)
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        content(state)
+        order(state)
+        with kept_from_erase(tmp_path):
+            state.commit()
+            assert state.settings["erase"]
+            assert secrets(tmp_path)
+        state.commit()
+        assert state.settings["erase"] is None
+        assert content(state) == without(seen)
+        assert not secrets(tmp_path)
+
+
+def forget(row: dict[str, Any], stores: Any) -> list[dict[str, Any]]:
+    if row.get("forget"):
+        stores["seen"].erase(row["k"])
+        return []
+    stores["seen"][row["k"]] = stores["seen"].get(row["k"], 0) + 1
+    return [{"k": row["k"], "seen": stores["seen"][row["k"]]}]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_row_that_asks_to_be_forgotten(tmp_path: Path, shards: int) -> None:
+    topology = hs.stream(key="k", timestamp="ts").process(forget, None, [hs.key_value_store("seen")])
+    source = [{"k": f"key-{number % 7}", "ts": number, "forget": False} for number in range(300)]
+    source += [{"k": "key-3", "ts": 300, "forget": True}]
+    rest = [{"k": f"key-{number % 3}", "ts": 301 + number, "forget": False} for number in range(60)]
+    rows = [dict(row) for row in topology.run(source, tmp_path, shards=shards, commit_rows=50)]
+    assert {row["k"] for row in rows} == {f"key-{number}" for number in range(7)}
+    assert not bytes_left(tmp_path, b"key-3")
+    assert bytes_left(tmp_path, b"key-4")
+    more = [dict(row) for row in topology.run(source + rest, tmp_path, shards=shards, commit_rows=50)]
+    assert [row["seen"] for row in more if row["k"] == "key-1"][-1] == 43 + 20
+    assert not bytes_left(tmp_path, b"key-3")
