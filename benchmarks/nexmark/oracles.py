@@ -1,10 +1,17 @@
-"""Oracles: the queries in SQL, by the definitions of the benchmark, as DuckDB runs them.
+"""Oracles: the queries in SQL, by the definitions of the benchmark, as DuckDB and Flink run them.
 
-DuckDB reads the generator's tables in this process (`pip install duckdb==2.0.0`, the group `peers`).
+DuckDB reads the generator's tables in this process (`pip install duckdb==2.0.0`, the group `peers`). Flink is a program
+of its own (flink_program.py) in an environment of its own: `python3.11 -m venv FLINK && FLINK/bin/pip install
+apache-flink==2.3.0` (Java 17; 844 MB), then `HYBRIDSTORE_FLINK=FLINK/bin/python`.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from .generator import Events
@@ -17,7 +24,7 @@ _DISTINCT: Final = ", ".join(
     f"count(distinct {name}) filter (where {rank})" for name in ("bidder", "auction") for rank in _RANKS
 )
 _WINNING: Final = """
-    select a.id, a.category, b.bidder, b.price, b.time as won,
+    select a.id, a.category, a.seller, a.expires, b.bidder, b.price, b.time as won,
            row_number() over (partition by a.id order by b.price desc, b.time, b.number) as place
     from auctions a join bids b on a.id = b.auction and b.time between a.time and a.expires
 """
@@ -36,6 +43,12 @@ DUCKDB: Final[dict[str, str]] = {
         select start, list([auction, n] order by auction) from hops
         where n = (select max(n) from hops as others where others.start = hops.start) group by start
     """,
+    "q6": f"""
+        select seller, avg(price) from (
+            select seller, price, row_number() over (partition by seller order by expires desc, id desc) as nth
+            from ({_WINNING}) where place = 1
+        ) where nth <= 10 group by seller
+    """,
     "q7": """
         select time // 10000 * 10000 as start,
                arg_max([auction, bidder, price], [price, -time]) from bids group by start
@@ -45,6 +58,10 @@ DUCKDB: Final[dict[str, str]] = {
         where exists (select 1 from auctions a where a.seller = p.id and a.time // 10000 = p.time // 10000)
     """,
     "q9": f"select id, bidder, price, won from ({_WINNING}) where place = 1",
+    "q10": """
+        select auction, bidder, price, time, extra, strftime(make_timestamp(time * 1000), '%Y-%m-%d'),
+               strftime(make_timestamp(time * 1000), '%H:%M') from bids
+    """,
     "q11": """
         with marked as (
             select bidder, time,
@@ -57,6 +74,8 @@ DUCKDB: Final[dict[str, str]] = {
         )
         select bidder, count(*), min(time), max(time) from numbered group by bidder, session
     """,
+    "q12": "select bidder, count(*), (1704067200000 + 20 * number) // 10000 * 10000 as start from bids "
+    "group by bidder, start",
     "q13": "select auction, bidder, price, 'side ' || (auction % 10000) from bids",
     "q14": """
         select auction, 0.908::double * price,
@@ -109,3 +128,73 @@ def by_duckdb(query: str, events: Events) -> list[tuple[Any, ...]]:
     if query == "q18":
         rows = [(bidder, auction, (int(price), channel, int(time))) for bidder, auction, (price, channel, time) in rows]
     return sorted((plain(row) for row in rows), key=repr)
+
+
+# --- Flink ------------------------------------------------------------------------------------------------------------
+
+FLINK_PROGRAM: Final = Path(__file__).with_name("flink_program.py")
+# The Python of the environment that Flink is installed in.
+FLINK_VARIABLE: Final = "HYBRIDSTORE_FLINK"
+_FEW: Final = 50
+Answer = list[tuple[Any, ...]]
+
+
+def flink_python() -> str | None:
+    """Return the Python that has Flink, or None."""
+    return os.environ.get(FLINK_VARIABLE) or None
+
+
+def write_json(events: Events, folder: Path) -> None:
+    """Write the tables as files of JSON that Flink reads, and the first rows of each as tables of their own."""
+    for name in ("persons", "auctions", "bids"):
+        rows = [json.dumps(row) + "\n" for row in getattr(events, name).to_pylist()]
+        for table, part in ((name, rows), (f"few_{name}", rows[:_FEW])):
+            (folder / table).mkdir(parents=True)
+            (folder / table / "rows.json").write_text("".join(part), encoding="utf-8")
+
+
+def flink_program(folder: Path, mode: str, queries: Sequence[str]) -> str:
+    """Run Flink's program to its end, and return what it prints. Raises RuntimeError with its last line if it fails."""
+    command = [str(flink_python()), str(FLINK_PROGRAM), str(folder), mode, ",".join(queries)]
+    environment = {"JAVA_TOOL_OPTIONS": "-Xmx1g", **os.environ}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if answer.returncode:
+        last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RuntimeError(f"Flink, {mode}: {last}")
+    return answer.stdout
+
+
+def by_flink(queries: Sequence[str], events: Events, folder: Path) -> dict[str, Answer]:
+    """Return the answers of Flink. One start of it takes half a minute of a processor, a query some seconds more."""
+    write_json(events, folder)
+    flink_program(folder, "answers", queries)
+    return flink_answers(folder)
+
+
+def flink_answers(folder: Path) -> dict[str, Answer]:
+    """Return the answers that Flink's program has written, in the form of `answer_of`."""
+    given = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
+    return {name: sorted(map(plain, _FOLDS.get(name, list)(rows)), key=repr) for name, rows in given.items()}
+
+
+def _by_window(rows: list[list[Any]]) -> list[list[Any]]:
+    windows: dict[int, list[Any]] = {}
+    for start, auction, count in sorted(rows):
+        windows.setdefault(start, []).append([auction, count])
+    return [[start, best] for start, best in windows.items()]
+
+
+def _by_place(rows: list[list[Any]]) -> list[list[Any]]:
+    auctions: dict[int, list[Any]] = {}
+    for auction, *bid, _ in sorted(rows, key=lambda row: (row[0], row[-1])):
+        auctions.setdefault(auction, []).append(bid)
+    return [[auction, bids] for auction, bids in auctions.items()]
+
+
+# Flink has rows where others have a list.
+_FOLDS: Final[dict[str, Callable[[list[list[Any]]], list[list[Any]]]]] = {
+    "q5": _by_window,
+    "q7": lambda rows: [[start, best] for start, *best in rows],
+    "q18": lambda rows: [[bidder, auction, last] for bidder, auction, *last in rows],
+    "q19": _by_place,
+}

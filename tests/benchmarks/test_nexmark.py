@@ -19,8 +19,8 @@ pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
 pytest.importorskip("numpy")
 
+from benchmarks.nexmark import oracles  # noqa: E402
 from benchmarks.nexmark.generator import START_MS, generate  # noqa: E402
-from benchmarks.nexmark.oracles import DUCKDB, by_duckdb  # noqa: E402
 from benchmarks.nexmark.queries import QUERIES, answer_of, digest_of, results_of  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,12 +57,40 @@ def test_runners_of_spark_give_the_same(query: str) -> None:
 @pytest.mark.parametrize("query", QUERIES)
 def test_duckdb_agrees(query: str) -> None:
     pytest.importorskip("duckdb", reason="an oracle that is installed with the group peers")
-    assert digest_of(by_duckdb(query, EVENTS)) == STORED["answers"][query]
+    assert digest_of(oracles.by_duckdb(query, EVENTS)) == STORED["answers"][query]
+
+
+@pytest.mark.slow
+def test_flink_agrees(tmp_path: Path) -> None:
+    if oracles.flink_python() is None:
+        pytest.skip(f"an oracle that is installed in an environment of its own: {oracles.FLINK_VARIABLE}=PYTHON")
+    answers = oracles.by_flink(list(QUERIES), EVENTS, tmp_path)
+    assert {query: digest_of(answer) for query, answer in answers.items()} == STORED["answers"]
 
 
 def test_every_query_has_an_oracle_and_a_stored_answer() -> None:
-    assert list(QUERIES) == list(DUCKDB) == list(STORED["answers"])
-    assert "DuckDB 2.0.0" in STORED["by"]
+    flink = runpy.run_path(str(oracles.FLINK_PROGRAM), run_name="flink")["QUERIES"]
+    assert list(QUERIES) == list(oracles.DUCKDB) == list(flink) == list(STORED["answers"])
+    assert list(QUERIES) == [f"q{number}" for number in range(23)]
+    assert STORED["by"] == ["DuckDB 2.0.0", "Flink 2.3.0"]
+
+
+def test_rows_of_flink_fold_to_answers(tmp_path: Path) -> None:
+    given = {
+        "q5": [[0, 7, 3], [0, 5, 3]],
+        "q7": [[0, 1, 2, 30]],
+        "q18": [[1, 2, 30, "Apple", 4]],
+        "q19": [[9, 2, 40, 5, 2], [9, 1, 50, 6, 1]],
+        "q3": [["b", 1], ["a", 2]],
+    }
+    (tmp_path / "answers.json").write_text(json.dumps(given), encoding="utf-8")
+    assert oracles.flink_answers(tmp_path) == {
+        "q5": [(0, ((5, 3), (7, 3)))],
+        "q7": [(0, (1, 2, 30))],
+        "q18": [(1, 2, (30, "Apple", 4))],
+        "q19": [(9, ((1, 50, 6), (2, 40, 5)))],
+        "q3": [("a", 2), ("b", 1)],
+    }
 
 
 def test_answers_depend_on_the_seed_alone() -> None:
