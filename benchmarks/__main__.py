@@ -1,4 +1,4 @@
-"""Run all suites, keep the raw results, and write docs/performance.md and docs/scale.md from them.
+"""Run all suites, keep the raw results, and write docs/performance.md, its tables and docs/scale.md from them.
 
     make bench              under 10 minutes on two cores
     make bench FULL=1       the long ones too: 5 M records, Spark's peers

@@ -1,4 +1,4 @@
-"""Findings: the sentences of docs/performance.md about what was measured.
+"""Findings: the sentences of docs/performance-tables.md about what was measured.
 
 A sentence is there when the figures say so, with the figures in it.
 """

@@ -1,4 +1,4 @@
-"""Report: docs/performance.md and docs/scale.md, written from raw results.
+"""Report: docs/performance.md, docs/performance-tables.md and docs/scale.md, written from raw results.
 
 Sentences are here; every number comes from a result.
 """
@@ -12,12 +12,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import brief
 from benchmarks.findings import ABOUT, LONG, SPARK, Figures, left_out, line_of, restart, wall
 from benchmarks.measure import plots
 from benchmarks.measure.result import Line, Result, number
 from benchmarks.suites import scale_model
 
-# the plots of docs/performance.md
+# the plots of docs/performance-tables.md
 PICTURES = ("restart.png", "scale-out.png", "peer-engines.png")
 ENGINES = ("replay", "rocksdb", "rocksdb-log", "lmdb", "sqlite", "sqlite-log", "pickle")
 
@@ -122,7 +123,7 @@ def write_speed(page: Path, text: str) -> None:
 
 
 def write(docs: Path, raw: Path) -> None:
-    """Write both pages and the plot into `docs`."""
+    """Write the pages and the plots into `docs`."""
     head, results = read(raw)
     earlier = carried(raw, results)
     measured = [*((head, result) for result in results), *earlier]
@@ -141,7 +142,10 @@ def write(docs: Path, raw: Path) -> None:
         if scale:
             plots.growth(scale[0], docs / "scale.png")
     pictures = {name for name in PICTURES if (docs / name).exists()}
-    page = performance(head, results, raw.name, pictures, earlier)
+    page = tables(head, results, raw.name, pictures, earlier)
+    (docs / "performance-tables.md").write_text(page, encoding="utf-8")
+    shown = {name for name in brief.PLOTS if (docs / name).exists()}
+    page = brief.page(head, [result for _, result in measured], raw.name, shown, machine(head))
     (docs / "performance.md").write_text(page, encoding="utf-8")
     if scale:
         page = scale_model.page(head, scale[0], results, machine(head), raw.name, (docs / "scale.png").exists())
@@ -452,15 +456,16 @@ def changes_section(result: Result) -> list[str]:
     ]
 
 
-def performance(
+def tables(
     head: dict[str, Any],
     results: list[Result],
     source: str,
     pictures: Collection[str],
     earlier: Earlier | None = None,
 ) -> str:
-    """Return docs/performance.md; `pictures` are the files of plots that stand beside it, and `earlier` is results of
-    Spark's and other engines that are of other runs."""
+    """Return docs/performance-tables.md; `pictures` are the files of plots that are beside it, and `earlier` is results
+    of Spark's and other engines that are of other runs.
+    """
     measured = sum(result.seconds for result in results)
     runs_of = {id(result): head for head, result in earlier or ()}
     results = [*results, *(result for _, result in earlier or ())]
@@ -468,8 +473,9 @@ def performance(
     runs, figures = warm(results), Figures(results)
     busy = head["machine"]["load_average"] > head["machine"]["cores"] / 2
     text = [
-        "# Performance",
+        "# Performance: all tables",
         "",
+        "The figures that decide are in [performance.md](performance.md). "
         "This page is written by `make bench`; no number in it is typed by hand. Every figure is a median, with the "
         "lowest and highest run beside it; cases that are compared run in turn in one go, and every run checks its "
         "answer first. "

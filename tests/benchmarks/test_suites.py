@@ -69,7 +69,10 @@ def test_all_suites_run_and_write_their_pages(
         "profile",
         "changes",
     }
-    page = (docs / "performance.md").read_text(encoding="utf-8")
+    page = (docs / "performance-tables.md").read_text(encoding="utf-8")
+    short = (docs / "performance.md").read_text(encoding="utf-8")
+    assert "| restart after a crash, 2,000 records, to the first read and write |" in short
+    assert "| a put of a window store, logged |" in short
     for title in ("## Restart", "## Stores", "## Changelog", "## Checkpoints", "## Where Python is the wall"):
         assert title in page
     assert "window, sparse: put + changelog" in page
@@ -85,7 +88,8 @@ def test_all_suites_run_and_write_their_pages(
     again = tmp_path / "again"
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--report", str(raw), "--docs", str(again)])
     assert suites.main() == 0
-    assert (again / "performance.md").read_text(encoding="utf-8") == page
+    assert (again / "performance-tables.md").read_text(encoding="utf-8") == page
+    assert (again / "performance.md").read_text(encoding="utf-8") == short
     capsys.readouterr()
 
 
@@ -155,7 +159,7 @@ def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) 
 
     bare = keep("2026-01-03T0000", [result_of("changelog", pack=1)])
     report.write(tmp_path / "none", bare)
-    assert "## Spark" not in (tmp_path / "none" / "performance.md").read_text(encoding="utf-8")
+    assert "## Spark" not in (tmp_path / "none" / "performance-tables.md").read_text(encoding="utf-8")
     keep("2026-01-01T0000", [spark(111)])
     keep("2026-01-02T0000", [spark(222)])
     (tmp_path / "docs").mkdir()
@@ -166,7 +170,7 @@ def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) 
     assert spark_page.endswith(f"{report.SPEED[1]}\nbelow\n")
     assert "| count and sum per key, 7 keys, 5 rows a batch | 222 | 444 (2.00x) |" in spark_page
     assert "old" not in spark_page
-    page = (tmp_path / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (tmp_path / "docs" / "performance-tables.md").read_text(encoding="utf-8")
     assert "measured   2026-01-03T0000Z" in page
     assert (
         "Work count, keys 7, rows 5 (measured 2026-01-02T0000Z at commit abc, load average 0.0 at the start):" in page
@@ -175,7 +179,7 @@ def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) 
     assert "111" not in page
     # a run that has its own takes no other
     report.write(tmp_path / "own", keep("2026-01-04T0000", [spark(333)]))
-    own_page = (tmp_path / "own" / "performance.md").read_text(encoding="utf-8")
+    own_page = (tmp_path / "own" / "performance-tables.md").read_text(encoding="utf-8")
     assert "| hybridstore | 333 ms |" in own_page
     assert "(measured" not in own_page
 
@@ -224,7 +228,7 @@ def test_two_engines_in_rounds_are_judged_by_the_median_of_the_rounds_ratios(
     drop_in = spark_suite.drop_in(tmp_path, 7, 5)
     assert (drop_in.lines[1].name, drop_in.lines[1].ratio) == ("transformWithState in Python, rows", 5)
     assert drop_in.lines[1].verdict() == "≥ 5x: reached"
-    report_of = report.performance({"machine": MACHINE, "started": "now", "full": True}, [over, drop_in], "raw", ())
+    report_of = report.tables({"machine": MACHINE, "started": "now", "full": True}, [over, drop_in], "raw", ())
     assert "## What state adds to a batch on Spark" in report_of
     assert "≥ 5x: reached" in report_of
     measured([], hybridstore_tws=[run(100)], tws_row=[run(600, agrees=False)])
@@ -254,7 +258,7 @@ def test_no_number_of_the_pages_is_typed_by_hand() -> None:
     from benchmarks import pages as report
     from benchmarks.suites import scale_model
 
-    page = ROOT / "docs" / "performance.md"
+    page = ROOT / "docs" / "performance-tables.md"
     if not page.exists():
         pytest.skip("not measured yet")
     text = page.read_text(encoding="utf-8")
@@ -262,7 +266,7 @@ def test_no_number_of_the_pages_is_typed_by_hand() -> None:
     raw = ROOT / "benchmarks" / "results" / name
     head, results = report.read(raw)
     pictures = {picture for picture in report.PICTURES if f"({picture})" in text}
-    assert report.performance(head, results, name, pictures, report.carried(raw, results)) == text
+    assert report.tables(head, results, name, pictures, report.carried(raw, results)) == text
     scale = next(result for result in results if result.suite == "scale")
     page = ROOT / "docs" / "scale.md"
     text = page.read_text(encoding="utf-8")
@@ -286,7 +290,9 @@ def test_a_store_under_a_limit_is_measured_with_its_memory_from_outside(tmp_path
     memory = result.find("window, uniform: anonymous memory")
     assert memory.target is not None
     assert memory.target.bound == 1.3
-    assert sys.platform != "linux" or memory.value > 0
+    # a short phase may have freed more than it allocated since the base line
+    every = [entry.value for entry in result.lines if entry.name.endswith(": anonymous memory")]
+    assert sys.platform != "linux" or max(every) > 0
     killed = beyond_memory.measure(tmp_path, records=2000, operations=200, kinds=["key-value"], works=["ycsb d"])
     assert killed.find("key-value, restart after a kill: until the first record is read").value > 0
     assert killed.find("key-value, restart after a kill: operations/s").value > 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-PERFORMANCE = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+PERFORMANCE = (ROOT / "docs/performance-tables.md").read_text(encoding="utf-8")
 # The sentences of the README with figures; each group is a figure in whole units of the words behind it.
 FIGURES = (
     r"At five million records that is about (?P<ready>\S+) ms; a replay of the whole changelog takes (?P<replay>\S+) "
