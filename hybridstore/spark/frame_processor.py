@@ -12,7 +12,7 @@ from ..clock import Duration
 from ..state.group import StoreGroup
 from ..state.upgrades import Upgrade
 from .arrow_schema import arrow_schema
-from .frames import FrameReader, FrameSettings, to_table
+from .frames import FrameReader, FrameSettings, FrameTable
 from .operator import PlaceArguments
 from .stateful_processor import ProcessorArguments, ProcessorProgram, ProcessorRunner, in_groups, run_processor
 
@@ -101,14 +101,5 @@ class FrameRunner(ProcessorRunner):
             for key, start, end in zip(keys, places, places[1:], strict=False):
                 yield key, reader.chunks(start, end)
 
-    def _table(self, results: list[Any], output: pa.Schema) -> pa.Table:
-        import pandas as pd
-        from pyspark.errors import PySparkValueError
-
-        for frame in results:
-            if not isinstance(frame, pd.DataFrame):
-                raise PySparkValueError(
-                    "Invalid return type. Please make sure that the UDF returns a pandas.DataFrame when the specified "
-                    "return type is StructType."
-                )
-        return to_table(results, self._program.output, output, self._program.settings)
+    def _results(self, output: pa.Schema) -> FrameTable:
+        return FrameTable(self._program.output, output, self._program.settings)

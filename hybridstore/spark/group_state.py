@@ -13,7 +13,7 @@ from ..state.group import StoreGroup
 from ..topology.output_rows import Column
 from .connect import watermark_column
 from .contract import Batch, Program, Runner
-from .frames import FrameReader, FrameSettings, to_table
+from .frames import FrameReader, FrameSettings, FrameTable
 from .grouping_keys import GroupingKeys
 from .location import Location
 from .operator import PlaceArguments, apply_program, spark_schema
@@ -170,11 +170,11 @@ class GroupRunner(Runner):
             self.dropped += arrived - table.num_rows
         table, keys, places = in_groups(table, program.key)
         reader = FrameReader(table, program.schema, program.settings)
-        frames: list[Any] = []
+        frames = FrameTable(program.output, output, program.settings)
         given = reader.values(program.key, places[:-1])
         for key, values, start, end in zip(keys, given, places, places[1:], strict=False):
             handle.select(key)
-            frames.extend(self._call(values, reader.chunks(start, end), timed_out=False))
+            self._call(values, reader.chunks(start, end), frames, timed_out=False)
         if program.timeout != "NoTimeout" and handle.has_timers:
             now_ms = self._watermark_ms if program.timeout == "EventTimeTimeout" else self._batch_ms
             # a time-out comes behind its time, a timer at it
@@ -182,9 +182,9 @@ class GroupRunner(Runner):
             given = self._given([handle.keys.given(stored) for stored in due], table.schema)
             for stored, values in zip(due, given, strict=True):
                 handle.select_stored(stored)
-                frames.extend(self._call(values, [reader.empty()], timed_out=True))
+                self._call(values, [reader.empty()], frames, timed_out=True)
         handle.flush()
-        return to_table(frames, program.output, output, program.settings)
+        return frames.table()
 
     def _given(self, keys: list[tuple[Any, ...]], schema: pa.Schema) -> list[tuple[Any, ...]]:
         """Return keys of the state as a frame has them."""
@@ -197,7 +197,7 @@ class GroupRunner(Runner):
         reader = FrameReader(pa.Table.from_arrays(columns, schema=fields), program.schema, program.settings)
         return reader.values(names, range(len(keys)))
 
-    def _call(self, key: tuple[Any, ...], frames: Iterable[Any], *, timed_out: bool) -> list[Any]:
+    def _call(self, key: tuple[Any, ...], frames: Iterable[Any], results: FrameTable, *, timed_out: bool) -> None:
         """Call the function for the selected group, and write what it has changed."""
         from pyspark.sql import Row
         from pyspark.sql.streaming.state import GroupState
@@ -218,7 +218,7 @@ class GroupRunner(Runner):
             b"",
             program.state,
         )
-        results = _checked(program.function(key, frames, state), len(program.output.fields))
+        results.extend(_checked(program.function(key, frames, state), len(program.output.fields)))
         timeout = int(state._timeout_timestamp)
         if state._updated or state._removed or timeout != _NONE:
             if not state._defined:
@@ -229,11 +229,10 @@ class GroupRunner(Runner):
                 handle.deleteTimer(old)
             if timeout != _NONE:
                 handle.registerTimer(timeout)
-        return results
 
 
-def _checked(results: Any, width: int) -> list[Any]:
-    """Return the frames of a function as a list. Raises what Spark raises for other answers."""
+def _checked(results: Any, width: int) -> Iterator[Any]:
+    """Yield the frames of a function. Raises what Spark raises for other answers."""
     import pandas as pd
     from pyspark.errors import PySparkRuntimeError, PySparkTypeError
 
@@ -246,8 +245,7 @@ def _checked(results: Any, width: int) -> list[Any]:
         raise refuse("iterable of pandas.DataFrame", "DataFrame")
     if not hasattr(results, "__iter__"):
         raise refuse("iterable", type(results).__name__)
-    frames = list(results)
-    for frame in frames:
+    for frame in results:
         if not isinstance(frame, pd.DataFrame):
             raise refuse("iterator of pandas.DataFrame", f"iterator of {type(frame).__name__}")
         if len(frame.columns) != width and not (frame.empty and not len(frame.columns)):
@@ -255,4 +253,4 @@ def _checked(results: Any, width: int) -> list[Any]:
                 errorClass="RESULT_COLUMN_SCHEMA_MISMATCH",
                 messageParameters={"expected": str(width), "actual": str(len(frame.columns))},
             )
-    return frames
+        yield frame

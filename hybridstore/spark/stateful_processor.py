@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Unpack
 
 from ..clock import Duration, Watermark, duration_ms
 from ..shards import shard_of
@@ -294,7 +294,7 @@ class ProcessorRunner(Runner):
         processor: Any = program.processor
         processor.init(handle)
         handle.ready()
-        results: list[Any] = []
+        results = self._results(output)
         for stored, initial in self._initial():
             handle.select_stored(stored)
             given, rows = self._given(initial)
@@ -311,15 +311,15 @@ class ProcessorRunner(Runner):
                 handle.timers.delete(stored, expiry)
         processor.close()
         handle.flush()
-        return self._table(results, output)
+        return results.table()
 
     def _given(self, initial: list[Any]) -> tuple[tuple[Any, ...], Iterable[Any]]:
         """Return a key, and the rows of its initial state, as `handleInitialState` gets them, one by one."""
         return tuple([initial[0][name] for name in self._program.initial_key]), initial
 
-    def _table(self, results: list[Any], output: pa.Schema) -> pa.Table:
-        """Return what the processor gave as a table."""
-        return _to_arrow(results, output)
+    def _results(self, output: pa.Schema) -> Results:
+        """Return what takes the processor's results."""
+        return RowTable(output)
 
     def _initial(self) -> list[tuple[str, list[Any]]]:
         """Return the rows of the initial state that belong to this shard, once in the life of the shard."""
@@ -503,6 +503,28 @@ def _row_class(names: tuple[str, ...]) -> Any:
 
 def _read(place: int, row: Any) -> Any:
     return tuple.__getitem__(row, place)
+
+
+class Results(Protocol):
+    """Takes the results of a processor."""
+
+    def extend(self, results: Iterable[Any], /) -> None:
+        """Take results."""
+
+    def table(self) -> pa.Table:
+        """Return them as a table of the output."""
+
+
+class RowTable(list[Any]):
+    """The rows that a processor gives, as a table of the output."""
+
+    def __init__(self, output: pa.Schema) -> None:
+        super().__init__()
+        self._output = output
+
+    def table(self) -> pa.Table:
+        """Return the rows so far as a table. O(rows)."""
+        return _to_arrow(self, self._output)
 
 
 def _to_arrow(rows: list[Any], output: pa.Schema) -> pa.Table:

@@ -19,12 +19,13 @@ from pyspark.sql import types as t
 
 from hybridstore.spark.contract import Batch
 from hybridstore.spark.frame_processor import FrameProgram
-from hybridstore.spark.frames import FrameReader, FrameSettings, to_table
+from hybridstore.spark.frames import FrameReader, FrameSettings
 from hybridstore.spark.group_state import GroupProgram
 from hybridstore.spark.processor_state import Handle
 from hybridstore.spark.sharding import check_key
 from hybridstore.spark.stateful_processor import ProcessorProgram
 from hybridstore.state.group import StoreGroup
+from tests.tools.frame_tables import to_table
 
 ROWS = t.StructType().add("k", t.LongType()).add("v", t.LongType())
 OUTPUT = pa.schema([("k", pa.string())])

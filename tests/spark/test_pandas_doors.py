@@ -37,7 +37,8 @@ def write(folder: Path, names: list[str], seed: int, batches: int, *, whole: boo
     for batch in range(batches):
         rows = []
         for name in names:
-            for _ in range(draw.choice([0, 1, 4])):
+            # every scenario has rows before a row can be late
+            for _ in range(draw.choice([0, 1, 4]) if batch else 4):
                 second = max(0, 10 * batch - draw.choice([0, 0, 1, 2, 9, 30]))
                 row = {
                     "s": name,

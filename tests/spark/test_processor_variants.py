@@ -23,11 +23,12 @@ from pyspark.sql import types as t
 from hybridstore.spark.arrow_schema import arrow_schema
 from hybridstore.spark.contract import Batch
 from hybridstore.spark.frame_processor import FrameProgram
-from hybridstore.spark.frames import FrameReader, FrameSettings, to_table
+from hybridstore.spark.frames import FrameReader, FrameSettings
 from hybridstore.spark.processor_state import Handle
 from hybridstore.spark.state_values import StateValues
 from hybridstore.spark.stateful_processor import ProcessorProgram, rows_by_key
 from hybridstore.state.group import StoreGroup
+from tests.tools.frame_tables import to_table
 
 OUTPUT = pa.schema([("k", pa.string()), ("a", pa.string())])
 NONE: Any = None
