@@ -1,10 +1,7 @@
 """Cloud storage: the eight verbs over S3, Google Cloud Storage, Azure Blob Storage, or memory, through `obstore`.
 
-    s3://bucket/path   s3a://bucket/path   gs://bucket/path   az://container/path
-    abfss://container@account.dfs.core.windows.net/path
-
-Credentials come from the environment, from the role of the machine, or from `options` (`storage_options={...}`), whose
-names are obstore's. No message and no file contains an option's value.
+Credentials come from the environment, from the role of the machine, or from `options`, the settings of a `Bucket`,
+whose names are obstore's. No message and no file contains an option's value. The module `bucket` has the forms of URLs.
 
 The surprise: an answer may be lost; the client then repeats a `create` that has succeeded, and gets "exists already".
 S3 gives the same answer for a free name that another request is deleting. So every object carries a random mark of its
@@ -25,14 +22,13 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
+from .bucket import scrubbed, split_settings, split_url
 from .errors import HybridStoreError, StorageUnreachableError
 from .files import AppendFile
 from .rounds import merged, side_by_side
 
 LOGGER: Final = logging.getLogger("hybridstore")
-SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
 # The attribute of an object that says which call of `create` wrote it. Letters only: Azure refuses a hyphen.
 WRITER: Final = "hybridstorewriter"
 # A request that fails for a passing reason is repeated for this time in all, with a line in the log at this interval.
@@ -40,27 +36,6 @@ RETRY_SECONDS: Final = 120.0
 LINE_SECONDS: Final = 10.0
 # How often `create` is tried after "exists already" for a name without an object (S3's 409 during a deletion).
 _CREATES: Final = 5
-
-_INSTEAD: Final = {
-    "hdfs": "mount the cluster's file system (an NFS gateway) and give the path of the mount",
-    "viewfs": "mount the cluster's file system (an NFS gateway) and give the path of the mount",
-    "dbfs": "give a Unity Catalog volume as a path (/Volumes/...), or the bucket behind it (s3://, gs://, abfss://)",
-    "wasb": "give the same container as abfss://container@account.dfs.core.windows.net/path",
-    "wasbs": "give the same container as abfss://container@account.dfs.core.windows.net/path",
-    "s3n": "give the same bucket as s3://bucket/path",
-    "http": "give s3://, gs:// or az://, and the server as an option: storage_options={'endpoint': 'http://...'}",
-    "https": "give s3://, gs:// or az://, and the server as an option: storage_options={'endpoint': 'https://...'}",
-}
-
-# Options of the connection, which obstore takes apart from those of the store, and panics for among them. The others
-# of the connection are set here.
-_CONNECTION: Final = frozenset(
-    ("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_ca_certificate", "proxy_excludes", "user_agent")
-)
-_SET_HERE: Final = re.compile(
-    "timeout|connect_timeout|read_timeout|default_content_type|randomize_addresses|(http1|http2|pool)_.*", re.ASCII
-)
-_TRUTH: Final = {"true": True, "1": True, "false": False, "0": False}
 
 Result = TypeVar("Result")
 
@@ -79,25 +54,10 @@ class CloudStorage:
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        parts = urlsplit(url)
-        scheme = parts.scheme.lower()
-        if scheme not in SCHEMES:
-            instead = _INSTEAD.get(
-                scheme, f"expected one of {', '.join(f'{name}://' for name in SCHEMES[:-1])}, or a path"
-            )
-            raise HybridStoreError(f"{_scrubbed(url, ())}: state cannot be kept at {scheme}:// locations: {instead}")
-        if parts.query or parts.fragment or parts.password:
-            raise HybridStoreError(
-                f"{_scrubbed(url, ())}: found a query, a fragment or a password, expected a bucket and a path "
-                "(credentials belong into the environment or into storage_options)"
-            )
-        if scheme != "memory" and not parts.netloc:
-            raise HybridStoreError(f"{url}: found no bucket, expected {scheme}://bucket/path")
         self.options = dict(options or {})
-        self._address = f"{parts.scheme}://{parts.netloc}"
+        self._address, self._base = split_url(url)
         _check_installed(self._address)
-        _options(self._address, self.options)
-        self._base = "".join(f"{part}/" for part in parts.path.split("/") if part)
+        split_settings(self._address, self.options)
         self._client = _Client(self._address, self.options)
 
     @property
@@ -266,34 +226,6 @@ def _check_installed(address: str) -> None:
         ) from None
 
 
-def _options(address: str, options: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return obstore's options of the store, and those of the connection. Raises HybridStoreError, naming the option,
-    for a value that is not text or a truth value, and for what hybridstore sets itself. O(options).
-    """
-    store: dict[str, Any] = {}
-    connection: dict[str, Any] = {}
-    for name, value in options.items():
-        if not isinstance(name, str) or not isinstance(value, str | bool):
-            raise HybridStoreError(
-                f"{address}: storage_options: found {name!r} with a value of type {type(value).__name__}, expected "
-                "texts (or True, False), such as endpoint='http://localhost:9000'"
-            )
-        plain = re.sub("^(aws|google|azure)_", "", name.lower())
-        if _SET_HERE.fullmatch(plain):
-            raise HybridStoreError(
-                f"{address}: storage_options: found {name!r}, which hybridstore sets itself (leave it out)"
-            )
-        if plain not in _CONNECTION:
-            store[name] = value
-        elif not plain.startswith("allow_"):
-            connection[plain] = value
-        elif isinstance(value, bool) or value.lower() in _TRUTH:
-            connection[plain] = value if isinstance(value, bool) else _TRUTH[value.lower()]
-        else:
-            raise HybridStoreError(f"{address}: storage_options: {name}: expected 'true' or 'false'")
-    return store, connection
-
-
 class _RangeError(OSError):
     """A range begins beyond the end of its object."""
 
@@ -345,13 +277,13 @@ class _Client:
         if next(filter(None, (self.options.get("endpoint"), *named)), "").startswith("http://"):
             client["allow_http"] = True
         retries = {"max_retries": 10, "retry_timeout": timedelta(seconds=min(LINE_SECONDS, patience / 2))}
-        config, connection = _options(self.address, self.options)
+        config, connection = split_settings(self.address, self.options)
         client |= connection
         from_url: Any = stores.from_url  # its overloads want the options of one store
         try:
             return from_url(self.address, config=config or None, client_options=client, retry_config=retries)
         except Exception as error:
-            raise _unreachable(self.address, error, self.options, "is a storage option misspelt?") from None
+            raise _unreachable(self.address, error, self.options, "is a setting of the Bucket misspelt?") from None
 
     def ask(self, request: Callable[[Any], Result], where: str) -> Result:
         """Make a request, and repeat it after a passing failure until RETRY_SECONDS or the remaining time are over.
@@ -372,9 +304,7 @@ class _Client:
             except exceptions.AlreadyExistsError:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), where) from None
             except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-                advice = (
-                    "do the environment or storage_options have credentials that may read, write, list and delete here?"
-                )
+                advice = "do the environment or the Bucket have credentials that may read, write, list and delete here?"
                 raise _unreachable(where, error, self.options, advice) from None
             except exceptions.GenericError as error:
                 # not the number alone: an address or a duration may contain it
@@ -410,13 +340,4 @@ def _unreachable(where: str, error: BaseException, options: dict[str, Any], advi
 def _brief(error: BaseException, options: dict[str, Any]) -> str:
     """Return the first line of an error, without what is signed or secret in it."""
     text = str(error).partition("\n")[0].partition(": <?xml")[0].strip()
-    return _scrubbed(text, options.values())
-
-
-def _scrubbed(text: str, secrets: Iterable[Any]) -> str:
-    text = re.sub(r"\?[^\s\"')]+", "?...", text)
-    text = re.sub(r"//[^/\s@]*:[^/\s@]*@", "//...@", text)
-    for secret in secrets:
-        if isinstance(secret, str) and len(secret) > 3 and not secret.startswith("http"):
-            text = text.replace(secret, "...")
-    return text
+    return scrubbed(text, options.values())

@@ -26,12 +26,12 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from .errors import HybridStoreError
+from .bucket import settings_of
 from .files import REAL_FILES, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, AppendFile, Files, make_folders
 
 STALE_SECONDS: Final = 3600
@@ -353,18 +353,14 @@ def is_url(location: str | os.PathLike[str]) -> bool:
     return not text.startswith("file:") and _SCHEME.match(text) is not None
 
 
-def storage_at(
-    location: str | os.PathLike[str], options: Mapping[str, Any] | None = None, *, files: Files = REAL_FILES
-) -> Storage:
-    """Return the storage of a location: a bucket for `s3://` and its like (see `cloud_storage`), else a directory.
+def storage_at(location: str | os.PathLike[str], *, files: Files = REAL_FILES) -> Storage:
+    """Return the storage of a location: a bucket for `s3://` and its like, with the settings of a `Bucket`, else a
+    directory.
 
-    `options` are those of an object store. Raises HybridStoreError for a scheme that is not supported, and for options
-    of a directory.
+    Raises HybridStoreError for a scheme that is not supported.
     """
     if is_url(location):
         from .cloud_storage import CloudStorage
 
-        return CloudStorage(os.fspath(location), options)
-    if options:
-        raise HybridStoreError(f"{location}: found storage options {sorted(options)}, but a directory takes none")
+        return CloudStorage(os.fspath(location), settings_of(location))
     return LocalStorage(Path(os.fspath(location).removeprefix("file://")), files=files)

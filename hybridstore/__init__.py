@@ -32,6 +32,7 @@ for _name in ("changelog", "recovery"):
 from . import errors as errors  # noqa: E402
 
 if _typing.TYPE_CHECKING:
+    from changelog.bucket import Bucket as Bucket
     from recovery.plan import RestorePlan as RestorePlan
     from recovery.restore import RestoreReport as RestoreReport
 
@@ -118,6 +119,7 @@ if _typing.TYPE_CHECKING:
 __getattr__, __dir__, __all__ = _lazy(
     __name__,
     {
+        "changelog.bucket": "Bucket",
         "recovery.plan": "RestorePlan",
         "recovery.restore": "RestoreReport",
         ".aggregation": (

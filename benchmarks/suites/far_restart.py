@@ -130,10 +130,10 @@ def _store(state: hs.State, workload: str, records: int) -> Any:
     return state.key_value("rows") if workload == "random" else state.window("rows", retention=records * STEP_MS + 1)
 
 
-def fill(workload: str, url: str, options: dict[str, str], records: int, block: int, cache: str) -> int:
+def fill(workload: str, url: str, options: dict[str, Any], records: int, block: int, cache: str) -> int:
     """Make a state whose newest rows are in the changelog only; returns the bytes of its packs. For a fresh process."""
     tuning = Tuning(block_records=block)
-    with hs.open(url, storage_options=options, cache=cache, checkpoints=NEVER, _tuning=tuning) as state:
+    with hs.open(hs.Bucket(url, cache=cache, **options), checkpoints=NEVER, _tuning=tuning) as state:
         store = _store(state, workload, records)
         split = records - min(TAIL, records // 2)
         for start in [*range(0, split, COMMIT), split]:
@@ -177,19 +177,18 @@ def _copy(way: str, url: str, options: dict[str, str], target: Path) -> None:
     rounds.side_by_side(fetch, wanted)
 
 
-def restart(way: str, workload: str, url: str, options: dict[str, str], records: int, cache: str) -> dict[str, Any]:
+def restart(way: str, workload: str, url: str, options: dict[str, Any], records: int, cache: str) -> dict[str, Any]:
     """Restart in one of WAYS and return its figures; raises WrongAnswerError. For a fresh process."""
     batch = range(records - TAIL - BATCH, records - TAIL) if workload == "near" else None
     numbers = list(batch) if batch else random.Random(records).sample(range(records), min(BATCH, records))
     CloudStorage(url, options)._client.store()  # what the import of obstore costs is no part of a restart
     with TemporaryDirectory() as folder, asked() as counts:
-        opening: dict[str, Any] = {"storage_options": options, "cache": cache, "checkpoints": NEVER}
-        place: Any = url
+        place: Any = hs.Bucket(url, cache=cache, **options)
         started, worked = perf_counter(), process_time()
         if way in ("download", "replay"):
-            place, opening = Path(folder), {"checkpoints": NEVER}
+            place = Path(folder)
             _copy(way, url, options, place)
-        with hs.open(place, at=None if way == "writer" else "newest", **opening) as state:
+        with hs.open(place, at=None if way == "writer" else "newest", checkpoints=NEVER) as state:
             opened, rounds_open = perf_counter(), counts.rounds
             store = _store(state, workload, records)
             keys, values, times = zip(*(_row(workload, number) for number in numbers), strict=True)

@@ -11,8 +11,6 @@ from functools import partial
 from os import PathLike, fspath
 from typing import Any, Final, overload
 
-from changelog.storage import is_url
-
 from ..progress import OnProgress, watching
 from ..spark.arrow_schema import arrow_schema
 from ..spark.connect import is_client, run_near_location
@@ -42,7 +40,6 @@ def import_spark(
     query: Any = None,
     order: Mapping[int, Sequence[str]] | None = None,
     columns: Mapping[int, Mapping[str, str]] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
     progress: OnProgress | bool | None = None,
 ) -> list[ImportReport]: ...
 
@@ -56,7 +53,6 @@ def import_spark(
     query: Any = None,
     order: Sequence[str] | None = None,
     columns: Mapping[str, str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
     progress: OnProgress | bool | None = None,
 ) -> ImportReport: ...
 
@@ -69,7 +65,6 @@ def import_spark(
     query: Any = None,
     order: Any = None,
     columns: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
     progress: OnProgress | bool | None = None,
 ) -> ImportReport | list[ImportReport]:
     """Move the state of a query's operators of Spark's own into operators of ours, and return the report.
@@ -86,7 +81,6 @@ def import_spark(
     order       the names of the topology's aggregates in the order of the old query's; None: as they are declared
     columns     SQL expressions over the columns of Spark's key, by the names of ours; None: by name, else by place.
                 Of several operators, `order` and `columns` are mappings from the operator's number
-    storage_options  as in `apply`, if the old checkpoint is on an object store
     progress    called as progress(phase, done, total), or True for a bar on a terminal
 
     The state is read by Spark's own state sources, as of the newest committed batch, in Spark's tasks, and shared out
@@ -122,8 +116,7 @@ def import_spark(
                 f"results: found location={each.operator.location.checkpoint!r} beside {new.checkpoint!r}, expected "
                 "one, as of one query"
             )
-    # the new location's options, unless the old one is a directory
-    old = locate(place, storage_options=storage_options or (dict(new.options) if is_url(place) else None))
+    old = locate(place)
     names = tuple(each.operator.name for each in known)
     if len(set(names)) < len(names):
         raise ImportRefusedError(

@@ -8,25 +8,22 @@ or a few.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .api import InspectedState
 
 
-def inspect(
-    location: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
-) -> InspectedState:
+def inspect(location: str | os.PathLike[str], at: int | str | None = None) -> InspectedState:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
     location; or into a place on an object store (`s3://`, `gs://`, `az://`, `abfss://`), of which only the needed parts
-    are read.
+    are read (with settings: a `hybridstore.Bucket`).
 
-    Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time (UTC);
-    `storage_options` are those of an object store, as `hybridstore.open` takes them. The result has stores by name,
-    `versions`, `at`, `history` and `diff`, and is shown as a table in a notebook. Of a location with several shards
-    `shards` has such a result for each, by `operator/shard` (a plain topology: by number). Raises FileNotFoundError,
-    ForeignFileError, RestoreError, and StorageUnreachableError if an object store does not answer. O(blocks + tail).
+    Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time (UTC). The result
+    has stores by name, `versions`, `at`, `history` and `diff`, and is shown as a table in a notebook. Of a location
+    with several shards `shards` has such a result for each, by `operator/shard` (a plain topology: by number). Raises
+    FileNotFoundError, ForeignFileError, RestoreError, and StorageUnreachableError if an object store does not answer.
+    O(blocks + tail).
 
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1
@@ -38,4 +35,4 @@ def inspect(
     """
     from .api import inspect as look  # imported at the first use: a job that never inspects does not pay for it
 
-    return look(location, at, storage_options)
+    return look(location, at)

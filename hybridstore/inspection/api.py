@@ -492,18 +492,15 @@ class StatesByLabel(Mapping[str, InspectedState]):
         return len(self._places)
 
 
-def inspect(
-    location: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
-) -> InspectedState:
+def inspect(location: str | os.PathLike[str], at: int | str | None = None) -> InspectedState:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
-    location, or into those of a plain topology; also by URL, with `storage_options` as for `hybridstore.open`: only
-    the needed parts are read.
+    location, or into those of a plain topology; also by URL or `hybridstore.Bucket`: only the needed parts are read.
 
     Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time. Raises
     FileNotFoundError, ForeignFileError, RestoreError. O(blocks + tail) per state.
     """
-    shards = shard_locations(location, storage_options)
-    places = [place for each in shards for place in resolve(each, storage_options)]
+    shards = shard_locations(location)
+    places = [place for each in shards for place in resolve(each)]
     text = None if at is None else str(at)
     if len(shards) > 1:
         places = [place._replace(label=str(shard)) for shard, place in enumerate(places)]

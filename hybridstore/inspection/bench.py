@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, Final
 
+from changelog.bucket import Bucket
 from changelog.storage import is_url
 
 from ..errors import HybridStoreError
@@ -141,8 +142,9 @@ def restart(shards: Sequence[str]) -> dict[str, Any]:
 
 
 def _restart(path: str, cache: str | None) -> dict[str, Any]:
+    place = path if cache is None else Bucket(path, cache=cache)
     started = perf_counter()
-    state = open_store(path, at="newest", progress=lambda *_: None, cache=cache)
+    state = open_store(place, at="newest", progress=lambda *_: None)
     opened = perf_counter()
     with state:
         stores = list(state.stores.values())

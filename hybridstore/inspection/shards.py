@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from changelog.identity import ID_BYTES, Identity
@@ -13,7 +13,7 @@ from recovery.errors import RestoreError
 from ..reading.places import Place, resolve
 from ..reading.versions import reach
 from ..reading.view import View, open_view
-from ..state.generations import Generation, current_shards, describe
+from ..state.generations import Generation, current_shards, describe, place_below
 from .rebuild import write_state
 
 _FIRST: Final = 1
@@ -26,16 +26,16 @@ def shard_places(location: str | os.PathLike[str]) -> list[Place]:
     return [place for each in shard_locations(location) for place in resolve(each)]
 
 
-def shard_locations(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> list[str]:
+def shard_locations(location: str | os.PathLike[str]) -> list[str]:
     """Return the paths or URLs of the shards that count of a plain topology; elsewhere `location` alone. Raises
     ForeignFileError.
     """
-    storage, where = storage_at(location, storage_options), os.fspath(location)
+    storage, where = storage_at(location), os.fspath(location)
     known = not isinstance(storage, LocalStorage) or storage.root.is_dir()
     there = current_shards(storage) if known else None
     if there is None or (there.shards == 1 and not there.generation):
         return [where]
-    return [f"{where.rstrip('/')}/{there.folder(shard)}" for shard in range(there.shards)]
+    return [os.fspath(place_below(where, there.folder(shard))) for shard in range(there.shards)]
 
 
 def versions_at(places: list[Place], version: int) -> list[int]:

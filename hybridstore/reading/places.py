@@ -15,10 +15,10 @@ Only an archive is always a local file: an archive on an object store is copied 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from changelog.bucket import Bucket, same_settings
 from changelog.identity import Identity, of_operator
 from changelog.segment import MAGIC, SUFFIX
 from changelog.storage import LocalStorage, Storage, is_url, storage_at
@@ -180,14 +180,14 @@ def operator_file(operator: Storage) -> str:
     return operator_name(max(numbers, default=1))
 
 
-def resolve(location: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> list[Place]:
-    """Return the places of a location, in order. `options` are the storage options of an object store.
+def resolve(location: str | os.PathLike[str]) -> list[Place]:
+    """Return the places of a location, in order.
 
     Raises FileNotFoundError, or ForeignFileError for a location without a state. Only names are read; on an object
     store with a request for each folder on the way.
     """
     if is_url(location):
-        return _of_bucket(os.fspath(location).rstrip("/"), options)
+        return _of_bucket(location if isinstance(location, Bucket) else Bucket(os.fspath(location)))
     path = Path(location)
     if path.is_file():
         return _of_file(path)
@@ -230,21 +230,21 @@ def _of_folder(storage: Storage, names: tuple[str, ...]) -> list[Place]:
     return []
 
 
-def _of_bucket(url: str, options: Mapping[str, Any] | None) -> list[Place]:
-    storage = storage_at(url, options)
-    folder, _, name = url.rpartition("/")
+def _of_bucket(bucket: Bucket) -> list[Place]:
+    storage = storage_at(bucket)
+    folder, _, name = bucket.rpartition("/")
     if name.endswith((SUFFIX, CHECKPOINT_SUFFIX, archive.SUFFIX)):
-        beside = storage_at(folder, options)
+        beside = storage_at(same_settings(bucket, folder))
         beside.size(name)  # raises FileNotFoundError
         if name.endswith(archive.SUFFIX):
             return _of_file(archive.copied(beside, name))
         if name.endswith(CHECKPOINT_SUFFIX):
             root, _, inner = folder.rpartition("/")
-            return [Place(storage_at(root, options), "checkpoint", "", f"{inner}/{name}")]
+            return [Place(storage_at(same_settings(bucket, root)), "checkpoint", "", f"{inner}/{name}")]
         return [Place(beside, "segment", "", name)]
-    places = _of_folder(storage, tuple(url.split("/")))
+    places = _of_folder(storage, tuple(bucket.split("/")))
     if not places:
-        raise _no_state(url, storage)
+        raise _no_state(bucket, storage)
     return places
 
 

@@ -33,7 +33,6 @@ def rescale(
     stopped: bool = False,
     spark: Any = None,
     state_location: str | PathLike[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
     progress: OnProgress | bool | None = None,
     on_report: Callable[[RescaleReport], None] | None = None,
 ) -> RescaleReport:
@@ -52,7 +51,7 @@ def rescale(
     stopped     the query is stopped, though the process of its driver is alive
     spark       a session of Spark (not Connect) whose workers make the shards side by side; None: this process makes
                 them
-    state_location, storage_options  as in `apply`
+    state_location  as in `apply`
     progress    called as progress(phase, done, total), or True for a bar on a terminal
     on_report   called with the report before anything is written
 
@@ -76,7 +75,7 @@ def rescale(
         raise RescaleError("shards: found with back=True, expected one of them")
     if not back and not RULES["shards"].fits(shards):
         raise RescaleError(f"shards: found {shards!r}, expected {RULES['shards'].expected}, or back=True")
-    check(storage_options=storage_options, progress=progress)
+    check(progress=progress)
     with watching(progress, "rescale") as step:
         asked = RescaleArguments(
             shards or 0, routes or {}, dry_run, accept_late, spark, step, on_report or (lambda report: None)
@@ -84,11 +83,11 @@ def rescale(
         if operator is None:
             place = _plain(location, state_location)
             if back:
-                report = go_back_state(place, storage_options)
+                report = go_back_state(place)
             else:
-                report = rescale_state(place, storage_options, asked)
+                report = rescale_state(place, asked)
         else:
-            located = _located(location, state_location, storage_options)
+            located = _located(location, state_location)
             if back:
                 report = go_back(located, operator, stopped=stopped)
             else:
@@ -102,15 +101,14 @@ def remove_old_shards(
     operator: str | None = None,
     *,
     state_location: str | PathLike[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
 ) -> int:
     """Remove the shards that no longer count, and return the number of objects.
 
     Raises RescaleError before the first batch with the new shards. O(objects).
     """
     if operator is None:
-        return remove_old_state(_plain(location, state_location), storage_options)
-    return remove_old(_located(location, state_location, storage_options), operator)
+        return remove_old_state(_plain(location, state_location))
+    return remove_old(_located(location, state_location), operator)
 
 
 def _plain(location: str | PathLike[str] | Location, state_location: object) -> str | PathLike[str]:
@@ -124,7 +122,6 @@ def _plain(location: str | PathLike[str] | Location, state_location: object) -> 
 def _located(
     location: str | PathLike[str] | Location,
     state_location: str | PathLike[str] | None,
-    storage_options: Mapping[str, Any] | None,
 ) -> Location:
     if isinstance(location, Location):
         return location
@@ -133,4 +130,4 @@ def _located(
         for place in (location, state_location)
     ]
     assert places[0] is not None
-    return locate(places[0], places[1], storage_options)
+    return locate(places[0], places[1])

@@ -8,7 +8,6 @@ go to the first new shard.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from hashlib import blake2b
@@ -33,7 +32,7 @@ from recovery.object_log import all_but_claims
 from recovery.write import FreshCheckpoint
 
 from ..state.directory import State, open_store
-from ..state.generations import Generation, current_shards, describe
+from ..state.generations import Generation, current_shards, describe, place_below
 from ..state.policy import CheckpointPolicy
 from ..topology.run_state import RESULTS, RUN, RunState, joined_results
 from .engine import Old, RescaleArguments, Shards, counting, generations_taken, rescale
@@ -160,18 +159,14 @@ def _opened(
     location: str | PathLike[str],
     place: Storage,
     there: Generation,
-    options: Mapping[str, Any] | None,
 ) -> list[State]:
     """Open the shards that count as a job does. Raises RescaleError, also while a job has them open."""
     states = []
     for shard in range(there.shards):
-        folder = there.folder(shard)
-        where = f"{os.fspath(location).rstrip('/')}/{folder}" if folder else location
         try:
             state = open_store(
-                where,
+                place_below(location, there.folder(shard)),
                 checkpoints=CheckpointPolicy(),
-                storage_options=options,
                 _rescaled=True,
                 _identity=there.identity(shard),
             )
@@ -183,21 +178,19 @@ def _opened(
     return states
 
 
-def rescale_state(
-    location: str | PathLike[str], storage_options: Mapping[str, Any] | None, asked: RescaleArguments
-) -> RescaleReport:
+def rescale_state(location: str | PathLike[str], asked: RescaleArguments) -> RescaleReport:
     """See `hybridstore.rescale`. The old shards are opened as by a job, which may claim them and write a checkpoint."""
-    place = storage_at(location, storage_options)
+    place = storage_at(location)
     there = current_generation(place)
     asked.check(place.url, there.shards)
     with ExitStack() as stack:
-        states = _opened(stack, location, place, there, storage_options)
+        states = _opened(stack, location, place, there)
         return rescale(PlainShards(place, there, states, asked.into), asked)
 
 
-def go_back_state(location: str | PathLike[str], storage_options: Mapping[str, Any] | None) -> RescaleReport:
+def go_back_state(location: str | PathLike[str]) -> RescaleReport:
     """Make the shards from before the last rescale count again. Raises RescaleError once a commit was made since."""
-    place = storage_at(location, storage_options)
+    place = storage_at(location)
     there = current_generation(place)
     origin = there.rescaled
     if origin is None:
@@ -205,8 +198,7 @@ def go_back_state(location: str | PathLike[str], storage_options: Mapping[str, A
     old = Generation(there.number + 1, origin["from_generation"], origin["from_shards"], there.store)
     with ExitStack() as stack:
         commits = [
-            {RunState.of(state).commit for state in _opened(stack, location, place, which, storage_options)}
-            for which in (there, old)
+            {RunState.of(state).commit for state in _opened(stack, location, place, which)} for which in (there, old)
         ]
         if commits[0] != commits[1]:
             raise RescaleError(
@@ -217,10 +209,10 @@ def go_back_state(location: str | PathLike[str], storage_options: Mapping[str, A
     return counting(RescaleReport(place.url, "", there.shards, old.shards, origin["version"]), old.generation)
 
 
-def remove_old_state(location: str | PathLike[str], storage_options: Mapping[str, Any] | None) -> int:
+def remove_old_state(location: str | PathLike[str]) -> int:
     """Remove the later generations of shards that do not count, and return the number of objects. Shards that no
     rescale made stay: their folder is the state's own. O(their objects)."""
-    place = storage_at(location, storage_options)
+    place = storage_at(location)
     there = current_generation(place)
     removed = 0
     for generation in generations_taken(place) - {there.generation, (there.rescaled or {}).get("from_generation")}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from ipaddress import ip_address
@@ -210,7 +210,6 @@ def serve(
     token: str | None = None,
     hosts: Iterable[str] = (),
     refresh_ms: int | None = None,
-    storage_options: Mapping[str, Any] | None = None,
 ) -> Server:
     """Serve the newest committed version of a state over HTTP, read-only, beside its running job or without one.
 
@@ -220,7 +219,6 @@ def serve(
     token            clients send it as `Authorization: Bearer TOKEN`; at least 16 characters
     hosts            names, beside addresses and `localhost`, by which clients may call this server
     refresh_ms       time between two looks for newer versions; None: 50 ms on a disk, 1,000 ms on an object store
-    storage_options  as for `hybridstore.open`
 
     Each answer is of one committed version, which it names, with the time since that version was known to be the
     newest (ms). Pages and parameters: docs/serving.md. Raises ValueError for a host, token or time that is not
@@ -251,7 +249,7 @@ def serve(
         raise ValueError(f"serve: refresh_ms: found {refresh_ms!r}, expected a whole number from 1")
 
     def places() -> list[Place]:
-        return resolve(location, storage_options)
+        return resolve(location)
 
     shared = Shared(follow(places(), operator, places), refresh_ms)
     try:

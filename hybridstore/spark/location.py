@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlparse
 
+from changelog.bucket import Bucket, settings_of
 from changelog.cloud_storage import CloudStorage
 from changelog.errors import HybridStoreError, StorageUnreachableError
 from changelog.storage import LocalStorage, Storage, is_url, storage_at
@@ -41,17 +41,20 @@ _KEPT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """See the module. `options` are those of the object store, as pairs; no text shows them."""
+    """See the module. The settings of each bucket are pairs, because equal texts may be buckets with other settings; no
+    text shows them.
+    """
 
     checkpoint: str
     state: str
-    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    checkpoint_settings: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    state_settings: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
     cache: str | None = None
     cache_bytes: int | None = None
 
     def query(self) -> Storage:
         """Return the storage of Spark's own files, without a cache: none of them is read twice."""
-        return _opened(self.checkpoint, self.options if is_url(self.checkpoint) else ())
+        return _opened(self.checkpoint, self.checkpoint_settings)
 
     def operator(self, operator: str) -> Storage:
         """Return the storage of an operator's objects."""
@@ -59,45 +62,32 @@ class Location:
 
     def states(self) -> Storage:
         """Return the storage of all operators' objects."""
-        if is_url(self.state):
-            return _cached(self)
-        return _opened(self.state, ())
+        return _cached(self) if is_url(self.state) else _opened(self.state, ())
 
 
 @lru_cache(_KEPT)
-def _opened(location: str, options: tuple[tuple[str, Any], ...]) -> Storage:
-    return storage_at(location, dict(options)) if is_url(location) else LocalStorage(Path(location))
+def _opened(location: str, settings: tuple[tuple[str, Any], ...]) -> Storage:
+    return storage_at(Bucket(location, **dict(settings))) if is_url(location) else LocalStorage(Path(location))
 
 
 @lru_cache(_KEPT)
 def _cached(location: Location) -> Storage:
-    return with_cache(_opened(location.state, location.options), location.cache, location.cache_bytes)
+    return with_cache(_opened(location.state, location.state_settings), location.cache, location.cache_bytes)
 
 
 def locate(
     location: str | os.PathLike[str],
     state_location: str | os.PathLike[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    cache_bytes: int | None = None,
 ) -> Location:
     """Return the location for the arguments of `apply`. No request is made.
 
-    Raises SparkSetupError for a scheme that is not supported, a relative path, or options that no storage uses.
+    Raises SparkSetupError for a scheme that is not supported, and a relative path.
     """
-    texts = [_checked("location", location)]
-    texts.append(texts[0] if state_location is None else _checked("state_location", state_location))
-    for name, value in (storage_options or {}).items():
-        if not isinstance(value, (str, int, bool)):
-            raise SparkSetupError(f"storage_options: {name}: found {type(value).__name__}, expected text or a number")
-    if storage_options and not any(map(is_url, texts)):
-        raise SparkSetupError(
-            f"{texts[1]}: found storage_options {sorted(storage_options)}, but a directory takes none"
-        )
-    if (cache is not None or cache_bytes is not None) and not is_url(texts[1]):
-        raise SparkSetupError(f"{texts[1]}: found cache or cache_bytes, but a directory on a disk is not cached")
-    options = tuple(sorted((storage_options or {}).items()))
-    return Location(texts[0], texts[1], options, None if cache is None else os.fspath(cache), cache_bytes)
+    checkpoint = _checked("location", location)
+    state = checkpoint if state_location is None else _checked("state_location", state_location)
+    of_checkpoint, of_state = (tuple(sorted(settings_of(place).items())) for place in (checkpoint, state))
+    kept = (state.cache, state.cache_bytes) if isinstance(state, Bucket) else (None, None)
+    return Location(str(checkpoint), str(state), of_checkpoint, of_state, *kept)
 
 
 def local_path(location: str, name: str = "location") -> Path:
@@ -116,12 +106,13 @@ def _checked(name: str, location: str | os.PathLike[str]) -> str:
     if not is_url(text):
         return str(local_path(text, name))
     try:
-        storage = storage_at(text)
+        bucket = text if isinstance(text, Bucket) else Bucket(text)
+        storage_at(bucket)  # raises without obstore
     except HybridStoreError as error:
         raise SparkSetupError(f"{name}: {error}") from None
     if text.lower().startswith("memory:"):
         raise SparkSetupError(f"{name}: found {text!r}, which lives in one process, expected what all workers share")
-    return storage.url
+    return bucket
 
 
 def check_reachable(location: Location, operator: str) -> None:
@@ -134,7 +125,7 @@ def check_reachable(location: Location, operator: str) -> None:
     try:
         if is_url(location.checkpoint):
             with suppress(FileNotFoundError):
-                _asked(location.checkpoint, location, until).size(METADATA)
+                _asked(location.checkpoint, location.checkpoint_settings, until).size(METADATA)
         if is_url(location.state):
             _check_alone(location, operator, until)
     except HybridStoreError as error:
@@ -144,9 +135,9 @@ def check_reachable(location: Location, operator: str) -> None:
         raise error if isinstance(error, SparkSetupError) else SparkSetupError(str(error)) from None
 
 
-def _asked(url: str, location: Location, until: float) -> Storage:
+def _asked(url: str, settings: tuple[tuple[str, Any], ...], until: float) -> Storage:
     """Return the storage of a URL for requests up to a moment of the monotonic clock."""
-    storage = _opened(url, location.options)
+    storage = _opened(url, settings)
     return storage.within(until - time.monotonic()) if isinstance(storage, CloudStorage) else storage
 
 
@@ -156,7 +147,7 @@ def _check_alone(location: Location, operator: str, until: float) -> None:
     Above it: a state of a plain store, or the checkpoint of another query, which may be removed with all that is below.
     One folder below it: a state or a checkpoint, which may be removed with this one.
     """
-    here = _asked(location.state, location, until)
+    here = _asked(location.state, location.state_settings, until)
     if here.folders(operator_folder(operator)):
         return
     _check_below(here, location)
@@ -167,7 +158,7 @@ def _check_alone(location: Location, operator: str, until: float) -> None:
         raise SparkSetupError(_mixed(location.state, f"{scheme}://{above}", "the state of a query"))
     for depth in range(len(parts) + 1):
         above = f"{scheme}://{'/'.join((bucket, *parts[:depth]))}"
-        storage = _asked(above, location, until)
+        storage = _asked(above, location.state_settings, until)
         # With rights to a prefix only, the folders above it cannot be listed.
         with suppress(OSError):
             if storage.list(f"{CHECKPOINTS}/") or storage.list(f"{CHANGELOG}/"):

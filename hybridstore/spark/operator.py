@@ -8,7 +8,7 @@ module and `worker` check both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import getLogger
@@ -50,9 +50,6 @@ class PlaceArguments(TypedDict, total=False):
     checkpoints: CheckpointPolicy | None
     placement: Placement
     state_location: str | None
-    storage_options: Mapping[str, Any] | None
-    cache: str | None
-    cache_bytes: int | None
     tasks: int | None
     allow: str | Iterable[str] | None
     memory_limit: int | None
@@ -69,9 +66,6 @@ def apply_program(
     checkpoints: CheckpointPolicy | None = None,
     placement: Placement = "auto",
     state_location: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    cache: str | None = None,
-    cache_bytes: int | None = None,
     tasks: int | None = None,
     allow: str | Iterable[str] | None = None,
     memory_limit: int | None = None,
@@ -80,7 +74,7 @@ def apply_program(
 
     `program` is a `hybridstore.spark.contract.Program`, or an object with some of its methods (docs/spark.md). The
     other arguments are those of `Topology.apply`: name, location, shards, tasks, time, checkpoints, placement,
-    state_location, storage_options, cache, cache_bytes, allow and memory_limit.
+    state_location, allow and memory_limit.
 
     Each call takes the number of a launch in the location (`launches`). Once started, a DataFrame that was applied
     later permanently outranks one that was applied earlier.
@@ -101,7 +95,6 @@ def apply_program(
     if not hasattr(df, "isStreaming"):
         raise TypeError(f"df: found {type(df).__name__}, expected a streaming DataFrame (spark.readStream)")
     check(checkpoints=checkpoints, time=time, placement=placement, memory_limit=memory_limit)
-    check(storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
     if shards is not None:
         check(shards=shards)
     if not df.isStreaming:
@@ -117,7 +110,7 @@ def apply_program(
         )
     StateStoreId(location, name, 0)
     program = whole_program(program)
-    located = locate(location, state_location, storage_options, cache, cache_bytes)
+    located = locate(location, state_location)
     columns = program.columns() or tuple(column for column in df.columns if column != SHARD_COLUMN)
     for column in (*columns, *program.key):
         if column not in df.columns:

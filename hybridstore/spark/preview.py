@@ -16,14 +16,14 @@ from .reading import newest_version, open_version, operators, shards
 
 
 def operator_program(
-    location: str | PathLike[str], operator: str | None, storage_options: Mapping[str, Any] | None
+    location: str | PathLike[str], operator: str | None
 ) -> tuple[dict[str, Any], Iterator[Mapping[str, Any]]]:
     """Return the description of an operator's program as of the last batch, and the stores of each shard by name.
 
     Raises ForeignFileError if the operator must be named or does not exist; MissingVersionError without a state.
     O(names below the location), and a restore for each requested shard.
     """
-    located = locate(location, storage_options=storage_options)
+    located = locate(location)
     names = operators(located)
     if operator not in names and (operator is not None or len(names) > 1):
         raise ForeignFileError(f"{location}: operator: found {operator!r}, expected one of {', '.join(names)}")

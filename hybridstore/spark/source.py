@@ -24,6 +24,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from changelog.bucket import Bucket
+
 from ..reading.texts import plain, to_json
 from ..stores.kinds import Row
 from .errors import SparkSetupError
@@ -91,7 +93,7 @@ def _query(options: Any) -> Query:
             "options changes, metadata, version: expected only one of changes and metadata, and no version with changes"
         )
     return Query(
-        locate(path, storage_options=storage),
+        locate(Bucket(path, **storage) if storage else path),
         options.get("operator"),
         options.get("store"),
         version,

@@ -121,8 +121,7 @@ def run_processor(
     program.tick_ms = ticks_of(asked.clock_ticks, mode == "ProcessingTime", 'timeMode="ProcessingTime"')
     program.see(df)
     if asked.initial is not None:
-        names = ("location", "state_location", "storage_options", "cache", "cache_bytes")
-        location = locate(*(place.get(name) for name in names)) if df.isStreaming else None  # type: ignore[arg-type]
+        location = locate(place["location"], place.get("state_location")) if df.isStreaming else None
         if location is None or not run_near_location(
             df.sparkSession, partial(_has_initial_state, location, place["name"])
         ):

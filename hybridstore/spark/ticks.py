@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from changelog.storage import is_url
+from changelog.bucket import Bucket
 
 from ..topology.custom import wall_ms
 from .location import Location, locate
@@ -115,7 +115,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 class TickSource(DataSource):
     """The data source "hybridstore-ticks". Its options are `checkpoint`, `shards`, `watermark`, `every_ms` and
-    `secret`. The last has the storage options of an object store; Spark redacts an option of this name by default
+    `secret`. The last has the settings of a bucket; Spark redacts an option of this name by default
     (`spark.redaction.regex`).
     """
 
@@ -127,9 +127,9 @@ class TickSource(DataSource):
         return f"{SHARD_COLUMN} int"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = json.loads(self.options["secret"])
+        checkpoint, settings = self.options["checkpoint"], json.loads(self.options["secret"])
         return TickReader(
-            locate(self.options["checkpoint"], storage_options=options),
+            locate(Bucket(checkpoint, **settings) if settings else checkpoint),
             int(self.options["shards"]),
             watermark=self.options["watermark"] == "true",
             every_ms=int(self.options["every_ms"]),
@@ -148,7 +148,7 @@ def with_ticks(
     if session not in _registered:
         session.dataSource.register(TickSource)
         _registered.add(session)
-    secret = json.dumps(dict(location.options) if is_url(location.checkpoint) else {})
+    secret = json.dumps(dict(location.checkpoint_settings))
     reader: Any = session.readStream.format(NAME)
     if are_named(session):
         reader = reader.name(tick_name(operator))

@@ -6,8 +6,7 @@ call `check` before anything is touched. What depends on other arguments is chec
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
@@ -29,9 +28,6 @@ def _whole(value: Any, least: int, most: int | None = None) -> bool:
 
 RULES: Final[dict[str, Rule]] = {
     # where the state is
-    "storage_options": Rule("a mapping, or None", (Mapping, NoneType)),
-    "cache": Rule("the path of a folder, or None", (str, os.PathLike, NoneType)),
-    "cache_bytes": Rule("a whole number of bytes, or None", (int, NoneType), lambda value: value is None or value >= 0),
     "file_mode": Rule(
         "rights to read and write such as 0o600, the owner's among them",
         fits=lambda value: type(value) is int and not value & ~0o666 and value & 0o600 == 0o600,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -77,16 +76,14 @@ class State(InPlace, NamedStores):
         progress: OnProgress | bool | None = None,
         at: At = None,
         file_mode: int = FILE_MODE,
-        storage_options: Mapping[str, Any] | None = None,
-        cache: str | os.PathLike[str] | None = None,
-        cache_bytes: int | None = None,
         _tuning: Tuning = TUNING,
         _files: Files | None = None,
         _rescaled: bool = False,
         _identity: Identity | None = None,
     ) -> Self:
         """Open the state at `location`, and create or restore it: a directory, or a place on an object store
-        (`s3://bucket/path`, `gs://...`, `az://...`, `abfss://...`; needs `pip install 'hybridstore[cloud]'`).
+        (`s3://bucket/path`, `gs://...`, `az://...`, `abfss://...`, with settings and a cache as a `hybridstore.Bucket`;
+        needs `pip install 'hybridstore[cloud]'`).
 
         On an object store a commit is one request, and returns when the store has acknowledged it. It takes no lock:
         the process that opened the state last owns it, and the next commit of an earlier owner raises
@@ -108,11 +105,6 @@ class State(InPlace, NamedStores):
         file_mode   the mode of new files, less the umask: with 0o644 everybody on the machine can read the state, with
                     0o600 only its owner. In directories, whoever may read may also enter; existing files keep their
                     mode
-        storage_options  settings of the object store (`endpoint`, `region`, `access_key_id`, `account_key`, ...) that
-                         the environment and the machine's role do not give; never written anywhere
-        cache, cache_bytes  the folder on a local disk where checkpoints of an object store are kept for the next
-                    restart, shared by all processes of the machine, and its limit (default: below Spark's local
-                    directory or the user's cache directory; 16 GiB or a fifth of the disk)
 
         Raises StateLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or
         CorruptFrameError when committed data would be lost, and StateDirectoryError for errors of the operating system.
@@ -126,13 +118,13 @@ class State(InPlace, NamedStores):
         ...     list(state.window("clicks", retention="1 hour").all())
         [(('ann', 60000), 1)]
         """
-        check(file_mode=file_mode, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
+        check(file_mode=file_mode)
         files = Files(file_mode) if _files is None else _files
         policy = CheckpointPolicy() if checkpoints is None else checkpoints
         asked = Opening(
             durability, lazy, policy, memory_limit, debug, progress, at, files, _tuning, _rescaled, _identity
         )
-        return cls.at_home(home_of(location, asked, storage_options, cache, cache_bytes), asked)
+        return cls.at_home(home_of(location, asked), asked)
 
     @classmethod
     def at_home(cls, home: Home, asked: Opening) -> Self:

@@ -11,9 +11,11 @@ description. A rescale keeps the old shards in their place, and makes the new sh
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from changelog.bucket import Bucket
 from changelog.cached_storage import CachedStorage
 from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.identity import Identity
@@ -166,7 +168,8 @@ def above(storage: Storage, levels: int) -> Storage:
         return LocalStorage(
             root.absolute().parents[levels - 1] if len(root.parts) <= levels else root.parents[levels - 1]
         )
-    return storage_at(storage.url.rsplit("/", levels)[0], getattr(storage, "options", None))
+    url, settings = storage.url.rsplit("/", levels)[0], getattr(storage, "options", {})
+    return storage_at(Bucket(url, **settings) if settings else url)
 
 
 def check_generation(place: LocalStorage) -> None:
@@ -184,11 +187,11 @@ def check_generation(place: LocalStorage) -> None:
         )
 
 
-def place_below(state: Path | str, folder: str) -> Path | str:
-    """Return the place of a folder ("": the state itself) below a state, a path or a url."""
+def place_below(state: str | os.PathLike[str], folder: str) -> str | os.PathLike[str]:
+    """Return the place of a folder ("": the state itself) below a state; that of a bucket has its settings."""
     if not folder:
         return state
-    return f"{state}/{folder}" if isinstance(state, str) else state / folder
+    return state / folder if isinstance(state, Path | Bucket) else f"{os.fspath(state).rstrip('/')}/{folder}"
 
 
 def existing_shards(place: Storage, there: Generation) -> set[int]:

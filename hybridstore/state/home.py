@@ -11,11 +11,11 @@ BucketHome       an object store: a version claims it, an object for each commit
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+from changelog.bucket import Bucket
 from changelog.cached_storage import Cache, CachedStorage
 from changelog.files import Files
 from changelog.identity import Identity
@@ -32,7 +32,7 @@ from recovery.prune import prune, prune_checkpoints
 from recovery.restore import Progress, Reached, RestoreReport, restore, restore_line
 from recovery.retrying import Signature, signature
 
-from ..errors import ForeignFileError, HybridStoreError
+from ..errors import ForeignFileError
 from .bucket_log import BucketLog, Overtaken, Pace
 from .checkpoint_job import Job, can_start
 from .checkpointer import Target
@@ -362,16 +362,12 @@ def with_cache(
 def home_of(
     location: str | os.PathLike[str],
     asked: Opening,
-    options: Mapping[str, Any] | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    cache_bytes: int | None = None,
 ) -> Home:
-    """Return the home of the state at `location`, a path or a url. Raises HybridStoreError for a location that cannot
-    be one.
+    """Return the home of the state at `location`, a path or a bucket. Raises HybridStoreError for a location that
+    cannot be one.
     """
-    storage = storage_at(location, options, files=asked.files)
+    storage = storage_at(location, files=asked.files)
     if isinstance(storage, LocalStorage):
-        if cache is not None or cache_bytes is not None:
-            raise HybridStoreError(f"{location}: found cache or cache_bytes, but a directory on a disk is not cached")
         return DirectoryHome(storage.root, asked)
-    return BucketHome(with_cache(storage, cache, cache_bytes), asked)
+    kept = (location.cache, location.cache_bytes) if isinstance(location, Bucket) else ()
+    return BucketHome(with_cache(storage, *kept), asked)

@@ -55,7 +55,7 @@ class Sealed(NamedTuple):
     beside: set[Any] = _NO_KEYS
 
 
-class Bucket:
+class StoreBucket:
     """One bucket: see the picture above.
 
     A store that is not cut by time has a single one, and takes no snapshots of it.

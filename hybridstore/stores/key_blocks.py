@@ -16,7 +16,7 @@ from recovery.block import BlockEntry, BucketChange, Columns, Combine, StoreCapt
 from recovery.directory import Directory, DirectorySource
 
 from ..clock import INT64_MAX, NO_TIME
-from .buckets import Bucket, Sealed, SealedBucket
+from .buckets import Sealed, SealedBucket, StoreBucket
 from .cold_blocks import (
     SPARING,
     ColdBlock,
@@ -38,7 +38,7 @@ from .sizes import PLACE_BYTES, cold_bytes, map_bytes
 class KeyBlocks(Edge):
     """One dict by key, with key ranges of it that are still in a checkpoint."""
 
-    _bucket: Bucket
+    _bucket: StoreBucket
     _runs: dict[Any, Any]
     # keys changed since the last checkpoint; None while no checkpoint holds the store
     _dirty: set[Any] | None
@@ -233,7 +233,7 @@ class KeyBlocks(Edge):
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         super().clear_state()
-        self._bucket = Bucket(0)
+        self._bucket = StoreBucket(0)
         self._runs = self._bucket.runs
         self._dirty = None
         self._cold_until = INT64_MAX

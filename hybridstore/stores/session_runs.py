@@ -18,7 +18,7 @@ from sortedcontainers import SortedList
 
 from recovery.block import Rows
 
-from .buckets import TOMBSTONE, Bucket
+from .buckets import TOMBSTONE, StoreBucket
 
 # Fields of the longest run that is a tuple: six sessions. The long form takes less memory from the fifth session on (83
 # bytes instead of 103), but making it takes longer than a put, and most keys have only so few sessions in a bucket.
@@ -26,7 +26,7 @@ SHORT: Final = 18
 _NONE: Final[tuple[Any, ...]] = ()
 
 
-class SessionBucket(Bucket):
+class SessionBucket(StoreBucket):
     """A bucket of sessions.
 
     `longest` is no less than any session's length; the orders are made when first asked for, then kept.

@@ -1,6 +1,6 @@
 """Time buckets: the base of stores that keep records by time: buckets, expiry, cold blocks, captures for checkpoints.
 
-    number of a bucket = time // width -> Bucket; a bucket is freed when even its last millisecond has expired
+    number of a bucket = time // width -> StoreBucket; a bucket is freed when even its last millisecond has expired
 
 The subclass decides what a run holds and which time counts (a session's end), and defines `_install` and `_columns`.
 """
@@ -19,7 +19,7 @@ from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_ove
 from recovery.directory import Directory, DirectorySource
 
 from ..clock import INT64_MAX, expired_through
-from .buckets import Bucket, Sealed, SealedBucket
+from .buckets import Sealed, SealedBucket, StoreBucket
 from .cold_blocks import SPARING, ColdBlock, ColdPage, is_far, open_page, prefetch, rows_apart, take
 from .cold_tail import ColdTail, Maps
 from .edge import Edge
@@ -64,9 +64,9 @@ class TimeBuckets(Edge):
 
     # --- what the store above gives ---------------------------------------------------------------------------
 
-    def _new_bucket(self, number: int, epoch: int) -> Bucket:
+    def _new_bucket(self, number: int, epoch: int) -> StoreBucket:
         """Return an empty bucket."""
-        return Bucket(epoch)
+        return StoreBucket(epoch)
 
     @abstractmethod
     def _install(self, bucket: Any, columns: Columns) -> None:
@@ -294,7 +294,7 @@ class TimeBuckets(Edge):
                 take(bucket.cold, index, key, len(rows))
                 self._install(bucket, rows)
 
-    def _load_all(self, bucket: Bucket) -> None:
+    def _load_all(self, bucket: StoreBucket) -> None:
         while bucket.cold:
             self._load(bucket, len(bucket.cold) - 1)
 
@@ -345,7 +345,7 @@ class TimeBuckets(Edge):
         self._checkpointed = set(self._buckets)
         return Sealed(self.number, sealed, dropped)
 
-    def _over(self, bucket: Bucket, *, whole: bool) -> list[Any]:
+    def _over(self, bucket: StoreBucket, *, whole: bool) -> list[Any]:
         """Return the changed keys whose blocks are not loaded, in order. `whole` loads those blocks first, so the list
         is empty.
         """

@@ -23,7 +23,7 @@ from recovery.block import Columns, Combine, Rows
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through, timed_by_records
 from ..collector import collector_held
-from .buckets import TOMBSTONE, Bucket
+from .buckets import TOMBSTONE, StoreBucket
 from .columns import accepted, batches, column_list, columns_of, in_order, rows_differ, time_column
 from .time_buckets import BUCKETS_PER_RETENTION
 from .window_reads import WindowReads
@@ -253,7 +253,7 @@ class WindowStore(WindowReads):
             return
         bucket.records += 1
 
-    def _insert(self, bucket: Bucket, key: Any, value: Any, ts: int, run: Any) -> None:
+    def _insert(self, bucket: StoreBucket, key: Any, value: Any, ts: int, run: Any) -> None:
         """Put a row into an existing run, at its place."""
         short = type(run) is tuple
         times = run[::2] if short else run[0]
@@ -379,7 +379,7 @@ class WindowStore(WindowReads):
         """Insert rows wherever they belong, in the order given."""
         width, insert, added = self._width, self._insert, 0
         start = end = -1
-        bucket = Bucket(0)
+        bucket = StoreBucket(0)
         for key, value, ts in zip(keys, values, times, strict=True):
             if not start <= ts < end:
                 bucket.records += added
@@ -433,7 +433,7 @@ class WindowStore(WindowReads):
         super().clear_state()
         self._refused = NO_TIME if self.grace_ms or not self._by_records else INT64_MAX
 
-    def _install(self, bucket: Bucket, columns: Columns) -> None:
+    def _install(self, bucket: StoreBucket, columns: Columns) -> None:
         runs = bucket.runs
         times, values = columns.ints[0], columns.values
         fresh = not runs
@@ -456,7 +456,7 @@ class WindowStore(WindowReads):
             if key in runs:  # put and deleted while the block was cold, and absent from the block
                 self._underlay(bucket, key, [], [])
 
-    def _underlay(self, bucket: Bucket, key: Any, base_times: list[int], base_values: list[Any]) -> None:
+    def _underlay(self, bucket: StoreBucket, key: Any, base_times: list[int], base_values: list[Any]) -> None:
         """Put the rows of a cold block under those written since."""
         over_times, over_values = parts_of(bucket.runs[key])
         older: Rows = (base_times,), base_values
@@ -475,7 +475,7 @@ class WindowStore(WindowReads):
         # rows with equal times have no identity: laying them over a block twice would duplicate them
         return None if self.retain_duplicates else combined
 
-    def _columns(self, bucket: Bucket, keys: list[Any], *, changed: bool) -> tuple[Columns, set[Any]]:
+    def _columns(self, bucket: StoreBucket, keys: list[Any], *, changed: bool) -> tuple[Columns, set[Any]]:
         return gathered(bucket, keys, changed=changed)
 
     def _check(self) -> None:

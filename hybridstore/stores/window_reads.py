@@ -16,7 +16,7 @@ from typing import Any, Final
 from changelog.turn import in_place, read
 
 from ..clock import INT64_MAX, check_time
-from .buckets import Bucket
+from .buckets import StoreBucket
 from .columns import column_list
 from .keys import check_prefix
 from .snapshots import SnapshotToken
@@ -281,7 +281,7 @@ class WindowReads(TimeBuckets):
 
     def _scan(
         self,
-        buckets: Iterator[Bucket],
+        buckets: Iterator[StoreBucket],
         key_from: Any,
         key_to: Any,
         low: int,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from recovery.block import Columns, Rows
 
-from .buckets import TOMBSTONE, Bucket
+from .buckets import TOMBSTONE, StoreBucket
 
 # Items of the longest run that is a flat tuple, six records: beyond, an array and a list take less memory.
 SHORT: Final = 12
@@ -70,7 +70,7 @@ def rows_between(
             yield times[at], key, values[at]
 
 
-def gathered(bucket: Bucket, keys: list[Any], *, changed: bool) -> tuple[Columns, set[Any]]:
+def gathered(bucket: StoreBucket, keys: list[Any], *, changed: bool) -> tuple[Columns, set[Any]]:
     """Return the rows of these keys by column, and the keys without rows; with `changed`, only the rows that changed
     since the last checkpoint. O(keys log rows + rows returned).
     """

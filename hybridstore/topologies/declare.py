@@ -8,7 +8,7 @@ compare          with an existing state; nothing is written
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -49,7 +49,6 @@ class Topology(Steps):
         *,
         operator: str | None = None,
         allow: str | Iterable[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
     ) -> list[Difference]:
         """Return the changes that a start with this topology would make in the state at `location`: [] if nothing
         differs.
@@ -76,9 +75,9 @@ class Topology(Steps):
         def of_operator() -> tuple[dict[str, Any], Any]:
             from ..spark.preview import operator_program
 
-            return operator_program(location, operator, storage_options)
+            return operator_program(location, operator)
 
-        return preview(self.complete(), location, of_operator, consents(allow), storage_options)
+        return preview(self.complete(), location, of_operator, consents(allow))
 
     # --- running ----------------------------------------------------------------------------------------------
 
@@ -89,8 +88,6 @@ class Topology(Steps):
         shards: int = 1,
         durability: Durability = "commit",
         checkpoints: CheckpointPolicy | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        cache: str | PathLike[str] | None = None,
         allow: str | Iterable[str] | None = None,
         memory_limit: int | None = None,
     ) -> Engine:
@@ -99,7 +96,7 @@ class Topology(Steps):
 
         shards  parts of the key space, each with a state of its own; fixed with the first opening
 
-        durability, storage_options, cache and memory_limit are those of `hybridstore.open`; location, checkpoints and
+        durability and memory_limit are those of `hybridstore.open`; location, checkpoints and
         allow those of `run`.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
@@ -115,8 +112,6 @@ class Topology(Steps):
             shards=shards,
             durability=durability,
             checkpoints=checkpoints,
-            storage_options=storage_options,
-            cache=cache,
             allow=allow,
             memory_limit=memory_limit,
         )
@@ -136,8 +131,6 @@ class Topology(Steps):
         metrics_port: int | None = None,
         flush: bool = False,
         replay_last: bool = False,
-        storage_options: Mapping[str, Any] | None = None,
-        cache: str | PathLike[str] | None = None,
         allow: str | Iterable[str] | None = None,
         memory_limit: int | None = None,
     ) -> ResultRows:
@@ -167,7 +160,6 @@ class Topology(Steps):
         flush           at the end of the source, emit the results held back (`emit="close"`, `hold`): begun windows
                         close, and later rows are late for them; windows that begin later behave as usual
         replay_last     yield the results of the last two commits with results again, also after a clean end
-        storage_options, cache  of an object store, as for `hybridstore.open`
         allow           consent to the losses of a changed topology, in the words of the error that asks for it; a
                         restarted job may keep them
         memory_limit    bytes that the stores of this process may hold, an estimate, as for `hybridstore.open`
@@ -210,8 +202,6 @@ class Topology(Steps):
             metrics_port=metrics_port,
             flush=flush,
             replay_last=replay_last,
-            storage_options=storage_options,
-            cache=cache,
             allow=allow,
             memory_limit=memory_limit,
         )
@@ -230,9 +220,6 @@ class Topology(Steps):
         checkpoints: CheckpointPolicy | None = None,
         placement: Literal["auto", "worker", "holder"] = "auto",
         state_location: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        cache: str | None = None,
-        cache_bytes: int | None = None,
         tasks: int | None = None,
         allow: str | Iterable[str] | None = None,
         memory_limit: int | None = None,
@@ -262,8 +249,6 @@ class Topology(Steps):
         placement   where shards are kept in memory: in Spark's workers, in holder processes, or in the faster of both
                     ("auto")
         state_location  where the state is instead of below `location`: a path or URL of its own, for this query alone
-        storage_options, cache, cache_bytes  settings of the object store, and the cache on each host's disk, as for
-                                             `hybridstore.open`
         allow       consent to the losses of a changed topology, in the words of the error that asks for it
         memory_limit  bytes that the shards of one process may hold in memory, an estimate; beyond the limit the least
                       recently used shards are freed (None: a share of the executor's overhead, docs/spark.md, "Memory";
@@ -312,9 +297,6 @@ class Topology(Steps):
             checkpoints=checkpoints or POLICY,
             placement=placement,
             state_location=state_location,
-            storage_options=storage_options,
-            cache=cache,
-            cache_bytes=cache_bytes,
             tasks=tasks,
             allow=allow,
             memory_limit=memory_limit,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from changelog.storage import LocalStorage, Storage, storage_at
@@ -34,20 +33,16 @@ def preview(
     location: str | PathLike[str],
     of_operator: Callable[[], tuple[Program, Iterator[Mapping[str, Any]]]],
     allow: Collection[str],
-    storage_options: Mapping[str, Any] | None,
 ) -> list[Difference]:
     """See `Topology.compare`. `of_operator` reads a Spark location: the program in force, and the stores of each
     shard."""
-    place = storage_at(location, storage_options)
+    place = storage_at(location)
     with ExitStack() as opened:
         if _holds(place, SPARK_FOLDER):
             program, stores = of_operator()
             changes = changes_of(plan, {TOPOLOGY: program}, allow)
         else:
-            states = [
-                opened.enter_context(State.open(path, at="newest", storage_options=storage_options))
-                for path in _states(place)
-            ]
+            states = [opened.enter_context(State.open(path, at="newest")) for path in _states(place, location)]
             each = [changes_of(plan, state.settings, allow) for state in states]
             changes = list(dict.fromkeys(change for of_state in each for change in of_state))
             stores = (state.stores for state in states)
@@ -60,13 +55,13 @@ def _holds(place: Storage, folder: str) -> bool:
     return bool(place.list(f"{folder}/"))
 
 
-def _states(place: Storage) -> list[Any]:
+def _states(place: Storage, location: str | PathLike[str]) -> list[str | PathLike[str]]:
     """Return the place of each shard's state. Raises ForeignFileError without a state."""
-    root: Path | str = place.root if isinstance(place, LocalStorage) else place.url
+    root = place.root if isinstance(place, LocalStorage) else location
     there = current_shards(place)
     if there is None:
         raise ForeignFileError(
-            f"{root}: found no state, expected the location of a state, or Spark's checkpoint location"
+            f"{place.url}: found no state, expected the location of a state, or Spark's checkpoint location"
         )
     return [place_below(root, there.folder(shard)) for shard in range(there.shards)]
 

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
+from changelog.bucket import Bucket
 from changelog.identity import ID_BYTES
 from changelog.storage import LocalStorage, Storage, storage_at
 from changelog.turn import Turn, entry_of_all
@@ -73,8 +74,6 @@ class Engine:
         shards: int = 1,
         durability: Durability = "commit",
         checkpoints: CheckpointPolicy | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        cache: str | PathLike[str] | None = None,
         allow: str | Iterable[str] | None = None,
         memory_limit: int | None = None,
         _timed: bool = False,
@@ -82,9 +81,9 @@ class Engine:
         _debug: bool = False,
         _tuning: Tuning = TUNING,
     ) -> None:
-        check(shards=shards, storage_options=storage_options)
+        check(shards=shards)
         self.topology = topology
-        place = storage_at(location, storage_options)
+        place = storage_at(location)
         self.location: Path | str = place.root if isinstance(place, LocalStorage) else place.url
         """Where the state is: a directory, or the url of a place on an object store."""
         self._turn = Turn()
@@ -103,7 +102,9 @@ class Engine:
         # batches that could not be split by column, and why
         self._unsplit: Counter[Why] = Counter()
         there = self._generation(place)
-        paths = {place_below(self.location, there.folder(shard)): shard for shard in range(shards)}
+        # a bucket's shards have its settings
+        above = location if isinstance(location, Bucket) else self.location
+        paths = {place_below(above, there.folder(shard)): shard for shard in range(shards)}
         existing = existing_shards(place, there)
         present = [path for path, shard in paths.items() if shard in existing]
         self.states: list[State] = []
@@ -111,7 +112,8 @@ class Engine:
         self._runs: list[ShardRun] = []
         try:
             # Existing shards are opened first, because a crash while shards were made leaves some of them, empty.
-            for path in (*present, *(path for path in paths if path not in present)):
+            ordered = (*present, *(path for path in paths if path not in present))
+            for path in ordered:
                 if len(self.states) == len(present) and any(opened.stores for opened in self.states):
                     raise RestoreError(
                         f"{path}: found no shard {paths[path]} of {shards}, though others have commits: committed data "
@@ -122,15 +124,13 @@ class Engine:
                         path,
                         durability=durability,
                         checkpoints=checkpoints or POLICY,
-                        storage_options=storage_options,
-                        cache=cache,
                         memory_limit=memory_limit,
                         debug=_debug,
                         _tuning=_tuning,
                         _identity=there.identity(paths[path]),
                     )
                 )
-            self.states.sort(key=lambda opened: list(paths).index(opened.path))
+            self.states = [self.states[ordered.index(path)] for path in paths]
             words = consents(allow)
             for opened in self.states:
                 run = ShardRun(topology, opened.group, timed=_timed, clocked=_clocked, where=opened.path, allow=words)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
@@ -126,8 +126,6 @@ def run(
     metrics_port: int | None,
     flush: bool,
     replay_last: bool,
-    storage_options: Mapping[str, Any] | None,
-    cache: str | PathLike[str] | None,
     allow: str | Iterable[str] | None,
     memory_limit: int | None,
 ) -> Generator[tuple[int, ResultTable], None, None]:
@@ -162,8 +160,6 @@ def run(
                 location,
                 shards=shards,
                 checkpoints=checkpoints,
-                storage_options=storage_options,
-                cache=cache,
                 allow=allow,
                 memory_limit=memory_limit,
             )

@@ -250,7 +250,7 @@ def result(storage: CloudStorage | object, verb: str, name: str) -> object:
         ("dbfs:/state", "Unity Catalog volume as a path"),
         ("wasbs://c@a.blob.core.windows.net/x", "abfss://container@account"),
         ("s3n://bucket/x", "s3://bucket/path"),
-        ("https://host/x", "storage_options={'endpoint'"),
+        ("https://host/x", "as a setting: hybridstore.Bucket"),
         ("ftp://host/x", "expected one of s3://"),
         ("s3:///x", "found no bucket"),
         ("s3://key:SECRET@bucket/x", "credentials belong into the environment"),
@@ -274,10 +274,8 @@ def test_a_bucket_is_named_as_spark_names_it(scheme: str) -> None:
     assert is_url("dbfs:/state")
 
 
-def test_options_of_a_directory_are_refused(tmp_path: Path) -> None:
+def test_a_file_url_is_a_directory(tmp_path: Path) -> None:
     assert storage_at(f"file://{tmp_path}").url == str(tmp_path)
-    with pytest.raises(HybridStoreError, match="a directory takes none"):
-        storage_at(tmp_path, {"region": "x"})
 
 
 def test_no_secret_is_in_an_error_a_log_line_or_a_repr(
@@ -304,7 +302,7 @@ def test_a_bucket_that_is_missing_is_named(server: S3Server) -> None:
 
 
 def test_an_option_that_is_misspelt_is_named(server: S3Server) -> None:
-    with pytest.raises(StorageUnreachableError, match=r"'regoin'.*is a storage option misspelt"):
+    with pytest.raises(StorageUnreachableError, match=r"'regoin'.*is a setting of the Bucket misspelt"):
         CloudStorage("s3://bucket/x", {**server.options, "regoin": "x"}).get("a")
 
 
@@ -326,11 +324,11 @@ def test_a_number_in_an_address_is_no_range_beyond_the_end(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"timeout": "10"}, "found 'timeout', which hybridstore sets itself"),
-        ({"AWS_HTTP2_ONLY": "true"}, "found 'AWS_HTTP2_ONLY', which hybridstore sets itself"),
-        ({"endpoint": 9000}, "found 'endpoint' with a value of type int"),
-        ({"allow_http": "perhaps"}, "allow_http: expected 'true' or 'false'"),
-        ({1: "x"}, "found 1 with a value"),
+        ({"timeout": "10"}, "found setting 'timeout', which hybridstore sets itself"),
+        ({"AWS_HTTP2_ONLY": "true"}, "found setting 'AWS_HTTP2_ONLY', which hybridstore sets itself"),
+        ({"endpoint": 9000}, "found setting 'endpoint' with a value of type int"),
+        ({"allow_http": "perhaps"}, "'allow_http': expected 'true' or 'false'"),
+        ({1: "x"}, "found setting 1 with a value"),
     ],
 )
 def test_an_option_that_cannot_be_one_is_named(options: dict[Any, Any], words: str) -> None:

@@ -55,7 +55,7 @@ def state(server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
     cache = tmp_path_factory.mktemp("cache")
     never = hs.CheckpointPolicy(every_commits=None)
     tuning = Tuning(block_records=32)
-    with hs.open(url, storage_options=server.options, cache=cache, checkpoints=never, _tuning=tuning) as state:
+    with hs.open(server.bucket("state", cache), checkpoints=never, _tuning=tuning) as state:
         names, clicks = state.key_value("names"), state.window("clicks", retention=10_000_000)
         for number in range(RECORDS):
             names.put(f"k{number:05d}", os.urandom(16).hex())
@@ -132,7 +132,7 @@ def test_commands_say_of_a_url_what_they_say_of_a_directory(
         assert there == here, words
     assert rows(capsys, "diff", f"{state}@2", "@4", code=1) == rows(capsys, "diff", f"{copy}@2", "@4", code=1)
     assert rows(capsys, "diff", state, str(copy)) == []
-    view = hs.inspect(state, storage_options=server.options)
+    view = hs.inspect(server.bucket("state"))
     assert isinstance(view, InspectedState)
     assert [record.value for record in view["names"].get("alice")] == [1]
     assert len(view["clicks"]) == RECORDS
@@ -178,7 +178,7 @@ def test_pack_repair_and_compact_take_and_give_urls(
         assert rows(capsys, "diff", state, copy) == []
         assert rows(capsys, "verify", copy) == []
     # What was written to an object store opens, and goes on.
-    with hs.open(server.url("again"), storage_options=server.options, cache=tmp_path / "cache") as opened:
+    with hs.open(server.bucket("again", tmp_path / "cache")) as opened:
         opened.stores["names"].put("bob", 2)
         opened.commit()
         assert opened.stores["names"].get("alice") == 1
@@ -245,7 +245,7 @@ def test_shards_on_an_object_store(
         assert (followed.version, [row[0] for row in followed.get("sums", "k9")]) == (10, ["k9"])
     view = hs.inspect(state)
     assert isinstance(view, InspectedState)
-    with view.follow() as followed, hs.open(state, storage_options=server.options) as writer:
+    with view.follow() as followed, hs.open(server.bucket("state")) as writer:
         writer.key_value("later")["k"] = 1
         writer.commit()
         assert followed.refresh()
@@ -269,7 +269,7 @@ def test_the_estimate_of_a_restart_counts_the_requests(
 ) -> None:
     url = server.url("requests")
     never = hs.CheckpointPolicy(max_restore="1 hour")
-    with hs.open(url, storage_options=server.options, cache=tmp_path, checkpoints=never) as state:
+    with hs.open(server.bucket("requests", tmp_path), checkpoints=never) as state:
         for number in range(160):
             state.key_value("names")["a"] = number
             state.commit()

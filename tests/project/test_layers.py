@@ -270,6 +270,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     # `bench restore` measures what a job does: it opens a state as one
     "hybridstore.inspection.bench": (
+        "changelog.bucket",
         "changelog.storage",
         "hybridstore",
         "-hybridstore.topology",

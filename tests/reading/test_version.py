@@ -108,11 +108,11 @@ def test_a_state_on_an_object_store_is_followed() -> None:
 
 
 def follow_on(server: S3Server) -> None:
-    url = server.url("state")
-    with hs.open(url, storage_options=server.options) as state:
+    bucket = server.bucket("state")
+    with hs.open(bucket) as state:
         state.key_value("kv").put("a", 1)
         first = state.commit()
-        (place,) = resolve(url, server.options)
+        (place,) = resolve(bucket)
         with Version(place) as version:
             assert [version.number, list(version.rows("kv"))] == [first, [("a", (), 1)]]
             assert not version.refresh()

@@ -209,21 +209,21 @@ def test_another_shard_on_an_object_store_is_refused() -> None:
     from tests.tools.s3_server import S3Server
 
     with S3Server() as server:
-        url, options = server.url("mixed"), server.options
-        list(COUNTS.run(ROWS[:60], url, shards=2, commit_rows=20, storage_options=options))
-        place = storage_at(url, options)
+        bucket = server.bucket("mixed")
+        list(COUNTS.run(ROWS[:60], bucket, shards=2, commit_rows=20))
+        place = storage_at(bucket)
         assert place.list("generations/") == ["generations/0000000001.json"]
         place.delete(place.list("0/"))
         for name in place.list("1/"):
             assert place.create(f"0/{name.removeprefix('1/')}", place.get(name))
         before = place.list()
         calls: list[Callable[[], object]] = [
-            lambda: list(COUNTS.run(ROWS, url, shards=2, commit_rows=20, storage_options=options)),
-            lambda: hs.open(f"{url}/0", storage_options=options),
-            lambda: hs.open(f"{url}/0", at="newest", storage_options=options),
-            lambda: COUNTS.compare(url, storage_options=options),
-            lambda: hs.inspect(f"{url}/0", storage_options=options),
-            lambda: hs.rescale(url, shards=3, accept_late=True, storage_options=options),
+            lambda: list(COUNTS.run(ROWS, bucket, shards=2, commit_rows=20)),
+            lambda: hs.open(bucket / "0"),
+            lambda: hs.open(bucket / "0", at="newest"),
+            lambda: COUNTS.compare(bucket),
+            lambda: hs.inspect(bucket / "0"),
+            lambda: hs.rescale(bucket, shards=3, accept_late=True),
         ]
         for call in calls:
             with pytest.raises(HybridStoreError, match=r"belongs to shard 1 of 2 .*, its place to shard 0 of 2"):
@@ -239,19 +239,19 @@ def test_a_pack_of_another_state_on_an_object_store_is_not_read(tmp_path: Path) 
 
     with S3Server() as server:
         for name, base in (("first", 1000), ("second", 30000)):
-            with hs.open(server.url(name), storage_options=server.options, cache=tmp_path / "cache") as state:
+            with hs.open(server.bucket(name, tmp_path / "cache")) as state:
                 state.key_value("kv").put_many({f"account{i:04}": base + i for i in range(1000)})
                 state.commit()
                 state.checkpoint(wait=True)
-        first, second = (storage_at(server.url(name), server.options) for name in ("first", "second"))
+        first, second = (storage_at(server.bucket(name)) for name in ("first", "second"))
         (pack,), (other,) = first.list("packs/"), second.list("packs/")
         first.delete([pack])
         assert first.create(pack, second.get(other))
-        place = {"storage_options": server.options, "cache": tmp_path / "another"}
+        place = server.bucket("first", tmp_path / "another")
         with (
-            hs.open(server.url("first"), **place) as state,
+            hs.open(place) as state,
             pytest.raises(hs.errors.CorruptCheckpointError, match="not what the top record's hash says"),
         ):
             values_of(state)
-        with hs.open(server.url("first"), **place) as state:
+        with hs.open(place) as state:
             assert values_of(state) == {f"account{i:04}": 1000 + i for i in range(1000)}

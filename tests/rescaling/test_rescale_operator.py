@@ -426,10 +426,10 @@ def test_state_on_an_object_store_is_rescaled_there() -> None:
     from tests.tools.s3_server import S3Server
 
     with S3Server() as server:
-        url = server.url("rescaled")
-        job = begun(location=locate(url, storage_options=server.options))
+        bucket = server.bucket("rescaled")
+        job = begun(location=locate(bucket))
         always = begun()
-        assert hs.rescale(url, "op", shards=3, storage_options=server.options).done
+        assert hs.rescale(bucket, "op", shards=3).done
         job.start(3)
         always.start(2)
         assert job.batch(rows_of(3)) == always.batch(rows_of(3))

@@ -148,13 +148,11 @@ def test_a_state_on_an_object_store_is_rescaled_there() -> None:
 
     topology, rows = TOPOLOGIES["commit"], rows_of(60)
     with S3Server() as server:
-        state = server.url("plain")
-        options = {"storage_options": server.options}
-        run(topology, rows[:30], state, 2, **options)
-        run(topology, rows[:30], server.url("always"), 2, **options)
-        assert hs.rescale(state, shards=4, **options).done
-        expected = run(topology, rows, server.url("always"), 2, **options)
-        assert run(topology, rows, state, 4, **options) == expected
-        there = current_shards(storage_at(state, server.options))
+        state, always = server.bucket("plain"), server.bucket("always")
+        run(topology, rows[:30], state, 2)
+        run(topology, rows[:30], always, 2)
+        assert hs.rescale(state, shards=4).done
+        assert run(topology, rows, state, 4) == run(topology, rows, always, 2)
+        there = current_shards(storage_at(state))
         assert there is not None
         assert there.shards == 4

@@ -48,8 +48,7 @@ def server() -> Iterator[S3Server]:
 
 def on_store(root: Path, server: S3Server) -> Location:
     (root / "checkpoint").mkdir()
-    cache = str(root / "cache")
-    return locate(root / "checkpoint", server.url(root.name), server.options, cache)
+    return locate(root / "checkpoint", server.bucket(root.name, root / "cache"))
 
 
 class DiesBehindCommit(RunningCount):

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
 
+import hybridstore as hs
 from changelog.errors import StorageUnreachableError
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
@@ -46,7 +47,7 @@ class Query:
     """A query with one operator of one shard, whose tasks are providers of their own."""
 
     def __init__(self, server: S3Server, folder: Path, name: str) -> None:
-        self.location = locate(server.url(name), storage_options=server.options, cache=str(folder / "cache"))
+        self.location = locate(server.bucket(name, folder / "cache"))
         self.storage = self.location.operator("op")
         check_reachable(self.location, "op")
         self.launch = new_launch(self.storage)
@@ -116,7 +117,7 @@ def test_the_state_is_read_from_outside(server: S3Server, tmp_path: Path) -> Non
     query, cache = Query(server, tmp_path, "read"), ShardCache()
     for batch in range(3):
         write(query.task(cache), batch, **{f"k{batch}": batch})
-    location = locate(server.url("read"), storage_options=server.options)
+    location = locate(server.bucket("read"))
     assert operators(location) == ["op"]
     (shard,) = shards(location)
     assert shard.version == 3
@@ -125,14 +126,14 @@ def test_the_state_is_read_from_outside(server: S3Server, tmp_path: Path) -> Non
     (numbers,) = metrics(location)
     assert numbers["version"] == 3
     assert SECRET not in json.dumps(numbers, default=str)
-    (place,) = resolve(server.url("read"), server.options)
+    (place,) = resolve(server.bucket("read"))
     view = open_view(place)
     assert (place.label, view.seen, view.faults) == ("op/0", 3, [])
     assert [record.key for record in view.store("default").records()] == ["k0", "k1", "k2"]
 
 
 def test_offsets_and_commits_are_read_from_the_checkpoint(server: S3Server) -> None:
-    location = locate(server.url("log"), storage_options=server.options)
+    location = locate(server.bucket("log"))
     query = location.query()
     assert committed(query) == -1
     assert next_watermark(query) == 0
@@ -165,9 +166,6 @@ def test_offsets_and_commits_are_read_from_the_checkpoint(server: S3Server) -> N
         ),
         ({"location": "memory://x/y"}, "lives in one process"),
         ({"location": "s3://user:word@b/x"}, "credentials belong into the environment"),
-        ({"location": "/c", "storage_options": {"secret_access_key": SECRET}}, "a directory takes none"),
-        ({"location": "/c", "cache": "/d"}, "a directory on a disk is not cached"),
-        ({"location": "s3://b/x", "storage_options": {"a": [SECRET]}}, "storage_options: a: found list"),
     ],
 )
 def test_a_location_that_cannot_be_one_gets_a_sentence(given: dict[str, Any], message: str) -> None:
@@ -178,13 +176,14 @@ def test_a_location_that_cannot_be_one_gets_a_sentence(given: dict[str, Any], me
 
 
 def test_a_location_that_cannot_be_reached_gets_a_sentence(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = server.options | {"no_such_option": SECRET}
-    with pytest.raises(SparkSetupError, match="is a storage option misspelt") as error:
-        check_reachable(locate("/c", server.url("misspelt"), options), "op")
+    misspelt = hs.Bucket(server.url("misspelt"), no_such_option=SECRET, **server.options)
+    with pytest.raises(SparkSetupError, match="is a setting of the Bucket misspelt") as error:
+        check_reachable(locate("/c", misspelt), "op")
     assert SECRET not in str(error.value)
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
+    missing = hs.Bucket(server.url("missing"), **(server.options | {"region": "eu-west-1"}))
     with pytest.raises(SparkSetupError, match=r"needs obstore: pip install 'hybridstore\[cloud\]'"):
-        check_reachable(locate("/c", server.url("missing"), server.options | {"region": "eu-west-1"}), "op")
+        check_reachable(locate("/c", missing), "op")
 
 
 def test_no_credential_is_shown_or_written(server: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -204,11 +203,13 @@ def test_apply_waits_for_a_store_that_does_not_answer_for_a_bounded_time(
     from hybridstore.spark import location
 
     monkeypatch.setattr(location, "CHECK_SECONDS", 0.5)
-    nobody = {"endpoint": "http://127.0.0.1:1", "access_key_id": "x", "secret_access_key": SECRET, "region": "r"}
-    for checkpoint in ("/c", "s3://bucket/checkpoint"):
+    nobody = hs.Bucket(
+        "s3://bucket", endpoint="http://127.0.0.1:1", access_key_id="x", secret_access_key=SECRET, region="r"
+    )
+    for checkpoint in ("/c", nobody / "checkpoint"):
         caplog.clear()
         with pytest.raises(SparkSetupError, match=r"\(tried for \d+ s\): no answer \(is the endpoint right") as error:
-            check_reachable(locate(checkpoint, "s3://bucket/deep/er/state", nobody), "op")
+            check_reachable(locate(checkpoint, nobody / "deep/er/state"), "op")
         assert SECRET not in str(error.value) + caplog.text
         assert len(str(error.value).splitlines()) == 1
 
@@ -242,23 +243,22 @@ def test_requests_that_wait_together_share_their_time_and_say_so(
 
 
 def test_a_state_inside_another_one_is_noticed(server: S3Server, tmp_path: Path) -> None:
-    options = server.options
     query = Query(server, tmp_path, "outer/query")
     check_reachable(query.location, "op")  # a second start
-    check_reachable(locate("/c", server.url("outer/query-2"), options), "op")  # shares letters only
+    check_reachable(locate("/c", server.bucket("outer/query-2")), "op")  # shares letters only
     with pytest.raises(SparkSetupError, match="lies inside s3://bucket/outer/query, which is the state of a query"):
-        check_reachable(locate("/c", server.url("outer/query/hybridstore/x"), options), "op")
+        check_reachable(locate("/c", server.bucket("outer/query/hybridstore/x")), "op")
     query.location.query().create("metadata", b"{}")
     with pytest.raises(
         SparkSetupError, match="lies inside s3://bucket/outer/query, which is the checkpoint of a query"
     ):
-        check_reachable(locate("/c", server.url("outer/query/y"), options), "op")
+        check_reachable(locate("/c", server.bucket("outer/query/y")), "op")
     # its own checkpoint's
-    check_reachable(locate(server.url("outer/query"), server.url("outer/query/y"), options), "op")
+    check_reachable(locate(server.bucket("outer/query"), server.bucket("outer/query/y")), "op")
     with pytest.raises(SparkSetupError, match=r"contains s3://bucket/outer/query, which is the state of a query"):
-        check_reachable(locate("/c", server.url("outer"), options), "op")
-    check_reachable(locate(server.url("outer/query"), server.url("outer"), options), "op")
-    locate(server.url("plain"), storage_options=options).query().create("checkpoints/x", b"")
+        check_reachable(locate("/c", server.bucket("outer")), "op")
+    check_reachable(locate(server.bucket("outer/query"), server.bucket("outer")), "op")
+    locate(server.bucket("plain")).query().create("checkpoints/x", b"")
     for state in ("plain", "plain/deep/er"):
         with pytest.raises(SparkSetupError, match="lies inside s3://bucket/plain, which is the state of a plain store"):
-            check_reachable(locate("/c", server.url(state), options), "op")
+            check_reachable(locate("/c", server.bucket(state)), "op")

@@ -508,8 +508,7 @@ def test_state_moves_to_an_object_store(spark: SparkSession, tmp_path: Path, see
                     events,
                     "op",
                     location=checkpoint,
-                    state_location=server.url("moved"),
-                    storage_options=server.options,
+                    state_location=server.bucket("moved"),
                     shards=3,
                 )
             )

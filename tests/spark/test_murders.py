@@ -19,6 +19,7 @@ from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.spark.shard.shard_id import StateStoreId
 from tests.tools.s3_server import S3Server, Weather
 from tests.tools.script import run_script
+from tests.tools.spark_murders import state_of
 from tests.tools.standalone import standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -82,7 +83,7 @@ class Case:
         job["placement"] = self.placement
         if self.server is not None:
             job["state"] = self.server.url(f"murders/{self.seed}")
-            job["storage_options"], job["cache"] = self.server.options, str(self.root / "cache")
+            job["settings"] = {"cache": str(self.root / "cache"), **self.server.options}
         return job | {"murders": self.murders}
 
     def check(self) -> None:
@@ -101,7 +102,7 @@ class Case:
         query = json.loads((self.root / "checkpoint/metadata").read_text())["id"]
         counts: dict[str, list[int]] = {}
         job = self.job()
-        location = locate(job["checkpoint"], job.get("state"), job.get("storage_options"))
+        location = locate(job["checkpoint"], state_of(job))
         for shard in range(SHARDS):
             identity = StateStoreId(location.state, "op", shard, query_id=query)
             reader = StateStoreProvider(identity, lenient=lambda: True, storage=location.operator("op"))

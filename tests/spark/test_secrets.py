@@ -62,7 +62,7 @@ def test_no_plan_of_spark_shows_a_secret(server: S3Server, spark: SparkSession) 
         .aggregate(n=hs.Count())
     )
     url = server.url("plans")
-    applied = counts.apply(clicks, "op", location=url, shards=2, time="watermark", storage_options=server.options)
+    applied = counts.apply(clicks, "op", location=server.bucket("plans"), shards=2, time="watermark")
     shown = plans(applied)
     assert "hybridstore-ticks" in shown or "MapInArrow" in shown
     assert SECRET not in shown
@@ -98,24 +98,29 @@ def test_nothing_that_is_shown_or_written_has_a_secret(
     caplog.set_level(logging.DEBUG)
     with_clock(monkeypatch, cloud_storage, lambda _: None)
     url, options = server.url("plain"), server.options
-    with hs.open(url, storage_options=options, cache=tmp_path / "cache") as state:
+    here = server.bucket("plain", tmp_path / "cache")
+    with hs.open(here) as state:
         state.key_value("names").put("alice", 1)
         server.faults.extend(["500", "503", "reset", "lost"])
         state.commit()
         state.checkpoint(wait=True)
         shown = [repr(state), str(state.metrics()), str(state.restore_report), repr(state.restore_report)]
-    location = locate(url, storage_options=options)
+    location = locate(here)
     bucket = CloudStorage(url, options)
-    (place,) = resolve(url, options)
-    shown += map(repr, (location, location.states(), bucket, bucket.below("x"), place, hs.inspect(url, None, options)))
+    (place,) = resolve(here)
+    shown += map(
+        repr, (location, location.states(), bucket, bucket.below("x"), place, hs.inspect(here), here, here / "x")
+    )
     shown += map(repr, (TickReader(location, 1), StateReader.__new__(StateReader), StateSource))
     for call in (
         lambda: bucket.get("nothing"),
         lambda: CloudStorage(server.url().replace("bucket", "other"), options).create("x", b""),
         lambda: CloudStorage(url, {**options, "misspelt_option": SECRET}).list(),
-        lambda: hs.open(server.url("none"), at=1, storage_options=options, cache=tmp_path / "cache"),
-        lambda: locate(str(tmp_path / "x"), storage_options=options),
-        lambda: locate(url, storage_options={**options, "token": [SECRET]}),
+        lambda: hs.open(server.bucket("none", tmp_path / "cache"), at=1),
+        lambda: hs.open(hs.Bucket(url, misspelt_option=SECRET)),
+        lambda: hs.Bucket(str(tmp_path / "x"), **options),
+        lambda: hs.Bucket(url, token=[SECRET], **options),  # type: ignore[arg-type]
+        lambda: hs.Bucket(f"{url}?secret={SECRET}"),
     ):
         with pytest.raises(Exception, match=r".") as caught:
             call()

@@ -16,9 +16,6 @@ from hybridstore.state.arguments import RULES, check
 
 COUNTS = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())
 BAD: dict[str, list[Any]] = {
-    "storage_options": ["endpoint"],
-    "cache": [7],
-    "cache_bytes": ["1 GB", -1, True],
     "file_mode": [0o777, 0o444, "0o600", None],
     "durability": ["disk", None],
     "checkpoints": [7, "often"],
@@ -73,9 +70,6 @@ def test_a_wrong_argument_is_refused_in_one_sentence_before_anything_is_touched(
 @pytest.mark.parametrize("name", RULES)
 def test_what_a_rule_allows_passes(name: str) -> None:
     good: dict[str, list[Any]] = {
-        "storage_options": [None, {}],
-        "cache": [None, "/fast", Path("fast")],
-        "cache_bytes": [None, 0, 1 << 40],
         "file_mode": [0o600, 0o666],
         "durability": ["commit", "os"],
         "checkpoints": [None, hs.CheckpointPolicy()],
@@ -104,9 +98,6 @@ def test_the_docstring_of_a_door_names_every_argument(door: str) -> None:
 # What several doors take in the same sense, and the door that explains it; every other door only refers.
 HOMES = {
     "durability": "open",
-    "storage_options": "open",
-    "cache": "open",
-    "cache_bytes": "open",
     "shards": "Topology.open",
     "allow": "Topology.run",
     "state_location": "Topology.apply",

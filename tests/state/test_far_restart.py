@@ -52,7 +52,7 @@ def route(monkeypatch: pytest.MonkeyPatch, storage: Storage) -> None:
 
 def fill(storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch, cache: Path, records: int = RECORDS) -> None:
     route(monkeypatch, storage)
-    with hs.open(URL, cache=cache, **SMALL) as state:
+    with hs.open(hs.Bucket(URL, cache=cache), **SMALL) as state:
         names, clicks = state.key_value("names"), state.window("clicks", retention=1_000_000)
         for number in range(records):
             names.put(key_of(number), value_of(number))
@@ -91,9 +91,9 @@ def open_far(requests: Requests, filled: MemoryStorage, tmp_path: Path, monkeypa
     storage = CountedStorage(requests, filled)
     route(monkeypatch, storage)
 
-    def opened(cache: str = "cache", **options: Any) -> hs.State:
+    def opened(cache: str = "cache", cache_bytes: int | None = None, **options: Any) -> hs.State:
         requests.reset()
-        return hs.open(URL, at="newest", cache=tmp_path / cache, **options)
+        return hs.open(hs.Bucket(URL, cache=tmp_path / cache, cache_bytes=cache_bytes), at="newest", **options)
 
     return opened
 
@@ -140,7 +140,7 @@ def test_a_writer_needs_three_rounds_more_to_claim_the_state(
 ) -> None:
     storage = CountedStorage(requests, MemoryStorage(dict(filled.objects)))
     route(monkeypatch, storage)
-    with hs.open(URL, cache=tmp_path / "own", **SMALL) as state:
+    with hs.open(hs.Bucket(URL, cache=tmp_path / "own"), **SMALL) as state:
         assert requests.rounds == 5, requests.names
         state.key_value("names").get_many(map(key_of, batch()))
         assert requests.rounds == 7, requests.names
@@ -188,8 +188,8 @@ def test_a_cache_that_refuses_a_pack_costs_one_more_round(
 def test_blocks_are_smaller_than_on_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     route(monkeypatch, MemoryStorage())
     blocks = []
-    for place in (URL, tmp_path / "state"):
-        with hs.open(place, checkpoints=NEVER, **({"cache": tmp_path / "cache"} if place == URL else {})) as state:
+    for place in (hs.Bucket(URL, cache=tmp_path / "cache"), tmp_path / "state"):
+        with hs.open(place, checkpoints=NEVER) as state:
             state.key_value("names").put_columns([key_of(number) for number in range(2_000)], [0] * 2_000)
             state.commit()
             state.checkpoint(wait=True)
@@ -238,10 +238,10 @@ def test_a_topology_reads_what_a_batch_touches_side_by_side(
     route(monkeypatch, storage)
     topology = hs.stream(key="k", timestamp="ts").windowed_by(windows).aggregate(n=hs.Count())
     often = {**SMALL, "checkpoints": hs.CheckpointPolicy(every_commits=1)}
-    with hs.Engine(topology, URL, cache=tmp_path / "writer", **often) as writer:
+    with hs.Engine(topology, hs.Bucket(URL, cache=tmp_path / "writer"), **often) as writer:
         writer.process_many([{"k": f"k{row % 500:03d}", "ts": 1_000 + row % 90} for row in range(3_000)])
         writer.commit()
-    with hs.Engine(topology, URL, cache=tmp_path / "cache", **SMALL) as reader:
+    with hs.Engine(topology, hs.Bucket(URL, cache=tmp_path / "cache"), **SMALL) as reader:
         requests.reset()
         reader.process_many([{"k": f"k{row:03d}", "ts": 1_095} for row in range(0, 500, 25)])
         reader.commit()

@@ -35,9 +35,10 @@ if beside:
     checkpointer.BESIDE_RECORDS = checkpointer.RETRY_SECONDS = 0
 # Checkpoints all the time, so that the kill often meets one.
 policy = hs.CheckpointPolicy(max_restore=timedelta(hours=1), every_commits=7, keep=2)
-options = json.loads(sys.argv[3])
+settings = json.loads(sys.argv[3])
+location = hs.Bucket(sys.argv[1], **settings) if settings else sys.argv[1]
 state = hs.open(
-    sys.argv[1], checkpoints=policy, memory_limit=int(sys.argv[2]) or None, _tuning=Tuning(8, 4000, 16), **options
+    location, checkpoints=policy, memory_limit=int(sys.argv[2]) or None, _tuning=Tuning(8, 4000, 16)
 )
 counts, rows = state.key_value("counts"), state.window("rows", retention=500)
 sums = state.sliding("sums", size=500, aggregator=hs.Sum())
@@ -121,7 +122,7 @@ def killed_again_and_again(
         first, acknowledged = round_of(location, after, limit, options, beside)
         assert first == reached
         least += after
-        with hs.open(location, **options) as state:
+        with hs.open(hs.Bucket(location, **options) if options else location) as state:
             reached = state.key_value("counts").get("last") or 0
             assert reached in (acknowledged, acknowledged + 1)
             assert state.restore_report.skipped == []
@@ -165,5 +166,5 @@ def test_a_writer_killed_on_an_object_store_loses_nothing_that_it_acknowledged(
     from tests.tools.s3_server import S3Server
 
     with S3Server() as server:
-        options = {"storage_options": server.options, "cache": str(tmp_path / "cache")}
+        options = {"cache": str(tmp_path / "cache"), **server.options}
         killed_again_and_again(server.url("killed"), 50 * rounds if STRESS else 3, seed, limit, options)

@@ -52,11 +52,8 @@ Open = Callable[..., hs.State]
 
 @pytest.fixture
 def open_state(server: S3Server, tmp_path: Path, request: pytest.FixtureRequest) -> Open:
-    url = server.url(f"states/{request.node.name}")
-
-    def opened(name: str = "state", **options: Any) -> hs.State:
-        options = {"storage_options": server.options, "cache": tmp_path / "cache", "_tuning": SMALL} | options
-        return hs.open(f"{url}/{name}", **options)
+    def opened(name: str = "state", cache: Path = tmp_path / "cache", **options: Any) -> hs.State:
+        return hs.open(server.bucket(f"states/{request.node.name}", cache) / name, **{"_tuning": SMALL, **options})
 
     return opened
 
@@ -292,9 +289,8 @@ def test_a_state_on_azure_is_restored_and_its_later_owner_has_it(tmp_path: Path)
     with Azurite() as azurite:
 
         def opened() -> hs.State:
-            return hs.open(
-                azurite.url("state"), storage_options=azurite.options, cache=tmp_path / "cache", _tuning=SMALL
-            )
+            bucket = hs.Bucket(azurite.url("state"), cache=tmp_path / "cache", **azurite.options)
+            return hs.open(bucket, _tuning=SMALL)
 
         with opened() as state:
             expected = with_checkpoint_and_tail(state)
@@ -319,23 +315,20 @@ def test_a_place_that_is_not_a_state_is_refused(open_state: Open, tmp_path: Path
         open_state("nothing", at="newest")
     with pytest.raises(HybridStoreError, match="hdfs://"):
         hs.open("hdfs://host/state")
-    with pytest.raises(HybridStoreError, match="not cached"):
-        hs.open(tmp_path / "nowhere", cache=tmp_path / "cache")
 
 
 def test_a_topology_runs_on_an_object_store(server: S3Server, tmp_path: Path) -> None:
     topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
     rows = [{"k": f"{number % 7}", "ts": number} for number in range(1000)]
     for shards in (1, 3):
-        url = server.url(f"topology-{shards}")
-        options = {"storage_options": server.options, "cache": tmp_path / "cache"}
+        bucket = server.bucket(f"topology-{shards}", tmp_path / "cache")
         expected = list(topology.run(rows, tmp_path / f"local-{shards}", shards=shards, commit_rows=100))
         # Each half is a process that ended: the second is given the source from its beginning.
-        first = list(topology.run(rows[:500], url, shards=shards, commit_rows=100, **options))
-        second = list(topology.run(rows, url, shards=shards, commit_rows=100, **options))
+        first = list(topology.run(rows[:500], bucket, shards=shards, commit_rows=100))
+        second = list(topology.run(rows, bucket, shards=shards, commit_rows=100))
         assert [dict(row) for row in first + second] == [dict(row) for row in expected]
     with pytest.raises(HybridStoreError, match="asked for 2"):
-        topology.open(server.url("topology-3"), shards=2, **options)
+        topology.open(bucket, shards=2)
 
 
 WRITER = """
@@ -343,7 +336,7 @@ import sys
 import hybridstore as hs
 url, endpoint, cache = sys.argv[1:]
 options = {"endpoint": endpoint, "access_key_id": "test", "secret_access_key": "x", "region": "us-east-1"}
-state = hs.open(url, storage_options=options, cache=cache, checkpoints=hs.CheckpointPolicy(every_commits=7))
+state = hs.open(hs.Bucket(url, cache=cache, **options), checkpoints=hs.CheckpointPolicy(every_commits=7))
 count = state.key_value("count")
 while True:
     number = (count.get("n") or 0) + 1
@@ -391,8 +384,7 @@ def test_two_real_processes_never_both_acknowledge(server: S3Server, tmp_path: P
     before.send_signal(signal.SIGKILL)
     output, _ = ended(before)
     acknowledged = max([acknowledged, *map(int, output.split())])
-    options = {"storage_options": server.options, "cache": tmp_path / "cache"}
-    with hs.open(url, at="newest", **options) as state:
+    with hs.open(server.bucket("two-processes", tmp_path / "cache"), at="newest") as state:
         assert state.key_value("count").get("n") in (acknowledged, acknowledged + 1)
 
 

@@ -315,8 +315,8 @@ def test_on_an_object_store_pruned_blocks_stay_readable(tmp_path: Path) -> None:
     from tests.tools.s3_server import S3Server
 
     with S3Server() as server:
-        options: Any = {"storage_options": server.options, "checkpoints": KEPT, "_tuning": TUNING}
-        with hs.open(server.url("states/one"), cache=tmp_path / "cache", **options) as state:
+        bucket = server.bucket("states/one", tmp_path / "cache")
+        with hs.open(bucket, checkpoints=KEPT, _tuning=TUNING) as state:
             users = state.key_value("users")
             users.put_many({number: number for number in range(200)})
             state.commit()

@@ -19,7 +19,10 @@ import urllib.request
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from os import PathLike
 from typing import Any
+
+from changelog.bucket import Bucket
 
 BUCKET = "bucket"
 _ANSWERS = {
@@ -82,6 +85,10 @@ class S3Server:
 
     def url(self, path: str = "") -> str:
         return f"s3://{BUCKET}/{path}".rstrip("/")
+
+    def bucket(self, path: str = "", cache: str | PathLike[str] | None = None) -> Bucket:
+        """Return a place of this server as a user names it."""
+        return Bucket(self.url(path), cache=cache, **self.options)
 
     def reset(self) -> None:
         """Forget what was counted."""

@@ -26,6 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from changelog.bucket import Bucket
 from changelog.cloud_storage import CloudStorage
 from changelog.storage import LocalStorage
 from hybridstore.clock import Watermark
@@ -69,6 +70,11 @@ class Schedule:
                         os.kill(int(process.name), signal.SIGKILL)
         else:
             os.kill(os.getpid(), signal.SIGSTOP if victim == "stopped" else signal.SIGKILL)
+
+
+def state_of(config: dict[str, Any]) -> str | None:
+    """Return where the job keeps its state, if not below its checkpoint."""
+    return Bucket(config["state"], **config["settings"]) if "state" in config else None
 
 
 def _parent_of(pid: int) -> int:
@@ -201,9 +207,7 @@ def run(session: Any, config: dict[str, Any]) -> None:
             shards=config["shards"],
             checkpoints=CheckpointPolicy(every_commits=4),
             placement=config["placement"],
-            state_location=config.get("state"),
-            storage_options=config.get("storage_options"),
-            cache=config.get("cache"),
+            state_location=state_of(config),
             tasks=config["tasks"][started],
         )
         writer = counted.writeStream.foreachBatch(sink)
