@@ -57,6 +57,7 @@ class SuppressionBuffer(SuppressionMaps):
         """Use other bounds from now on: records beyond them are emitted with the next record, or when time moves.
         O(rows of a replay that wait)."""
         self.apply_waiting()
+        self._kept()  # computed with the bounds that its version had
         self.parameters = parameters
         self.max_records, self.max_bytes = parameters["max_records"], parameters["max_bytes"]
         self._raises = parameters["on_full"] == "raise"

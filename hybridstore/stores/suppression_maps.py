@@ -28,7 +28,7 @@ from .cold_blocks import chosen
 from .cold_tail import Maps
 from .key_blocks import KeyBlocks
 from .sizes import HEAP_BYTES, PLACE_BYTES
-from .suppression_tail import Boundary, BufferTail, TailEvent, TailRows, boundary_of, not_due, remaining
+from .suppression_tail import Boundary, BufferTail, TailEvent, TailRows, Unasked, boundary_of, not_due, remaining
 
 Emission = tuple[Any, Any, int]  # key, value, record time
 NEVER: Final = INT64_MAX + 1
@@ -44,8 +44,9 @@ class SuppressionMaps(KeyBlocks):
     _tail: BufferTail
     _heap: list[tuple[int, Any]]
     _sizes: dict[Any, int] | None
-    # the emissions of the newest committed version (packed until they are needed), and of the version in progress
-    _emitted: bytes | list[Emission]
+    # the emissions of the newest committed version (packed, or not computed yet, until they are needed), and of the
+    # version in progress
+    _emitted: bytes | Unasked | list[Emission]
     _emitting: list[Emission]
     _cold_low: int
     _cold_held: int
@@ -213,7 +214,7 @@ class SuppressionMaps(KeyBlocks):
         return waiting
 
     def apply_waiting(self) -> None:
-        """Apply all waiting rows. O(waiting rows) at C speed but for those of the newest version, and O(records)."""
+        """Apply all waiting rows. O(waiting rows) at C speed, and O(records)."""
         tail = self._tail
         if tail:
             if self._bucket.cold:  # with a damaged block, all rows keep waiting
@@ -225,16 +226,23 @@ class SuppressionMaps(KeyBlocks):
                 began, now, newest = tail.began, self._stream_time, tail.newest
                 self._stream_time, self._due = began, began - self._lag
                 rows = tail.take()
-                # with the timer "first" a row's buffer time depends on all rows of its key before
-                if self._first_seen or _SPARSE * len(rows.keys) < len(self._runs):
-                    self.apply_in_turn(rows.before(newest))
-                else:
-                    self.apply_rows(*rows.before(newest))
-                self._emitting = self._kept()
-                self.apply_in_turn(rows.behind(newest))
-                self._emitted, self._emitting = self._emitting, emitting
+                self._apply_part(rows.before(newest))
+                before, began, behind = self._kept(), self._stream_time, rows.behind(newest)
+                self._emitting = []
+                taken = self._apply_part(behind)
+                # what the newest version emits is rarely asked for before the next commit, and costs most
+                self._emitted = [*before, *self._emitting] if taken is None else Unasked(before, began, taken, behind)
+                self._emitting = emitting
                 self.apply_time(now)
         self._end_tail()
+
+    def _apply_part(self, part: TailRows) -> dict[Any, Any] | None:
+        """Apply rows of the tail: in turn, with emissions (None), or together, without them (the records taken out)."""
+        # with the timer "first" a row's buffer time depends on all rows of its key before
+        if self._first_seen or not part.keys or _SPARSE * len(part.keys) < len(self._runs):
+            self.apply_in_turn(part)
+            return None
+        return self.apply_rows(*part)
 
     def apply_in_turn(self, part: TailRows) -> None:
         """Apply rows and the events between them as the live store did, and emit the due records."""
@@ -251,9 +259,11 @@ class SuppressionMaps(KeyBlocks):
 
     def apply_rows(
         self, keys: list[Any], values: list[Any], times: list[int], events: Sequence[TailEvent] = ()
-    ) -> None:
-        """Apply rows of the tail, and emit nothing: the last row of each key counts, if it is still buffered. O(rows)
-        at C speed, and O(records).
+    ) -> dict[Any, Any]:
+        """Apply rows of the tail, and emit nothing: the last row of each key counts, if it is still buffered. Return
+        the records taken out: those due, and those replaced by a row of their key.
+
+        O(rows) at C speed, and O(records).
         """
         runs = self._runs
         moves = [event.time for event in events if event.time is not None and event.rows < len(keys)]
@@ -283,6 +293,12 @@ class SuppressionMaps(KeyBlocks):
         self._tidy()
         for event in (*events, TailEvent(0, newest, ())):
             self.apply_time(event.time or NO_TIME)
+        return taken
+
+    def apply_records(self, records: dict[Any, Any]) -> None:
+        """Put records as they were. O(records)."""
+        self._runs.update(records)
+        self._tidy()
 
     # --- looking ----------------------------------------------------------------------------------------------
 
@@ -312,10 +328,18 @@ class SuppressionMaps(KeyBlocks):
             self._load_due(self._cold_low)
 
     def _kept(self) -> list[Emission]:
-        """Return the emissions of the newest version."""
-        if isinstance(self._emitted, bytes):
-            self._emitted = [(key, value, ts) for key, value, ts in unpack(self._emitted)]
-        return self._emitted
+        """Return the emissions of the newest version; the first call unpacks or computes them."""
+        kept = self._emitted
+        if isinstance(kept, bytes):
+            kept = [(key, value, ts) for key, value, ts in unpack(kept)]
+        elif isinstance(kept, Unasked):
+            again = type(self)(self.name, self.number, self.parameters, self._journal)
+            again.apply_time(kept.began)
+            again.apply_records(kept.records)
+            again.apply_in_turn(kept.rows)
+            kept = [*kept.before, *again._emitting]
+        self._emitted = kept
+        return kept
 
     # --- loading ----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@
 
 The surprise: the content of the buffer is known without running the buffer. Records that time alone made due were
 emitted for good, so the last row of each key counts, if it is newer than the due time at that row and than every
-eviction behind it. Only the rows of the newest version are put one by one, because their emissions are returned again.
+eviction behind it. Only the rows of the newest version are put one by one, when their emissions are asked for again.
 """
 
 from __future__ import annotations
@@ -56,6 +56,17 @@ class TailRows(NamedTuple):
         row, event = place
         events = [later._replace(rows=later.rows - row) for later in self.events[event:]]
         return TailRows(self.keys[row:], self.values[row:], self.times[row:], events)
+
+
+class Unasked(NamedTuple):
+    """The emissions of a version before they are computed: `before`, and those of the `rows`, put at stream time
+    `began` into a buffer of the `records` that were due, or had a row of their key. No other record matters.
+    """
+
+    before: list[Any]
+    began: int
+    records: dict[Any, Any]
+    rows: TailRows
 
 
 class BufferTail(ColdTail):

@@ -142,3 +142,16 @@ def test_time_that_moved_by_itself_lets_nothing_leave_in_a_replay_either(tmp_pat
         buffer = state.suppression("b", time_limit=10)
         assert list(buffer.buffered()) == [("a", 1, 0)]
         assert buffer.put("b", 2, 50) == [("a", 1, 0)]
+
+
+def test_other_bounds_do_not_change_what_a_version_emitted(tmp_path: Path) -> None:
+    rows = [(f"k{i % 7}", i, i) for i in range(200)]
+    with hs.open(tmp_path, durability="os") as state:
+        emitted = state.suppression("b", time_limit=3).put_many(rows)
+        state.commit()
+        crash(state)
+    with hs.open(tmp_path, durability="os") as state:
+        buffer = state.suppression("b", time_limit=3)
+        state.group.alter("b", {**buffer.parameters, "time_limit_ms": 100})
+        assert emitted
+        assert buffer.emitted() == [(1, *row) for row in emitted]
