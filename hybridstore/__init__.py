@@ -116,48 +116,4 @@ if _typing.TYPE_CHECKING:
 
     open = _open_store
 
-__getattr__, __dir__, __all__ = _lazy(
-    __name__,
-    {
-        "changelog.bucket": "Bucket",
-        "recovery.plan": "RestorePlan",
-        "recovery.restore": "RestoreReport",
-        ".aggregation": (
-            "Aggregator Collect CollectSet Count CountDistinct First FirstBy HoppingWindows "
-            "KafkaSlidingWindows Last LastBy Max MaxBy Mean Min MinBy Reduce "
-            "SessionWindows SlidingWindows Sum TopK TumblingWindows Variance check_laws"
-        ),
-        ".errors": (
-            "BufferFullError DamageError HybridStoreError ProgramMismatchError StateClosedError "
-            "StateLockedError StatePoisonedError StorageUnreachableError UpgradeError"
-        ),
-        ".importing.api": "import_spark",
-        ".importing.frames": "backfill initial_state",
-        ".importing.report": "ImportRefusedError ImportReport",
-        ".inspection": "inspect",
-        ".reading.pins": "Pin",
-        ".rescaling.api": "rescale",
-        ".rescaling.report": "RescaleError RescaleReport",
-        ".rewinding.bisect": "Bisected bisect",
-        ".rewinding.erase": "Erased Proof erase prove",
-        ".rewinding.fork": "fork",
-        ".rewinding.pins": "pin pins",
-        ".rewinding.unpin": "unpin",
-        ".serving.server": "serve",
-        ".state.changes": "Difference",
-        ".state.directory": "State open_store=open",
-        ".state.metrics": "Metrics",
-        ".state.policy": "CheckpointPolicy",
-        ".stores.key_value": "KeyValueStore",
-        ".stores.session": "SessionStore",
-        ".stores.sliding": "SlidingStore",
-        ".stores.suppression": "SuppressionBuffer",
-        ".stores.versioned": "VersionedStore",
-        ".stores.window": "WindowStore",
-        ".topologies.declare": "Topology stream",
-        ".topology.declared_stores": "key_value_store session_store sliding_store suppression_store window_store",
-        ".topology.engine": "Engine",
-        ".topology.joins.declared": "Table table",
-        ".topology.timers": "KeyTimers Timer",
-    },
-)
+__getattr__, __dir__, __all__ = _lazy(__name__)

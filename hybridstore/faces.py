@@ -1,26 +1,26 @@
 """Faces: public names that are imported when they are first asked for.
 
-A command that only looks, a job that only opens a store, a fresh worker of Spark: each pays for what it works with.
+    if TYPE_CHECKING:                                      a type checker runs the block
+        from .state.policy import Policy as Policy         `lazy` reads it: name -> where it is imported from
+
+A command that only looks, a job that only opens a store, a fresh worker of Spark: each pays for what it works with. The
+surprise: a face reads its own source, so that a name is written once, in the form that type checkers know.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 
-def lazy(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return the `__getattr__`, `__dir__` and `__all__` of a package: relative module -> its names, separated by
-    spaces; `name=public` is another name outside. No name may be that of a module of the package, which would take its
-    place.
+def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return the `__getattr__`, `__dir__` and `__all__` of a package, whose names are the imports `from module import
+    name as name` of its block for type checkers, each on a line; `public = _name` is another name outside. No name may
+    be that of a module of the package, which would take its place. Raises ImportError for a package without source.
     """
-    homes: dict[str, tuple[str, str]] = {}
-    for module, names in modules.items():
-        for each in names.split():
-            name, _, public = each.partition("=")
-            homes[public or name] = module, name
+    homes = _homes(package)
 
     def from_home(name: str) -> Any:
         if name not in homes:
@@ -31,3 +31,23 @@ def lazy(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any]
         return value
 
     return from_home, lambda: sorted({*vars(sys.modules[package]), *homes}), sorted(homes)
+
+
+def _homes(package: str) -> dict[str, tuple[str, str]]:
+    """Return name -> module and the name inside, from the package's source, in a folder or an archive."""
+    spec: Any = sys.modules[package].__spec__
+    try:
+        source = spec.loader.get_data(spec.origin).decode()
+    except (AttributeError, OSError) as error:
+        raise ImportError(
+            f"{package}: found no source of the package ({error}), expected {spec.origin} (install hybridstore with "
+            "its sources)"
+        ) from error
+    homes: dict[str, tuple[str, str]] = {}
+    for line in source.partition("TYPE_CHECKING:\n")[2].splitlines():
+        match line.split():
+            case ("from", module, "import", name, "as", public):
+                homes[public] = module, name
+            case (public, "=", private) if private in homes:
+                homes[public] = homes.pop(private)
+    return homes

@@ -34,19 +34,4 @@ if _typing.TYPE_CHECKING:
     from .shard_rows import metrics as metrics
     from .stateful_processor import transform_with_state as transform_with_state
 
-__getattr__, __dir__, __all__ = _lazy(
-    __name__,
-    {
-        ".connect": "foreach_batch",
-        ".errors": "CannotCommitError MissingVersionError SkippedBatchError SparkSetupError StaleAttemptError",
-        ".frame_processor": "transform_with_state_in_pandas",
-        ".group_state": "apply_in_pandas_with_state",
-        ".heartbeat": "heartbeat_keys with_heartbeats without_heartbeats",
-        ".listener": "metrics_listener",
-        ".observing": "observed",
-        ".operator": "apply_program",
-        ".session": "configure",
-        ".shard_rows": "metrics",
-        ".stateful_processor": "transform_with_state",
-    },
-)
+__getattr__, __dir__, __all__ = _lazy(__name__)

@@ -26,7 +26,7 @@ if _typing.TYPE_CHECKING:
     from .strategies import rows as rows
 
 # They need packages that hybridstore does not need.
-__getattr__, __dir__, _later = _lazy(__name__, {"..spark.tws_tester": "TwsTester", ".strategies": "rows"})
+__getattr__, __dir__, _later = _lazy(__name__)
 
 __all__ = [
     "Case",

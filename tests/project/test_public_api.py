@@ -4,15 +4,18 @@ Whoever changes `hybridstore.__all__` changes that file in the same commit, and 
 """
 
 import ast
+import importlib
 import inspect
 import pickle
 import types
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import hybridstore
 from hybridstore import errors, spark
+from hybridstore.faces import lazy
 
 PINNED = (Path(__file__).parent / "public_names.txt").read_text(encoding="utf-8").split()
 
@@ -42,6 +45,28 @@ def test_nothing_else_is_within_reach() -> None:
     assert reachable - modules - set(PINNED) - {"annotations"} == set()
     # modules are there because Python binds a package's submodules; ones of others are leaks
     assert {name for name in modules if not vars(hybridstore)[name].__name__.startswith("hybridstore.")} == set()
+
+
+def test_a_face_reads_its_names_from_its_source_in_an_archive_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        '"""A face.\n\n    from nowhere import nothing as nothing\n"""\nimport typing\n'
+        "from hybridstore.faces import lazy\nif typing.TYPE_CHECKING:\n    from .part import ONE as ONE\n"
+        "    from .part import TWO as _TWO\n\n    SECOND = _TWO\n\n__getattr__, __dir__, __all__ = lazy(__name__)\n"
+    )
+    with zipfile.ZipFile(tmp_path / "faces.zip", "w") as archive:
+        archive.writestr("face_in_an_archive/__init__.py", source)
+        archive.writestr("face_in_an_archive/part.py", "ONE, TWO = 1, 2")
+    monkeypatch.syspath_prepend(tmp_path / "faces.zip")
+    face = importlib.import_module("face_in_an_archive")
+    assert face.__all__ == ["ONE", "SECOND"]
+    assert (face.ONE, face.SECOND) == (1, 2)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        face.nothing  # noqa: B018
+    monkeypatch.setattr(face.__spec__, "loader", None)
+    with pytest.raises(ImportError, match="face_in_an_archive: found no source of the package"):
+        lazy("face_in_an_archive")
 
 
 def test_every_public_method_has_a_docstring() -> None:
