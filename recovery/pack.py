@@ -42,7 +42,7 @@ PAGE: Final = 0
 PACK_BYTES: Final = 64 << 20
 _PACK_SHARE: Final = 8
 # So many open tables of blocks are kept for readers to come, some 2 kB each.
-MOST_TABLES: Final = 2048
+MOST_TABLES: Final = 8192
 # The errors of mounted object stores for a map of one of their files.
 _CANNOT_MAP: Final = frozenset((errno.ENODEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP))
 

@@ -180,7 +180,7 @@ class Whole:
 class RecordTable:
     """The table of a block whose checksum was compared. `kept`: the bytes are mapped, so keeping it takes no memory."""
 
-    __slots__ = ("_froms", "_hashes", "_ints", "_keys", "_order", "_payload", "_rows", "_values", "_where", "kept")
+    __slots__ = ("_froms", "_ints", "_keys", "_order", "_payload", "_rows", "_values", "_where", "hashes", "kept")
 
     def __init__(self, data: memoryview, where: str, *, kept: bool) -> None:
         """Raises ValueError or TypeError for a table of another form. O(1)."""
@@ -198,7 +198,7 @@ class RecordTable:
             raise ValueError(f"a table of {count} keys in {len(data)} bytes")
         begins = accumulate(sizes, initial=start)
         views = [data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
-        self._hashes, self._keys, self._values = (views[i].cast("I") for i in (0, 2, 3))
+        self.hashes, self._keys, self._values = (views[i].cast("I") for i in (0, 2, 3))
         self._order = views[1].cast("H")
         self._rows = views[4].cast("I") if counted else None
         self._ints = views[5].cast("I") if columns else None
@@ -218,15 +218,20 @@ class RecordTable:
             return [0 if froms[0] == ADDED else len(self)]
         return [len(self) - froms.tolist().count(ADDED)]
 
-    def place_of(self, wanted: PackedKey) -> int:
-        """Return which of the keys this is, -1 for none of them. Raises CorruptCheckpointError. O(log keys)."""
-        hashed, hashes = wanted.hash, self._hashes
-        i, end = bisect_left(hashes, hashed), len(hashes)
+    def place_of(self, wanted: PackedKey, i: int | None = None) -> int:
+        """Return which of the keys this is, -1 for none of them. `i`: the first of the hashes that is not below that of
+        the key, if it is known. Raises CorruptCheckpointError. O(log keys).
+        """
+        key, packed, hashed, exact = wanted
+        hashes = self.hashes
+        if i is None:
+            i = bisect_left(hashes, hashed)
+        end = len(hashes)
         try:
             while i < end and hashes[i] == hashed:
                 place, keys = self._order[i], self._keys
                 stored = self._payload[keys[place] : keys[place + 1]]
-                if stored == wanted.packed if wanted.exact else unpack(stored) == wanted.key:
+                if stored == packed if exact else unpack(stored) == key:
                     return place
                 i += 1
         except (*UNPACK_ERRORS, struct.error) as error:
@@ -256,7 +261,11 @@ class RecordTable:
     def record_of(self, key: Any) -> Record | None:
         """Return the only record of a key, None if the block has none. Raises CorruptCheckpointError. O(log keys)."""
         wanted = packed_key(key)
-        place = self.place_of(wanted)
+        hashed, hashes = wanted[2], self.hashes
+        i = bisect_left(hashes, hashed)
+        if i == len(hashes) or hashes[i] != hashed:
+            return None
+        place = self.place_of(wanted, i)
         return None if place < 0 else self.record_at(place, wanted)
 
     def record_at(self, place: int, wanted: PackedKey) -> Record | None:
@@ -316,11 +325,14 @@ class Layers:
     replaces all older records.
     """
 
-    __slots__ = ("_parts", "kept")
+    __slots__ = ("_parts", "_tables", "kept")
 
     def __init__(self, parts: Sequence[RecordTable | Whole]) -> None:
         """`parts` are of the layers and of the base, the newest first."""
         self._parts = parts
+        tables = [part for part in parts if isinstance(part, RecordTable) and part.whole]
+        # the parts, where each of them is a table whose records replace all older ones
+        self._tables = tables if len(tables) == len(parts) else None
         self.kept = all(part.kept for part in parts)
 
     def __len__(self) -> int:
@@ -358,21 +370,25 @@ class Layers:
         """Return the only record of a key, None if the block has none. Raises CorruptCheckpointError. O(layers log
         keys).
         """
+        tables = self._tables
+        if tables is None:
+            return _only_record(self.rows_of(key))
         wanted = packed_key(key)
-        for part in self._parts:
-            if isinstance(part, Whole) or not part.whole:
-                return _only_record(self.rows_of(key))
-            place = part.place_of(wanted)
-            if place >= 0:
+        hashed = wanted[2]
+        for part in tables:
+            # most parts do not know the key: one search in C for each
+            hashes = part.hashes
+            i = bisect_left(hashes, hashed)
+            if i < len(hashes) and hashes[i] == hashed and (place := part.place_of(wanted, i)) >= 0:
                 return part.record_at(place, wanted)
         return None
 
     def count_of(self, key: Any) -> int:
         """Return how many records a key has. Raises CorruptCheckpointError. O(layers log keys)."""
+        if self._tables is None:
+            return len(self.rows_of(key))
         wanted = packed_key(key)
-        for part in self._parts:
-            if isinstance(part, Whole) or not part.whole:
-                return len(self.rows_of(key))
+        for part in self._tables:
             place = part.place_of(wanted)
             if place >= 0:
                 return part.count_at(place)

@@ -20,6 +20,7 @@ from changelog.files import Files
 from changelog.identity import Identity
 from changelog.segment import Position
 from changelog.storage import LocalStorage
+from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
 from recovery.errors import CheckpointError
 from recovery.layout import CHANGELOG
@@ -121,7 +122,15 @@ class _WriterFiles(OwnFiles):
         self._files.remove(path)
 
 
-def make(job: Job, alive: Callable[[], None]) -> Outcome:
+class Opened:
+    """What a process keeps from one job to the next: the checkpoint before, so that its packs stay open, with the
+    tables whose checksums were compared. Most packs of the next one are the same.
+    """
+
+    reader: CheckpointReader | None = None
+
+
+def make(job: Job, alive: Callable[[], None], opened: Opened | None = None) -> Outcome:
     """Make the checkpoint of a job, then prune. `alive` is called again and again meanwhile. Raises nothing.
     O(tail + changed blocks + pages).
     """
@@ -133,16 +142,20 @@ def make(job: Job, alive: Callable[[], None]) -> Outcome:
 
     files = _WriterFiles(Files(job.mode), check)
     with collector_held():
-        return outcome_of(partial(_write, job, path, files, alive), partial(prune, path, keep=job.keep, files=files))
+        return outcome_of(
+            partial(_write, job, path, files, alive, opened or Opened()),
+            partial(prune, path, keep=job.keep, files=files),
+        )
 
 
-def _write(job: Job, path: Path, files: Files, alive: Callable[[], None]) -> CheckpointReport:
+def _write(job: Job, path: Path, files: Files, alive: Callable[[], None], opened: Opened) -> CheckpointReport:
     # A changelog that ends before the place to which a checkpoint refers counts as damaged, so the log is synced first.
     if not job.synced:
         sync_log(path / CHANGELOG, files)
     group = StoreGroup(_logged, bucket_divisor=job.divisor)
     SPARING.on = job.tables  # single records are read where blocks have tables
     reached = restore(path, group, at=job.version, progress=lambda *_: alive(), identity=job.identity)
+    opened.reader = reached.checkpoint
     report = reached.report
     if report.digest != job.digest:
         raise CheckpointError(

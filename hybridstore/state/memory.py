@@ -15,14 +15,16 @@ The percentages are of the part of the limit that records may take (`memory_budg
 waits while 10,000 records were logged since the checkpoint in progress began: the next one has to copy them at once.
 Beyond 100 %, and in a commit of 10,000 records, it waits 100 ms for 1,000 records; never longer than 1 s.
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. The maps
-of before are emptied in slices, since freeing all records at once would take seconds.
+of before are emptied in slices, since freeing all records at once would take seconds. A key-value store takes records
+from its map of before rather than from blocks as long as they are there, so below 50 % that map gives up only
+as many records as come in: memory stays as it is, and holds the records of the last two periods.
 """
 
 from __future__ import annotations
 
 import time
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from recovery.checkpoint import Ahead
 
@@ -37,12 +39,15 @@ from .policy import SPEED, Logged
 # Shares of the limit, see above.
 _CHANGES: Final = 1 / 4
 _RENEWED: Final = 0.4
+_KEPT: Final = 0.5
 _PRESSED: Final = 0.6
 _FULL: Final = 0.7
 # The share of what is in memory that the tail may have where a state becomes cold without a new checkpoint.
 _TAIL: Final = 1 / 8
-# A checkpoint begins after so many records, too, once memory is used: what it copies at a commit stays short.
+# A checkpoint begins after so many records, too, once memory is used: what it copies at a commit stays short. In a
+# large state after more, one for so many in it: a checkpoint of few in every block takes as long as one of many.
 _CUT_RECORDS: Final = 10_000
+_CUT_SHARE: Final = 128
 # How long a commit waits for a checkpoint for each of its records, and at most (s), below the limit and beyond: so long
 # that a checkpoint keeps up with the commits, and each of them waits a little.
 _WAIT_SECONDS: Final = (20e-6, 1.0)
@@ -87,12 +92,17 @@ class Memory:
         self._logged, self._seen = 0, SPARING.loaded
         # how long a commit waits for a checkpoint, for each record and at most (s), and whether records fill memory, by
         # the last count
-        self._wait, self._filling = _NO_WAIT, False
+        self._wait, self._filling, self._much = _NO_WAIT, False, False
         # what the last time of becoming cold could not free
         self._floor = 0
         # maps of before, to be emptied; how many entries they had, and how many bytes those take
         self._old: list[Maps] = []
+        # of these, what stores still read: emptied as fast as other records come in, and faster beyond `_KEPT`
+        self._kept: list[Maps] = []
+        self._due = 0  # entries of `_kept` to be freed
         self._old_entries = self._old_bytes = 0
+        # by store, between leaving its maps and being cold
+        self._before: dict[str, dict[Any, Any]] = {}
 
     def restored(self, *, read_only: bool = False) -> None:
         """Blocks are cold: a thread decodes them ahead, and, unless `read_only`, commits load them."""
@@ -101,11 +111,26 @@ class Memory:
         read_ahead(self._checkpoints.reader, self._group)
 
     def slice(self) -> None:
-        """Load decoded blocks for about 2 ms; under a budget, free what is left of old maps for as long."""
+        """Load decoded blocks for about 2 ms; under a budget, free what is left of old maps for as long, and apply some
+        of the rows of a tail.
+        """
+        incoming = self._logged + SPARING.loaded - self._seen
         if self._old:
-            self._free(COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * (self._logged + SPARING.loaded - self._seen))
+            self._free(self._old, COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * incoming)
+        elif self._kept and self._much:
+            self._free(self._kept, COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * incoming)
+        elif self._kept:
+            self._due += incoming
+            if self._due >= _FREED_ENTRIES:
+                self._free(self._kept, 0, self._due)
+                self._due = 0
         self._logged, self._seen = 0, SPARING.loaded
-        if self._cold and BUDGET.limit is None:
+        if BUDGET.limit is not None:
+            for store in self._group.stores.values():
+                # as long as rows wait, every read and put looks for them
+                if store.applies_alone and store.waiting_rows:
+                    store.apply_some_waiting()
+        elif self._cold:
             reader = self._checkpoints.reader
             self.hydrate(COMMIT_BUDGET_MS, None if reader is None else reader.ahead)
 
@@ -123,7 +148,7 @@ class Memory:
 
     def _old_remaining(self) -> int:
         """Return about how many bytes of old maps are still to be freed. O(maps)."""
-        return self._old_bytes * sum(map(len, self._old)) // max(1, self._old_entries)
+        return self._old_bytes * sum(map(len, self._old + self._kept)) // max(1, self._old_entries)
 
     def relief(self, logged: Logged, *, renewed: bool) -> Relief | None:
         """After a commit of `logged`: what memory needs, None for nothing. `renewed`: a checkpoint has just been made.
@@ -152,28 +177,35 @@ class Memory:
         counted = self.count()
         used, large = BUDGET.used(self)
         self._wait = _OVER_SECONDS if used > limit else _WAIT_SECONDS if used > _PRESSED * limit else _NO_WAIT
-        self._filling = used > _RENEWED * limit
+        self._filling, self._much = used > _RENEWED * limit, used > _KEPT * limit
+        old = self._old or self._kept
         if checkpoints.attempt is not None or not large:
             return None
         behind = checkpoints.behind
         records_in_memory = sum(store.records_in_memory for store in self._group.stores.values())
         changed = (counted - self._old_remaining()) * min(1.0, behind.records / max(1, records_in_memory))
-        full = used > _FULL * limit and not self._old
+        full = used > _FULL * limit and not old
         # rows of the tail come back into memory beside the maps that are freed
         short = SPEED.factor * behind.seconds <= _REPLAY_SECONDS and changed < _TAIL * counted
-        if checkpoints.reader is not None and counted > self._floor and not self._old:
+        if checkpoints.reader is not None and counted > self._floor and not old:
             if full and (short or renewed):
                 return Relief.COLD
             if renewed and used > _RENEWED * limit and SPEED.factor * behind.seconds <= _REPLAY_SECONDS:
                 return Relief.COLD
-        cut = behind.records >= _CUT_RECORDS and used > _RENEWED * limit
+        cut = behind.records >= self._cut_records and used > _RENEWED * limit
         if (full or cut or changed > _CHANGES * limit) and behind.commits and checkpoints.ready():
             return Relief.CHECKPOINT
         return None
 
+    @property
+    def _cut_records(self) -> int:
+        """How many records begin a checkpoint once memory is used. O(stores)."""
+        reader = self._checkpoints.reader
+        return max(_CUT_RECORDS, 0 if reader is None else reader.meta.records // _CUT_SHARE)
+
     def _waiting(self, records: int) -> float:
         """Return how long a commit of so many records waits for the checkpoint in progress (s)."""
-        behind = self._filling and self._checkpoints.since.records > _CUT_RECORDS
+        behind = self._filling and self._checkpoints.since.records > self._cut_records
         # a commit of so many is slow by itself, and two of them are more than the next checkpoint should copy
         large = behind and records >= _CUT_RECORDS
         each, most = max(self._wait, _OVER_SECONDS if large else _WAIT_SECONDS if behind else _NO_WAIT)
@@ -182,21 +214,29 @@ class Memory:
     def leave_maps(self) -> None:
         """Keep the maps of the stores, which are about to become cold, to free them in slices. O(buckets)."""
         self._old_bytes = memory_bytes(self._group)
-        self._old = [each for store in self._group.stores.values() for each in store.maps() if each]
-        self._old_entries = sum(map(len, self._old))
+        stores = self._group.stores.values()
+        self._before = {store.name: store.before for store in stores if store.before}
+        self._kept = list(self._before.values())
+        known = set(map(id, self._kept))
+        self._old = [each for store in stores for each in store.maps() if each and id(each) not in known]
+        self._old_entries = sum(map(len, self._old + self._kept))
 
     def became_cold(self) -> None:
-        """Count anew: what could not be freed is not tried again before more is in memory. O(blocks)."""
+        """Let stores use their maps of before, and count anew: what could not be freed is not tried again before more
+        is in memory. O(blocks).
+        """
+        for name, before in self._before.items():
+            self._group.stores[name].recall(before)
+        self._before = {}
         self._floor = memory_bytes(self._group) * 5 // 4
         self._wait, self._filling = _NO_WAIT, False  # for a checkpoint that begins before the next count
         self.count()
 
-    def _free(self, budget_ms: float, least: int) -> None:
+    def _free(self, old: list[Maps], budget_ms: float, least: int) -> None:
         """Empty old maps for about `budget_ms` of processor time, and of at least so many entries and a part of one
         map.
         """
         deadline = time.thread_time() + budget_ms / 1000
-        old = self._old
         while old:
             last = old[-1]
             if isinstance(last, list):

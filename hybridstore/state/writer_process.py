@@ -27,7 +27,7 @@ from typing import Any, Final
 from changelog.codec import pack, unpack
 from recovery.errors import CheckpointError
 
-from .checkpoint_job import Job, Outcome, make
+from .checkpoint_job import Job, Opened, Outcome, make
 from .memory_budget import give_back
 
 # A process that says nothing for so long, with a job, is ended.
@@ -37,7 +37,7 @@ PROGRAM: Final = "import sys; sys.path[:] = sys.argv[1:]; from hybridstore.state
 
 
 # The priority of the process: the owner and other programs run first.
-_NICE: Final = 10
+_NICE: Final = 5
 # The process says at most so often that it is at work (s).
 _SIGN_SECONDS: Final = 1.0
 _SIZE: Final = struct.Struct("<I")
@@ -201,10 +201,11 @@ def main() -> None:
     os.nice(_NICE)
     link = socket.socket(fileno=0)
     jobs: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
+    opened = Opened()
     threading.Thread(target=_receive, args=(link, jobs), daemon=True).start()
     while True:
         number, *fields = jobs.get()
-        outcome = make(Job.of(fields), _Signs(link, number).send)
+        outcome = make(Job.of(fields), _Signs(link, number).send, opened)
         link.sendall(framed([number, outcome.packed()]))
         give_back()
 

@@ -29,6 +29,22 @@ from recovery.directory import Directory, DirectorySource, PageEntry
 from recovery.table import Layers, Lookup, Record, Whole
 
 
+class Sparing:
+    """Whether memory is short: then the touch of a key loads no whole block. `loaded` counts the records that were
+    loaded since, for those who count memory.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self.loaded = 0
+
+
+SPARING: Final = Sparing()
+# A block is loaded whole when one key of so many was taken: the others are then likely to be touched, too. A limit of a
+# fifth of a state never gets there with keys at random (with 4, all values of a sliding store came in).
+TAKEN_SHARE: Final = 2
+
+
 class ColdBlock:
     """A block that is still only in the checkpoint."""
 
@@ -108,6 +124,13 @@ class TakenBlock(ColdBlock):
         return without(super().columns(), self.taken)
 
     @property
+    def ready(self) -> Lookup | None:
+        """What finds single records of the block, open already; None if it is not, or the block is to be loaded whole:
+        memory is not short, or much of it was taken. O(1).
+        """
+        return self._lookup if SPARING.on and TAKEN_SHARE * len(self.taken) < self.entry.keys else None
+
+    @property
     def records(self) -> int:
         """How many records are only in the block."""
         return self._records
@@ -116,28 +139,13 @@ class TakenBlock(ColdBlock):
         """Note that the records of a key are in the maps now. O(1)."""
         self.taken.add(key)
         self._records -= records
+        SPARING.loaded += records
 
     def copy(self) -> TakenBlock:
         """Return a copy, for a copy of the bucket. O(keys taken)."""
         copy = TakenBlock(self)
         copy.taken = self.taken.copy()
         return copy
-
-
-class Sparing:
-    """Whether memory is short: then the touch of a key loads no whole block. `loaded` counts the records that were
-    loaded since, for those who count memory.
-    """
-
-    def __init__(self) -> None:
-        self.on = False
-        self.loaded = 0
-
-
-SPARING: Final = Sparing()
-# A block is loaded whole when one key of so many was taken: the others are then likely to be touched, too. A limit of a
-# fifth of a state never gets there with keys at random (with 4, all values of a sliding store came in).
-TAKEN_SHARE: Final = 2
 
 
 class ColdPage:
@@ -172,7 +180,7 @@ class ColdPage:
 
 
 Cold: TypeAlias = ColdBlock | ColdPage
-_first_key: Final = attrgetter("first")
+first_key: Final = attrgetter("first")
 
 
 def covering(cold: list[Cold], key: Any) -> int:
@@ -182,7 +190,7 @@ def covering(cold: list[Cold], key: Any) -> int:
     `cold` is in key order. O(log blocks), and O(blocks of a page) for a page that is opened.
     """
     while True:
-        i = bisect_right(cold, key, key=_first_key) - 1
+        i = bisect_right(cold, key, key=first_key) - 1
         if i < 0 or key > cold[i].entry.last:
             return -1
         block = cold[i]
@@ -207,14 +215,18 @@ def read_apart(block: ColdBlock) -> bool:
     return SPARING.on and (type(block) is not TakenBlock or TAKEN_SHARE * len(block.taken) < block.entry.keys)
 
 
-def take(cold: list[Cold], i: int, key: Any, records: int) -> None:
-    """Note that the records of a key in the cold block at `i` are in the maps now. O(1)."""
+def taken_block(cold: list[Cold], i: int) -> TakenBlock:
+    """Return the cold block at `i` as one of which records can be taken. O(1)."""
     block = cold[i]
     if not isinstance(block, TakenBlock):
         assert isinstance(block, ColdBlock)
         block = cold[i] = TakenBlock(block)
-    block.take(key, records)
-    SPARING.loaded += records
+    return block
+
+
+def take(cold: list[Cold], i: int, key: Any, records: int) -> None:
+    """Note that the records of a key in the cold block at `i` are in the maps now. O(1)."""
+    taken_block(cold, i).take(key, records)
 
 
 def without(columns: Columns, keys: set[Any]) -> Columns:
@@ -254,7 +266,7 @@ def _prefetch(source: DirectorySource, wanted: Sequence[tuple[list[Cold], Collec
     pages: dict[int, PageEntry] = {}
     for cold, keys in wanted:
         for key in keys:
-            i = bisect_right(cold, key, key=_first_key) - 1
+            i = bisect_right(cold, key, key=first_key) - 1
             if i >= 0 and key <= cold[i].entry.last and isinstance(page := cold[i], ColdPage):
                 pages[id(page)] = page.entry
     source.prefetch(pages.values())

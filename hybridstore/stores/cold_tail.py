@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import compress, count
 from operator import is_not, itemgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from changelog.errors import ChangelogError
 from changelog.journal import Journal
@@ -255,6 +255,8 @@ class Tailed(ABC):
     """
 
     name: str
+    # Whether waiting rows are applied without a look into cold blocks.
+    applies_alone: ClassVar[bool] = False
     _journal: Journal
     _keys: KeyRule
     _tail: ColdTail
@@ -333,6 +335,17 @@ class Tailed(ABC):
     @abstractmethod
     def maps(self) -> list[Maps]:
         """Return the maps of the records in memory, to be emptied in slices when the store has others. O(buckets)."""
+
+    @property
+    def before(self) -> dict[Any, Any] | None:
+        """The first of `maps`, if the store can use it when it has become cold; else None. O(1)."""
+        return None
+
+    def recall(self, before: dict[Any, Any]) -> None:
+        """Use `before` of the time before the store became cold, with the same records: what is still in it need not be
+        read. O(1).
+        """
+        raise NotImplementedError(f"a store without a map of before has got one of {len(before)} keys")
 
     def _watch_tail(self) -> None:
         """After a replay: watch the keys, so that a touched key gets its rows."""

@@ -25,7 +25,7 @@ from recovery.table import Record
 from ..clock import NO_TIME, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE
-from .cold_blocks import ColdBlock, DecodedBlock, read_apart, take
+from .cold_blocks import ColdBlock, DecodedBlock, TakenBlock, read_apart, taken_block
 from .cold_tail import ColdTail, Maps
 from .columns import accepted, batches, column_list, columns_of, time_list
 from .edge import K, V
@@ -52,6 +52,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
     """
 
     kind = "key_value"
+    applies_alone = True
     __hash__ = object.__hash__
     __eq__ = object.__eq__
     _heap: list[tuple[int, Any]]
@@ -438,6 +439,9 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         super().clear_state()
         # keys that were written over cold blocks before the last checkpoint
         self._over_cold: set[Any] = set()
+        # the dict before the store became cold, while it is emptied: right for a key that a block covers, and that is
+        # not in the dict
+        self._before: dict[Any, Any] = {}
         # cold block -> keys that were deleted over it
         self._buried: dict[int, list[Any]] = {}
         self._order = None
@@ -484,28 +488,48 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
             if absent and self._runs.get(key) is TOMBSTONE:
                 del self._runs[key]  # no block covers the key any more
             return
-        record = block.record_of(key)
+        record = (self._remembered(key) if self._before else None) or block.record_of(key)
         if record is None:
             return
+        self._take_record(taken_block(self._bucket.cold, index), key, record)
+
+    @property
+    def before(self) -> dict[Any, Any]:
+        """See `Tailed`."""
+        return self._runs
+
+    def recall(self, before: dict[Any, Any]) -> None:
+        """See `Tailed`."""
+        self._before = before
+
+    def _remembered(self, key: Any) -> Record | None:
+        """Return the record that a key had before the store became cold, None if that is not known any more. A block
+        covers the key, and nothing of it is in the dict. O(1).
+        """
+        row = self._before.pop(key, TOMBSTONE)
+        if row is TOMBSTONE:
+            return None
+        return (row,) if self.ttl_ms is None else row
+
+    def _take_record(self, block: TakenBlock, key: Any, record: Record) -> Any:
+        """Take the only record of a key, of which nothing is in memory, out of a cold block; return its row. O(1), with
+        a ttl O(log n).
+        """
         try:
-            take(self._bucket.cold, index, key, 1)
-            self._install_record(key, record)
+            block.take(key, 1)
+            if self._order is not None:
+                self._order.changed.add(key)
+            if self.ttl_ms is None:
+                row = self._runs[key] = record[0]
+                return row
+            if record[1] <= self._expired:
+                return TOMBSTONE
+            self._runs[key] = record
+            self._wait([(record[1], key)], 1)
+            return record
         except BaseException as error:
             self._journal.fail(error)
             raise
-
-    def _install_record(self, key: Any, record: Record) -> None:
-        """Put a record of a block, whose key has none in memory, into the dict. O(1), with a ttl O(log n)."""
-        if self.ttl_ms is None:
-            (self._runs[key],) = record
-        else:
-            value, ts = record
-            if ts <= self._expired:
-                return
-            self._runs[key] = value, ts
-            self._wait([(ts, key)], 1)
-        if self._order is not None:
-            self._order.changed.add(key)
 
     def _loaded(self, entry: BlockEntry) -> None:
         # tombstones in this block's range are not needed any more

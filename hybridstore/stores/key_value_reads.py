@@ -5,14 +5,17 @@ A put never pays for the order of keys: an ordered scan sorts them (`key_order`)
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, overload
 
-from changelog.turn import read
+from changelog.turn import in_place, read
+from recovery.table import Record
 
 from .buckets import TOMBSTONE
-from .cold_blocks import chosen
+from .cold_blocks import TakenBlock, chosen, first_key
 from .cold_tail import TailKeys
 from .columns import column_list
 from .edge import K, V
@@ -29,6 +32,7 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
 
     ttl_ms: int | None
     _expired: int
+    _before: dict[Any, Any]
     # the keys in order, from the first ordered scan on
     _order: KeyOrder | None
 
@@ -60,11 +64,41 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
                 turn.take(self, reads=True)
             if not self._bucket.cold or key in self._runs:
                 return default
-            self._warm_up(key)
-            value = self._runs.get(key, _MISSING)
+            value = self._bring(key)
             if value is _MISSING:
                 return default
         return value if self.ttl_ms is None else value[0]
+
+    @in_place
+    def _bring(self, key: Any) -> Any:
+        """Load what is cold of a key of which nothing is in memory; return its row, `_MISSING` without one.
+
+        The way of most keys where memory is short is written out here: a record of a block of which some were taken.
+        """
+        turn = self._turn
+        before, turn.busy = turn.busy, self
+        try:
+            cold = self._bucket.cold
+            i = bisect_right(cold, key, key=first_key) - 1
+            block = cold[i]
+            if type(block) is TakenBlock and i >= 0 and (lookup := block.ready) is not None:
+                taken = block.taken
+                if key in taken or key > block.entry.last:
+                    return _MISSING
+                record = (self._remembered(key) if self._before else None) or lookup.record_of(key)
+                return _MISSING if record is None else self._take_record(block, key, record)
+            self._touch(key)
+            return self._runs.get(key, _MISSING)
+        finally:
+            turn.busy = before
+
+    @abstractmethod
+    def _remembered(self, key: Any) -> Record | None:
+        """Return the record that a key had before the store became cold, None if that is not known any more."""
+
+    @abstractmethod
+    def _take_record(self, block: TakenBlock, key: Any, record: Record) -> Any:
+        """Take the only record of a key, of which nothing is in memory, out of a cold block; return its row."""
 
     @read
     def _warm_up(self, key: Any) -> None:

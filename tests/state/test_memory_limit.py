@@ -10,6 +10,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state import memory_budget as memory
+from recovery.table import RecordTable
 from tests.tools.hooks import check_stores, crash
 from tests.tools.vector_runner import SMALL
 
@@ -240,6 +241,52 @@ def test_old_maps_are_freed_as_fast_as_records_come_in(tmp_path: Path, monkeypat
         assert contents(state)  # loads more records than the old maps have entries
         state.commit()
         assert state._memory._old == []
+
+
+@pytest.mark.parametrize("ttl", [None, "1 hour"])
+def test_records_of_before_are_not_read_again_until_they_are_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ttl: str | None
+) -> None:
+    monkeypatch.setattr("hybridstore.state.memory._FREED_ENTRIES", 10)
+    read: list[Any] = []
+    record_of = RecordTable.record_of
+    monkeypatch.setattr(RecordTable, "record_of", lambda table, key: [read.append(key), record_of(table, key)][1])
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
+        store = state.key_value("k", ttl=ttl)
+        time = () if ttl is None else (1,)
+        for i in range(1000):
+            store.put(i, i, *time)
+        state.commit()
+        state.checkpoint(wait=True)
+        for i in range(100, 200):
+            store.put(i, -i, *time)
+        store.delete(200)
+        state.commit()
+        state._go_cold()
+        state.commit()  # without rows that wait for their keys
+        store.delete(1)
+        store.put(2, "new", *time)
+        assert [store.get(i) for i in (0, 1, 2, 3, 100, 199, 200, 201, 999, 1000)] == [
+            0, None, "new", 3, -100, -199, None, 201, 999, None
+        ]  # fmt: skip
+        assert store.get_many([4, 1, 5, 200, 150]) == [4, None, 5, None, -150]
+        assert read == []
+        store.put(3, "newer", *time)
+        store.delete(5)
+        assert [store.get(i) for i in (3, 5, 6)] == ["newer", None, 6]
+        assert store.get_many(range(600, 700)) == list(range(600, 700))
+        before = sum(map(len, state._memory._kept))
+        state.commit()
+        assert 0 < sum(map(len, state._memory._kept)) < before
+        store.put_many([(i, "much", *time) for i in range(2000, 3200)])
+        state.commit()
+        state.commit()
+        assert state._memory._kept == []
+        assert store.get(7) == 7
+        assert store.get(8) == 8
+        assert read == [7, 8]
+        assert len(store) == 1000 - 3 + 1200
+        store._check()
 
 
 def test_the_bytes_of_each_kind_are_estimated_from_its_records(tmp_path: Path) -> None:
