@@ -6,6 +6,10 @@
 A pack of a 64th of the state is never merged, since there can be no more than 64 of those: a checkpoint that changes
 much of the state is written once. Smaller ones are merged once per class, so that a state of n bytes has at most 64 +
 8 * log(n) packs, and a byte that lives long is written at most 1 + log(n / 64 / checkpoint) times, in base 8 (`Sizes`).
+
+Under a limit of memory the writer cuts packs off at `pack_bytes`. A pack of half of that is never merged either, however
+small beside the state: else each larger checkpoint would merge all packs of the state, and cut them off again. Such a
+state has at most 2 * n / `pack_bytes` packs more.
 """
 
 from __future__ import annotations
@@ -69,16 +73,21 @@ def live_bytes(items: Iterable[Item]) -> Counter[int]:
     return live
 
 
-def packs_to_rewrite(packs: Sequence[PackRecord], items: Iterable[Item], fresh: int, bounds: Sizes) -> set[int]:
+def packs_to_rewrite(
+    packs: Sequence[PackRecord], items: Iterable[Item], fresh: int, bounds: Sizes, pack_bytes: int | None = None
+) -> set[int]:
     """Return the numbers of the packs whose live blocks and pages are to be written again.
 
-    `fresh` is how many bytes the new checkpoint writes anyway. O(pages + lines + packs log packs).
+    `fresh` is how many bytes the new checkpoint writes anyway, `pack_bytes` where packs are cut off (None: only large
+    ones are). O(pages + lines + packs log packs).
     """
     live = live_bytes(items)
     sizes = {record.number: live[record.number] for record in packs if live[record.number]}
     chosen = {record.number for record in packs if 0 < live[record.number] * SPARSE_SHARE < record.size}
     written = fresh + sum(sizes[number] for number in chosen)
     large = max(bounds.large_bytes, live.total() // LARGE_SHARE)
+    if pack_bytes is not None:
+        large = min(large, pack_bytes // 2)
     classes: dict[int, list[int]] = {}
     for number, size in sizes.items():
         if number not in chosen and size < large:

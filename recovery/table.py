@@ -87,7 +87,8 @@ def packed_key(key: Any) -> PackedKey:
     """Return a key as tables look for it. O(key)."""
     exact = type(key) in _EXACT
     packed = _PACKERS.pack(key) if exact else pack(_plain(key))
-    return PackedKey(key, packed, zlib.crc32(packed), exact)
+    # not PackedKey(...), a Python function that does this line
+    return tuple.__new__(PackedKey, (key, packed, zlib.crc32(packed), exact))
 
 
 def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
@@ -388,9 +389,11 @@ class Layers:
         if self._tables is None:
             return len(self.rows_of(key))
         wanted = packed_key(key)
+        hashed = wanted[2]
         for part in self._tables:
-            place = part.place_of(wanted)
-            if place >= 0:
+            hashes = part.hashes
+            i = bisect_left(hashes, hashed)
+            if i < len(hashes) and hashes[i] == hashed and (place := part.place_of(wanted, i)) >= 0:
                 return part.count_at(place)
         return 0
 

@@ -37,6 +37,7 @@ class Line:
         self.storage = storage
         self.sizes = SMALL_PARTS._replace(**{"block_records": 8, **sizes})
         self.version = 0
+        self.pack_bytes: int | None = None
         self.rows: Rows = {}
         self.changed: dict[int, set[str]] = {}
         self.dropped: set[int] = set()
@@ -82,6 +83,7 @@ class Line:
             captures=[self.capture(expired_through)],
             previous=self.reader,
             sizes=self.sizes,
+            pack_bytes=self.pack_bytes,
         )
         self.changed, self.dropped, self.fresh = {}, set(), set()
         self.reader = CheckpointReader(self.storage, report.name)
@@ -257,6 +259,26 @@ def test_a_large_checkpoint_is_several_packs(monkeypatch: pytest.MonkeyPatch) ->
     report = line.checkpoint()
     check(line)
     assert 5 < report.packs < 20
+
+
+def test_packs_that_a_limit_of_memory_cuts_off_are_not_merged_again_and_again() -> None:
+    line = Line(MemoryStorage())
+    line.pack_bytes = 4000
+    for i in range(1000):
+        line.put(0, f"k{i:03d}", i, "x" * 50)
+    first = line.checkpoint()
+    assert first.packs > 10
+    state = first.bytes_written
+    written = 0
+    for turn in range(40):
+        for i in range(30):  # more than the smallest size class of packs
+            line.put(0, f"k{(turn * 30 + i) % 1000:03d}", 1000 + turn, "y" * 50)
+        report = line.checkpoint()
+        written += report.bytes_written - report.index_bytes
+        check(line)
+        assert report.packs < 3 * first.packs
+    # of 1.2 times the state that has changed: blocks at the ends of a stretch, and sparse packs, are written again
+    assert written < 5 * state
 
 
 def test_a_checkpoint_into_another_place_takes_everything_with_it(tmp_path: Path) -> None:
