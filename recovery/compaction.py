@@ -7,9 +7,9 @@ A pack of a 64th of the state is never merged, since there can be no more than 6
 much of the state is written once. Smaller ones are merged once per class, so that a state of n bytes has at most 64 +
 8 * log(n) packs, and a byte that lives long is written at most 1 + log(n / 64 / checkpoint) times, in base 8 (`Sizes`).
 
-Under a limit of memory the writer cuts packs off at `pack_bytes`. A pack of half of that is never merged either, however
-small beside the state: else each larger checkpoint would merge all packs of the state, and cut them off again. Such a
-state has at most 2 * n / `pack_bytes` packs more.
+Under a limit of memory the writer cuts packs off at `pack_bytes`. A pack of half of that is never merged either,
+however small beside the state: else each larger checkpoint would merge all packs of the state, and cut them off again.
+Such a state has at most 2 * n / `pack_bytes` packs more.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class _WriterFiles(OwnFiles):
         self._files.remove(path)
 
 
-class Opened:
+class KeptPacks:
     """What a process keeps from one job to the next: the checkpoint before, so that its packs stay open, with the
     tables whose checksums were compared. Most packs of the next one are the same.
     """
@@ -130,7 +130,7 @@ class Opened:
     reader: CheckpointReader | None = None
 
 
-def make(job: Job, alive: Callable[[], None], opened: Opened | None = None) -> Outcome:
+def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -> Outcome:
     """Make the checkpoint of a job, then prune. `alive` is called again and again meanwhile. Raises nothing.
     O(tail + changed blocks + pages).
     """
@@ -143,12 +143,12 @@ def make(job: Job, alive: Callable[[], None], opened: Opened | None = None) -> O
     files = _WriterFiles(Files(job.mode), check)
     with collector_held():
         return outcome_of(
-            partial(_write, job, path, files, alive, opened or Opened()),
+            partial(_write, job, path, files, alive, opened or KeptPacks()),
             partial(prune, path, keep=job.keep, files=files),
         )
 
 
-def _write(job: Job, path: Path, files: Files, alive: Callable[[], None], opened: Opened) -> CheckpointReport:
+def _write(job: Job, path: Path, files: Files, alive: Callable[[], None], opened: KeptPacks) -> CheckpointReport:
     # A changelog that ends before the place to which a checkpoint refers counts as damaged, so the log is synced first.
     if not job.synced:
         sync_log(path / CHANGELOG, files)

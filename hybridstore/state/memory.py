@@ -8,11 +8,11 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
     memory    0 ... 40 % ........ 60 % ......... 70 % ...... limit
               |     |             |              └ becomes cold, if the tail is short; else a checkpoint begins
               |     |             └ a commit waits for a checkpoint in progress, 20 ms for 1,000 records
-              |     └ becomes cold when a checkpoint has been made; one begins after 10,000 records
+              |     └ becomes cold when a checkpoint has been made; one begins after 10,000 records, or a 128th of all
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). From 40 % on, a commit also
-waits while 10,000 records were logged since the checkpoint in progress began: the next one has to copy them at once.
+waits while so many records were logged since the checkpoint in progress began: the next one has to copy them at once.
 Beyond 100 %, and in a commit of 10,000 records, it waits 100 ms for 1,000 records; never longer than 1 s.
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. The maps
 of before are emptied in slices, since freeing all records at once would take seconds. A key-value store takes records

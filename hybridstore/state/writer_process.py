@@ -27,7 +27,7 @@ from typing import Any, Final
 from changelog.codec import pack, unpack
 from recovery.errors import CheckpointError
 
-from .checkpoint_job import Job, Opened, Outcome, make
+from .checkpoint_job import Job, KeptPacks, Outcome, make
 from .memory_budget import give_back
 
 # A process that says nothing for so long, with a job, is ended.
@@ -201,7 +201,7 @@ def main() -> None:
     os.nice(_NICE)
     link = socket.socket(fileno=0)
     jobs: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-    opened = Opened()
+    opened = KeptPacks()
     threading.Thread(target=_receive, args=(link, jobs), daemon=True).start()
     while True:
         number, *fields = jobs.get()

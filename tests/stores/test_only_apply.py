@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 MAPS = {"runs", "_runs", "buckets", "_buckets"}
 _CHANGES = {"pop", "popitem", "update", "clear", "setdefault", "__setitem__", "__delitem__"}
 # Where the maps come into being, and blocks come into them.
-_LOADING = {"__init__", "clone", "clear_state", "attach", "_load", "_install", "_load_key"}
+_LOADING = {"__init__", "clone", "clear_state", "attach", "_load", "_install", "_load_key", "_bring"}
 # What assigns to the maps and changes no record.
 _SAME_RECORDS = {
     "time_buckets.py: seal": "forgets a bucket that is empty",
