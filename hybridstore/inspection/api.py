@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from changelog.errors import ForeignFileError
 from recovery.plan import RestorePlan
 
+from ..markup import Html, join, table, tag
 from ..reading.differences import RecordDifference, compare
 from ..reading.events import Event, history_of
 from ..reading.follow import Followed, follow
@@ -30,7 +31,6 @@ from ..stores.kinds import Row
 from .options import choose
 from .rows import facts_of, row_of, store_rows
 from .shards import position_of, shard_locations
-from .show.html import Html, join, table, tag
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,8 @@ from changelog.bucket import Bucket
 from changelog.storage import is_url
 
 from ..errors import HybridStoreError
-from ..reading.texts import Labelled, say
+from ..markup import Labelled
+from ..reading.texts import say
 from ..state.directory import open_store
 from ..state.restart import plan
 from ..stores.kinds import KINDS

@@ -8,9 +8,9 @@ from typing import Any
 
 from changelog.segment import FORMAT_VERSION
 
+from ..markup import Labelled
 from ..reading.pins import Pin
 from ..reading.store_view import RecordCount, StoreView
-from ..reading.texts import Labelled
 from ..reading.view import View
 from ..state.lock import read_note
 from ..stores.kinds import Row

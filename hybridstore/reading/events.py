@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from changelog.changes import DELETED, Change
 
 from ..clock import expired_through
+from ..markup import Labelled
 from ..stores.kinds import KINDS, Row
 from .changes import ChangedVersion, ChangeHistory
 from .places import Place
-from .texts import Labelled
 from .versions import reach
 from .view import open_view
 

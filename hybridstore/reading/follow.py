@@ -17,8 +17,12 @@ from changelog.errors import HybridStoreError
 from recovery.errors import CheckpointError, RestoreError
 from recovery.layout import SPARK_FOLDER
 
+from ..markup import stores_table
 from ..shards import shard_of
 from ..state.generations import above
+from ..state.hydration import hydrate
+from ..state.memory import memory_bytes
+from ..state.memory_budget import give_back
 from ..stores.kinds import KINDS, Row
 from .places import Place, operator_file, read_json
 from .selection import EVERYTHING, Selection
@@ -114,6 +118,8 @@ class Followed:
         self._again = again
         self._operator = places[0].operator_storage
         self._states: list[Version] = []
+        # bytes of what a new beginning cannot forget: the changelog behind the checkpoint
+        self._least = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -235,6 +241,50 @@ class Followed:
                 self._begin()
         raise AssertionError("unreachable")  # pragma: no cover
 
+    def warm(self, budget_ms: float, limit: int | None = None) -> bool:
+        """Load cold blocks for about `budget_ms`, at least one; False when nothing was loaded, because all blocks are
+        in memory, or those in memory take half of `limit` (bytes). O(blocks loaded).
+
+        >>> with hs.open("state") as state:
+        ...     state.key_value("users")["ann"] = 1
+        ...     state.commit()
+        ...     state.checkpoint(wait=True)
+        1
+        >>> view = hs.inspect("state").follow()
+        >>> view.warm(5.0), view.warm(5.0), view.get("users", "ann")[0].value
+        (True, False, 1)
+        """
+        if limit is not None and self._memory() > limit // 2:
+            return False
+        for state in self._states:
+            stores = state.stores.values()
+            if any(store.cold_blocks + store.decoded_blocks for store in stores):
+                self.reading(lambda stores=stores: hydrate(stores, budget_ms))  # type: ignore[misc]
+                return True
+        return False
+
+    def keep_within(self, limit: int) -> bool:
+        """Forget the records in memory where they take more than three quarters of `limit` (bytes): all blocks are cold
+        then. True when it did. The changelog behind the checkpoint stays. O(blocks), or O(pages + tail).
+
+        >>> with hs.open("state") as state:
+        ...     state.key_value("users")["ann"] = 1
+        ...     state.commit()
+        1
+        >>> view = hs.inspect("state").follow()
+        >>> view.keep_within(1_000_000)
+        False
+        """
+        if self._memory() <= max(limit * 3 // 4, self._least * 5 // 4):
+            return False
+        self._begin()
+        self._least = self._memory()
+        give_back()
+        return True
+
+    def _memory(self) -> int:
+        return sum(memory_bytes(state.group) for state in self._states)
+
     def _versions(self, name: str, key: Any = None) -> list[Version]:
         states = self._states
         if self._target is not None and any(state.number != self._target for state in states):
@@ -278,6 +328,10 @@ class Followed:
 
     def __repr__(self) -> str:
         return f"<Followed {(self._operator or self._states[0].place.storage).url!r}, version {self.version}>"
+
+    def _repr_html_(self) -> str:
+        stores = [store for state in self._states for store in state.stores.values()]
+        return stores_table(repr(self), stores)
 
 
 def follow(places: list[Place], operator: str | None, again: Callable[[], list[Place]] | None = None) -> Followed:

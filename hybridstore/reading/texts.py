@@ -16,19 +16,11 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
 
+from ..markup import one_line
+
 _PREFIXES: Final = ("text:", "int:", "float:", "bool:", "hex:", "json:")
 
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
-
-
-class Labelled:
-    """A value with a text for people and, for JSON, a value for programs."""
-
-    __slots__ = ("text", "value")
-
-    def __init__(self, text: str, value: Any) -> None:
-        self.text = text
-        self.value = value
 
 
 def parse_key(text: str) -> Any:
@@ -142,13 +134,6 @@ def iso(ms: int) -> str:
     except (ValueError, OverflowError, OSError):
         return str(ms)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
-
-
-def one_line(text: str) -> str:
-    """Return text with escaped control characters, so that no stored text can control a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def size_text(size: int) -> str:

@@ -30,6 +30,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--host-name", metavar="NAME", action="append", default=[], help=text)
     text = "Time between two looks for newer versions (default: 50 ms; 1,000 ms on an object store)."
     parser.add_argument("--refresh-ms", metavar="MS", type=at_least(1), help=text)
+    text = "Bytes that records in memory may take (default: all records are loaded)."
+    parser.add_argument("--memory-limit", metavar="BYTES", type=at_least(1), help=text)
     how = parser.add_argument_group("how")
     how.add_argument("--debug", action="store_true", help="Show tracebacks.")
     how.add_argument("-h", "--help", action="help", help="Show this help.")
@@ -55,6 +57,7 @@ def run(given: Namespace) -> int:
             token=_token(given.token_file),
             hosts=given.host_name,
             refresh_ms=given.refresh_ms,
+            memory_limit=given.memory_limit,
         )
     except (ValueError, OverflowError) as error:
         raise UsageError(str(error)) from error

@@ -25,6 +25,11 @@ from .shared import Shared
 IDLE_SECONDS: Final = 60.0
 MOST_CONNECTIONS: Final = 128
 MOST_BODY: Final = 2**20
+# The head of a request is at most so long: bytes, and headers. These headers may come once.
+_MOST_HEAD: Final = 2**16
+_MOST_HEADERS: Final = 100
+_ONCE: Final = frozenset({"host", "content-length", "transfer-encoding", "authorization", "connection"})
+_HTTP: Final = "HTTP/1.1"
 # How often a served state looks for newer versions (ms): a look at a disk is one small read, at a bucket a request.
 REFRESH_MS: Final = 50
 FAR_REFRESH_MS: Final = 1_000
@@ -116,10 +121,31 @@ class Server:
         return f"<Server {self.url}>"
 
 
+class Headers(dict[str, str]):
+    """The headers of a request by their names, of which case does not count."""
+
+    def add(self, name: bytes, value: bytes) -> bool:
+        """Add a header; False if there is one of this name, unless both may be there (`Accept`, `Cookie`, ...)."""
+        key, text = name.decode("latin-1").lower(), value.strip().decode("latin-1")
+        if key not in self:
+            self[key] = text
+        elif key in _ONCE:
+            return False
+        return True
+
+    def get(self, name: str, default: str = "") -> str:  # type: ignore[override]
+        """Return the first header of this name."""
+        return super().get(name.lower(), default)
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name.lower() if isinstance(name, str) else name)
+
+
 class _Handler(BaseHTTPRequestHandler, ABC):
     """A connection: requests one after the other, each answered in one piece."""
 
-    protocol_version = "HTTP/1.1"
+    protocol_version = _HTTP
+    raw_requestline: bytes
     server_version = "hybridstore"
     sys_version = ""
     timeout = IDLE_SECONDS
@@ -150,23 +176,50 @@ class _Handler(BaseHTTPRequestHandler, ABC):
             return b"", refusal(413, f"body: found {text[:50]} bytes, expected at most {MOST_BODY}")
         return self.rfile.read(int(text)), None
 
+    def parse_request(self) -> bool:
+        """Read the head of a request. A usual one is read here, in a quarter of the time; `http.server` reads others,
+        and refuses what is wrong.
+        """
+        first = self.raw_requestline
+        words = first.split()
+        if len(words) != 3 or words[2] != b"HTTP/1.1" or words[1][:1] != b"/" or words[1][:2] == b"//":
+            return super().parse_request()
+        self.command, self.path, self.request_version = words[0].decode("latin-1"), words[1].decode("latin-1"), _HTTP
+        self.requestline = first.decode("latin-1").rstrip("\r\n")
+        self.close_connection = False
+        headers = Headers()
+        size = 0
+        while (line := self.rfile.readline(_MOST_HEAD + 1)) not in (b"\r\n", b"\n", b""):
+            size += len(line)
+            name, colon, value = line.partition(b":")
+            if size > _MOST_HEAD or len(headers) >= _MOST_HEADERS:
+                self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+                return False
+            if not colon or not name or name != name.strip() or not headers.add(name, value):
+                self.send_error(HTTPStatus.BAD_REQUEST, "header: expected `Name: value`, each name once")
+                return False
+        self.headers = headers  # type: ignore[assignment]  # what is asked of it, it has
+        connection = headers.get("connection", "").lower()
+        self.close_connection = connection == "close"
+        return headers.get("expect", "").lower() != "100-continue" or bool(self.handle_expect_100())
+
     def _send(self, answer: Answer) -> None:
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        if answer.status == HTTPStatus.METHOD_NOT_ALLOWED:
-            self.send_header("Allow", "GET, POST")
-        if answer.status == HTTPStatus.UNAUTHORIZED:
-            self.send_header("WWW-Authenticate", "Bearer")
-        if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            self.send_header("Retry-After", "1")
+        status = HTTPStatus(answer.status)
+        lines = [
+            f"HTTP/1.1 {answer.status} {status.phrase}\r\nServer: {self.server_version}\r\n"
+            f"Date: {self.date_time_string()}\r\nContent-Type: {answer.content_type}\r\n"
+            f"Content-Length: {len(answer.body)}\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+        ]
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            lines.append("Allow: GET, POST\r\n")
+        if status is HTTPStatus.UNAUTHORIZED:
+            lines.append("WWW-Authenticate: Bearer\r\n")
+        if status is HTTPStatus.SERVICE_UNAVAILABLE:
+            lines.append("Retry-After: 1\r\n")
         if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
+            lines.append("Connection: close\r\n")
+        head = "".join((*lines, "\r\n")).encode("latin-1")
+        self.wfile.write(head if self.command == "HEAD" else head + answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request that HTTP itself refuses with JSON, too."""
@@ -210,6 +263,7 @@ def serve(
     token: str | None = None,
     hosts: Iterable[str] = (),
     refresh_ms: int | None = None,
+    memory_limit: int | None = None,
 ) -> Server:
     """Serve the newest committed version of a state over HTTP, read-only, beside its running job or without one.
 
@@ -219,6 +273,8 @@ def serve(
     token            clients send it as `Authorization: Bearer TOKEN`; at least 16 characters
     hosts            names, beside addresses and `localhost`, by which clients may call this server
     refresh_ms       time between two looks for newer versions; None: 50 ms on a disk, 1,000 ms on an object store
+    memory_limit     bytes that records in memory may take (about): when they take more, all are forgotten, and read
+                     again when they are asked for. None: all records are loaded, between answers
 
     Each answer is of one committed version, which it names, with the time since that version was known to be the
     newest (ms). Pages and parameters: docs/serving.md. Raises ValueError for a host, token or time that is not
@@ -247,11 +303,13 @@ def serve(
         refresh_ms = FAR_REFRESH_MS if is_url(str(location)) else REFRESH_MS
     if type(refresh_ms) is not int or refresh_ms < 1:
         raise ValueError(f"serve: refresh_ms: found {refresh_ms!r}, expected a whole number from 1")
+    if memory_limit is not None and (type(memory_limit) is not int or memory_limit < 1):
+        raise ValueError(f"serve: memory_limit: found {memory_limit!r}, expected a number of bytes, or None")
 
     def places() -> list[Place]:
         return resolve(location)
 
-    shared = Shared(follow(places(), operator, places), refresh_ms)
+    shared = Shared(follow(places(), operator, places), refresh_ms, memory_limit)
     try:
         return Server(shared, Answers(shared, str(location)), (host, port), token, hosts)
     except BaseException:

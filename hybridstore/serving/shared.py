@@ -17,6 +17,11 @@ from changelog.errors import HybridStoreError
 
 from ..reading.follow import Followed
 
+# Blocks are loaded for so long at once (ms), and then answers have their turn (s).
+_WARM_MS: Final = 1.0
+_PAUSE_SECONDS: Final = 0.002
+# After so many reads the memory of the blocks that they have loaded is counted.
+_LOOK_READS: Final = 16
 _LOG: Final = logging.getLogger("hybridstore")
 
 
@@ -33,12 +38,15 @@ class Shared:
 
     view        the state; the caller's thread must not use it any more
     refresh_ms  the time between two looks for newer versions
+    memory_limit  bytes that records in memory may take (None: all are loaded, block by block, between the looks)
 
     Not a store: nothing is written. `close` ends the thread and closes the view.
     """
 
-    def __init__(self, view: Followed, refresh_ms: int) -> None:
+    def __init__(self, view: Followed, refresh_ms: int, memory_limit: int | None = None) -> None:
         self._view = view
+        self._limit = memory_limit
+        self._reads = 0
         self._seconds = refresh_ms / 1000
         # Notified after every refresh, for those who wait for a version.
         self._turn = threading.Condition()
@@ -64,6 +72,9 @@ class Shared:
                     f"(ask again{f'; the last refresh failed: {self._failure}' if self._failure else ''})"
                 )
             yield self._view
+            self._reads += 1
+            if self._limit is not None and self._reads % _LOOK_READS == 0:
+                self._keep_within()
 
     def behind_ms(self) -> int:
         """Return the time since the view was last known to be at the newest version (ms)."""
@@ -88,14 +99,34 @@ class Shared:
                 if self._failure is not None:
                     _LOG.warning("the state is refreshed again, to version %s", self._version())
                 self._current, self._failure = asked, None
+            self._keep_within()
             self._turn.notify_all()
 
     def _version(self) -> int:
         return self._view.version
 
     def _refresh_often(self) -> None:
-        while not self._ended.wait(self._seconds):
+        due = 0.0
+        while not self._ended.wait(max(0.0, due - time.monotonic())):
             self.refresh()
+            due = time.monotonic() + self._seconds
+            while self._warm() and not self._ended.wait(_PAUSE_SECONDS) and time.monotonic() < due:
+                pass
+
+    def _keep_within(self) -> None:
+        if self._limit is not None:
+            try:
+                self._view.keep_within(self._limit)
+            except (HybridStoreError, OSError) as error:  # the version in memory stays; the next refresh tries again
+                _LOG.warning("the state cannot be opened again, so more than the limit is in memory: %s", error)
+
+    def _warm(self) -> bool:
+        """Load a few blocks, so that few answers wait for one; see `Followed.warm`."""
+        with self._turn:
+            try:
+                return self._view.warm(_WARM_MS, self._limit)
+            except (HybridStoreError, OSError):  # who reads the damaged block is told, or the next refresh
+                return False
 
     def close(self) -> None:
         """End the thread and close the view."""

@@ -30,6 +30,7 @@ from recovery.errors import RestoreError
 from recovery.layout import PINS, list_checkpoints
 
 from ..errors import HybridStoreError
+from ..markup import stores_table
 from .checkpointer import Checkpointer
 from .erasing import ordered, sweep, sweep_packs, write_erased
 from .generations import identity_at
@@ -107,6 +108,10 @@ class InPlace(Usable, ABC):
         self._group.reached(reached.report.version, reached.report.digest)
         self._group.redefine_lost()
         self._memory.restored()
+
+    def _repr_html_(self) -> str:
+        stores = () if self._closed else self._group.stores.values()
+        return stores_table(repr(self), stores)
 
     # --- erase ------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+from ..markup import stores_table
 from ..stores.cold_blocks import SPARING
 from .group import StoreGroup
 from .memory_budget import CHECK_RECORDS
@@ -181,6 +182,10 @@ class Snapshot(Mapping[str, SnapshotStore]):
 
     def __repr__(self) -> str:
         return f"<Snapshot of version {self.version}, stores: {', '.join(self._stores) or 'none'}>"
+
+    def _repr_html_(self) -> str:
+        with self._alone():
+            return stores_table(repr(self), self._group.stores.values())
 
 
 class _Opened(Protocol):

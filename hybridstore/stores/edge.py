@@ -13,6 +13,7 @@ session) have the five lines of `_log_row` in place, since the call costs 4 to 2
 from __future__ import annotations
 
 from collections.abc import Sized
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from changelog.codec import check_value
@@ -22,6 +23,7 @@ from changelog.mutation import TIME
 from changelog.turn import entry
 
 from ..clock import NO_TIME, check_time, timed_by_records
+from ..markup import SHOWN_ROWS, join, short, table, tag
 from .cold_tail import Tailed
 from .columns import all_flat
 from .keys import KeyRule, ShutKeys, shown
@@ -44,6 +46,8 @@ class Edge(Tailed):
 
     kind: str
     _stream_time: int
+    # the method that yields all records
+    _in_order = "all"
 
     def __init__(
         self, name: str, number: int, parameters: dict[str, Any], journal: Journal, dropped: dict[str, int], put: int
@@ -64,6 +68,14 @@ class Edge(Tailed):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            {"key": short(row[0]), "value": short(row[1]), **({"ts": row[2]} if len(row) > 2 else {})}
+            for row in islice(getattr(self, self._in_order)(), SHOWN_ROWS)
+        ]
+        about = f"{self.name}: {self.kind}, about {self.num_records:,} records"
+        return join([tag("p", about), table(rows, ("key", "ts", "value"))])
 
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""

@@ -42,6 +42,8 @@ class SuppressionBuffer(SuppressionMaps):
     [(('ann', 0, 300000), 2, 250000)]
     """
 
+    _in_order = "buffered"
+
     kind = "suppression"
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self
 
 from ..aggregation import Combined, Forever, HoppingWindows, Projection, Windows
+from ..markup import Html, tag
 from ..stores.suppression_bounds import Suppression
 from .declared_stores import StoreDeclaration
 from .joins.spec import Join
@@ -235,6 +236,9 @@ class Plan:
     def __repr__(self) -> str:
         lines = (" ".join(line.strip("└─ ").split()) for line in str(self).splitlines())
         return f"<{type(self).__name__} {' | '.join(lines)}>"
+
+    def _repr_html_(self) -> str:
+        return tag("pre", *(line for text in str(self).split("\n") for line in (text, Html("\n"))))
 
     # --- what workers ask ------------------------------------------------------------------------------------
 

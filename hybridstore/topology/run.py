@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from changelog.errors import ForeignFileError
 from recovery.errors import RestoreError
 
+from ..markup import short, table, tag
 from ..progress import OnProgress
 from ..state.arguments import check
 from ..state.policy import CheckpointPolicy
@@ -49,6 +50,9 @@ class ResultRow(dict[str, Any]):
     __slots__ = ("commit",)
     commit: int
 
+    def _repr_html_(self) -> str:
+        return table([{name: short(value) for name, value in self.items()}], list(self))
+
 
 class ResultRows(Generator[ResultRow, None, None]):
     """The results of a run: a generator of rows, or with `tables` of Arrow tables."""
@@ -59,6 +63,9 @@ class ResultRows(Generator[ResultRow, None, None]):
 
     def __iter__(self) -> Generator[ResultRow, None, None]:
         return self._rows  # a loop takes rows from it without a call
+
+    def _repr_html_(self) -> str:
+        return tag("p", "results of a run, which come once: take them in a loop, or by commit with tables()")
 
     def send(self, value: None) -> ResultRow:
         """Return the next row."""

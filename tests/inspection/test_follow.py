@@ -19,6 +19,7 @@ from hybridstore.reading.version import Version
 from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.spark.shard.shard_id import StateStoreId
+from hybridstore.state.opening import Tuning
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import newest_claim
 from tests.tools.hooks import crash
@@ -267,3 +268,34 @@ def test_what_is_of_one_state_names_the_shards_of_a_location_with_several(tmp_pa
             act()
     first = hs.inspect(tmp_path / "s" / "0")
     assert [state.version for state in first.shards.values()] == [first.version]
+
+
+def test_a_view_loads_all_blocks_or_stays_within_a_limit(tmp_path: Path) -> None:
+    rows = {f"key-{number:05d}": f"value {number}" for number in range(3_000)}
+    with hs.open(tmp_path / "s", _tuning=Tuning(block_records=64)) as state:
+        state.key_value("users").put_many(rows)
+        state.commit()
+        state.checkpoint(wait=True)
+        with hs.inspect(tmp_path / "s").follow() as view:
+            slices = 0
+            while view.warm(0.01):
+                slices += 1
+            assert slices > 3
+            assert {row.key: row.value for row in view["users"]} == rows
+            whole = view._memory()
+        with hs.inspect(tmp_path / "s").follow() as view:
+            limit, forgotten = whole // 4, 0
+            while view.warm(0.01, limit):
+                assert view._memory() <= limit
+            for key, value in rows.items():
+                assert view.get("users", key)[0].value == value
+                forgotten += view.keep_within(limit)
+                assert view._memory() <= limit
+            assert forgotten > 3
+            # the changelog behind the checkpoint cannot be forgotten: it is not opened again and again
+            state.key_value("users").put_many({key: "x" * 1000 for key in rows})
+            state.commit()
+            view.refresh()
+            assert view.keep_within(limit)
+            assert not view.keep_within(limit)
+            assert view.get("users", "key-00007")[0].value == "x" * 1000

@@ -26,6 +26,7 @@ GROUND = (
     "hybridstore.collector",
     "hybridstore.errors",
     "hybridstore.faces",
+    "hybridstore.markup",
     "hybridstore.progress",
     "hybridstore.shards",
 )
@@ -54,6 +55,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "hybridstore.clock": (),
     "hybridstore.collector": (),
     "hybridstore.faces": (),
+    "hybridstore.markup": (),
     "hybridstore.progress": (),
     "hybridstore.shards": (),
     "hybridstore.errors": ("changelog.errors", "recovery.errors"),
@@ -126,6 +128,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     # what a topology is: data that every worker reads, and that knows none of them
     "hybridstore.topology.plan": (
+        "hybridstore.markup",
         "hybridstore.aggregation",
         "hybridstore.stores.suppression_bounds",
         "hybridstore.topology.declared_stores",
@@ -278,7 +281,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "-hybridstore.cli",
     ),
     # how an answer looks <- what is there <- commands, which join the two
-    "hybridstore.inspection.show": ("hybridstore.inspection.show", "hybridstore.reading.texts"),
+    "hybridstore.inspection.show": ("hybridstore.inspection.show", "hybridstore.markup", "hybridstore.reading.texts"),
     "hybridstore.inspection.options": ("changelog.errors", "hybridstore.inspection.show", "hybridstore.reading"),
     # what is in a state at a version, for whoever reads it: below inspection and Spark's source
     "hybridstore.reading": (
@@ -290,14 +293,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "-hybridstore.state.directory",
         "hybridstore.reading",
     ),
-    "hybridstore.reading.texts": (),
+    "hybridstore.reading.texts": ("hybridstore.markup",),
     # the one-file module by which Spark finds the data source
     "pyspark_hybridstore": ("hybridstore",),
 }
 # The modules that may import pyspark; everything else must run, and be imported, without it.
 MAY_IMPORT_PYSPARK = ("hybridstore.importing", "hybridstore.spark", "pyspark_hybridstore")
 # Files in hybridstore/ itself, which no room has: its face, its command, and the ground.
-LOOSE_FILES = 9
+LOOSE_FILES = 10
 
 
 class Import(NamedTuple):

@@ -180,3 +180,23 @@ def test_an_idle_connection_is_not_answered_after_the_end(state: hs.State, tmp_p
     assert idle is not None
     assert idle.recv(1) == b""
     connection.close()
+
+
+def test_heads_of_requests(state: hs.State, tmp_path: Path) -> None:
+    """The usual head is read by the server itself: names in any case, each of some once, and bounds."""
+    with hs.serve(tmp_path / "state") as server:
+        for head, status in [
+            (b"GET / HTTP/1.1\r\nhOsT:localhost\r\nconnection: close\r\n\r\n", b"200"),
+            (b"GET / HTTP/1.1\nHost: localhost\nConnection: Close\n\n", b"200"),
+            (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: 1\r\nX: 2\r\nConnection: close\r\n\r\n", b"200"),
+            (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: other.example\r\n\r\n", b"400"),
+            (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n", b"400"),
+            (b"GET / HTTP/1.1\r\nHost: localhost\r\n folded: 1\r\n\r\n", b"400"),
+            (b"GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n", b"400"),
+            (b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\n\r\n", b"400"),
+            (b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: 1\r\n" % at for at in range(101)) + b"\r\n", b"431"),
+            (b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000 + b"\r\n\r\n", b"431"),
+            (b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n", b"200"),
+            (b"GET //evil.example/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"404"),
+        ]:
+            assert raw(server, head).split()[1] == status, head

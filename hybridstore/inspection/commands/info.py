@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from typing import Any
 
+from ...markup import Labelled
 from ...reading.store_view import RecordCount
-from ...reading.texts import Labelled
 from .. import options as o
 from ..look import Look
 from ..rows import FACT_NAMES, STORE_COLUMNS, count_cell, facts_of, parameters_text, store_rows

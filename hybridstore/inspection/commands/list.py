@@ -10,7 +10,7 @@ from changelog.errors import HybridStoreError
 from recovery.layout import list_checkpoints
 from recovery.pages import PageCheckpoint
 
-from ...reading.texts import Labelled
+from ...markup import Labelled
 from ...reading.versions import reach, segment_states
 from ...reading.view import View
 from .. import options as o

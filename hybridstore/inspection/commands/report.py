@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from ...markup import Html, join, table, tag
 from ...reading.changes import ChangeHistory
 from ...reading.places import Place
 from ...reading.scan import written
@@ -27,7 +28,7 @@ from .. import options as o
 from ..look import Look
 from ..query import number_of, records_of, wholes
 from ..rows import FACT_NAMES, facts_of, row_of, store_rows
-from ..show.html import Html, bars, join, table, tag
+from ..show.html import bars
 from ..show.output import counted, key_cell, size_cell, span_text
 from ..show.page_style import SCRIPT, STYLE
 from .metrics import rows_of

@@ -15,13 +15,13 @@ from changelog.errors import HybridStoreError
 from recovery.layout import list_checkpoints
 from recovery.pages import PageCheckpoint
 
+from ...markup import Labelled
 from ...progress import Progress
 from ...reading.pins import pins_of
 from ...reading.places import Place
 from ...reading.scan import written
 from ...reading.store_view import StoreView
 from ...reading.tally import Tally, tallies
-from ...reading.texts import Labelled
 from ...reading.view import View
 from ...stores.kinds import Row
 from .. import options as o

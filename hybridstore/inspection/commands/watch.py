@@ -7,9 +7,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from ...markup import Labelled
 from ...reading.changes import ChangeHistory
 from ...reading.places import Place
-from ...reading.texts import Labelled
 from ...reading.versions import reach
 from ...state.policy import SPEED, Logged, commit_seconds
 from .. import options as o

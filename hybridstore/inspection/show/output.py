@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, TextIO
 
-from ...reading.texts import Labelled, format_key, iso, one_line, plain, size_text, to_json
+from ...markup import Labelled, one_line
+from ...reading.texts import format_key, iso, plain, size_text, to_json
 
 FORMS: Final = ("table", "json", "jsonl", "csv", "raw")
 _SAMPLE_ROWS: Final = 200
