@@ -106,7 +106,7 @@ class Shared:
         return self._view.version
 
     def _refresh_often(self) -> None:
-        due = 0.0
+        due = time.monotonic() + self._seconds
         while not self._ended.wait(max(0.0, due - time.monotonic())):
             self.refresh()
             due = time.monotonic() + self._seconds

@@ -24,16 +24,16 @@ def test_stores_of_every_kind_and_their_state(tmp_path: Path) -> None:
         clicks = state.window("clicks", retention="1 hour")
         visits = state.session("visits", retention="1 hour")
         rates = state.sliding("rates", size="1 minute", aggregator=hs.Collect())
-        held = state.suppression("held", time_limit="1 minute")
+        delayed = state.suppression("delayed", time_limit="1 minute")
         assert "about 0 records" in users._repr_html_()
         for number in range(30):
             users[f"{HOSTILE}{number:02d}"] = {"of": HOSTILE, "long": "y" * 1000}
         clicks.put(HOSTILE, HOSTILE, ts=60_000)
         visits.put(HOSTILE, 3, 60_000, 60_001)
         rates.add(HOSTILE, HOSTILE, 60_000)
-        held.put(HOSTILE, HOSTILE, ts=60_000)
+        delayed.put(HOSTILE, HOSTILE, ts=60_000)
         state.commit()
-        for store in (users, clicks, visits, rates, held):
+        for store in (users, clicks, visits, rates, delayed):
             text = sound(store._repr_html_())
             assert "&lt;script&gt;" in text
             assert f"{store.name}: {store.kind}, about " in text or store is users
@@ -47,7 +47,7 @@ def test_stores_of_every_kind_and_their_state(tmp_path: Path) -> None:
         with state.snapshot() as snapshot:
             assert "<td>rates</td><td>sliding</td>" in sound(snapshot._repr_html_())
         with hs.inspect(state.path).follow() as view:
-            assert "<td>held</td><td>suppression</td>" in sound(view._repr_html_())
+            assert "<td>delayed</td><td>suppression</td>" in sound(view._repr_html_())
     # what is closed is named, and nothing is read
     assert "closed" in state._repr_html_()
     assert "<td>clicks</td>" not in state._repr_html_()
