@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 ROWS_PER_BATCH: Final = 65_536
 # Rows by column: keys, the columns of their times, values.
 Piece = tuple[list[Any], Sequence["array[int]"], list[Any]]
+
+
+# The types of Arrow of values that have no others inside of them; of whole numbers the one that nearly all have.
+_FLAT: Final[Mapping[Any, str]] = {str: "string", bytes: "binary", int: "int64", float: "float64", bool: "bool_"}
 
 
 def columns_of(times: Sequence[str]) -> tuple[str, ...]:
@@ -103,13 +107,14 @@ def _cut(pieces: Iterator[Piece], times: int, size: int) -> Iterator[Piece]:
         values += more_values
         for column, more in zip(ints, more_ints, strict=True):
             column += more
-        start = 0
-        while len(keys) - start >= size:
-            end, full = start + size, True
-            yield keys[start:end], [column[start:end] for column in ints], values[start:end]
-            start = end
-        if start:
-            keys, values, ints = keys[start:], values[start:], [column[start:] for column in ints]
+        while len(keys) >= size:
+            full = True
+            if len(keys) == size:  # as a rule: a batch is so many whole blocks
+                yield keys, ints, values
+                keys, ints, values = [], [array("q") for _ in range(times)], []
+            else:
+                yield keys[:size], [column[:size] for column in ints], values[:size]
+                keys, values, ints = keys[size:], values[size:], [column[size:] for column in ints]
     if keys or not full:
         yield keys, ints, values
 
@@ -129,7 +134,9 @@ def _maker(name: str, times: Sequence[str], *, text: bool) -> Callable[[Piece, A
 def _array(items: list[Any], kind: Any, as_text: Callable[[Any], str], *, text: bool) -> pa.Array:
     import pyarrow as pa
 
-    typed = None if text or (kind == pa.string() and set(map(type, items)) != {str}) else _typed(items)
+    typed = None if text else _typed(items)
+    if typed is not None and kind == pa.string() and (typed.type != kind or typed.null_count):
+        typed = None  # None beside text is the text `null`
     if kind is None:
         return _texts(items, as_text) if typed is None else typed
     if typed is not None and typed.type == kind:
@@ -159,6 +166,18 @@ def _typed(items: list[Any]) -> pa.Array | None:
     kinds = set(map(type, items)) - {type(None)}
     if len(kinds) > 1 or tuple in kinds:
         return None
+    flat = _FLAT.get(next(iter(kinds), None))
+    if flat is not None:  # Arrow need not look for a type, and nothing is inside of the values
+        try:
+            return pa.array(items, getattr(pa, flat)())
+        except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
+            return _inferred(items)
+    return _inferred(items)
+
+
+def _inferred(items: list[Any]) -> pa.Array | None:
+    import pyarrow as pa
+
     try:
         typed = pa.array(items)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):

@@ -125,7 +125,7 @@ class Headers(dict[str, str]):
     """The headers of a request by their names, of which case does not count."""
 
     def add(self, name: bytes, value: bytes) -> bool:
-        """Add a header; False if there is one of this name, unless both may be there (`Accept`, `Cookie`, ...)."""
+        """Add a header; False for a second one of a name that may come once."""
         key, text = name.decode("latin-1").lower(), value.strip().decode("latin-1")
         if key not in self:
             self[key] = text

@@ -52,12 +52,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "recovery": ("changelog", "recovery"),
     "hybridstore": ("changelog", "recovery", "hybridstore"),
     # the ground: what any room may use, and what uses none
-    "hybridstore.clock": (),
-    "hybridstore.collector": (),
-    "hybridstore.faces": (),
-    "hybridstore.markup": (),
-    "hybridstore.progress": (),
-    "hybridstore.shards": (),
+    **dict.fromkeys((name for name in GROUND if name != "hybridstore.errors"), ()),
     "hybridstore.errors": ("changelog.errors", "recovery.errors"),
     # of the changelog: the packed bytes by which ties are decided
     "hybridstore.aggregation": ("hybridstore.aggregation", "hybridstore.clock", "changelog.codec"),
