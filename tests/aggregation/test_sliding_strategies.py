@@ -28,6 +28,7 @@ from hybridstore.aggregation import (
     nearly_equal,
 )
 from hybridstore.aggregation.ladder import Ladder
+from tests.conftest import STRESS
 from tests.tools.kip450 import STRATEGIES, Buckets, bucket_count, bucket_size, choose
 from tests.tools.sliding_oracle import LATE, ScanningStore, StrategyStore, stream
 
@@ -189,7 +190,7 @@ def test_all_pairs_together_compare_a_hundred_thousand_results() -> None:
 @pytest.mark.parametrize("strategy", ["subtract", "merge", "ladder", "buckets", "chunks", "monotone", "recompute"])
 def test_windows_of_many_blocks(strategy: str, disorder: float, seed: int) -> None:
     aggregator = Max() if strategy == "monotone" else Sum()
-    records = stream(seed, 4000, size_ms=1500, keys=1, disorder=disorder, gap=0.0004)
+    records = stream(seed, 4000 if STRESS else 2500, size_ms=1500, keys=1, disorder=disorder, gap=0.0004)
     compare(aggregator, choose(aggregator, strategy), records, 1500, seed, reopen_every=1999)
 
 

@@ -26,7 +26,7 @@ def test_rows_without_duplicates_are_those_of_sparks_own_operator(
     r = random.Random(seed)
     source = Source(tmp_path / "in", spark)
     now = 60
-    for _ in range(7):
+    for _ in range(5):
         # of equal rows Spark may keep any, so those of one key in a batch are equal
         times = {key: now - r.randint(0, 25) for key in "abcd"}
         source.add(*[row(key, 1, times[key]) for key in r.choices("abcd", k=6)])
@@ -41,4 +41,4 @@ def test_rows_without_duplicates_are_those_of_sparks_own_operator(
     jobs[1].run(marked[1].dropDuplicatesWithinWatermark(["k"]))
     given = [{number: rows for number, rows in job.rows.items() if rows} for job in jobs]
     assert given[0] == given[1]
-    assert sum(map(len, given[0].values())) < 42
+    assert sum(map(len, given[0].values())) < 30

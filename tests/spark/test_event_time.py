@@ -14,7 +14,7 @@ import hybridstore as hs
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from tests.tools.modes import both_modes, classic_first, patiently
+from tests.tools.modes import classic_first, patiently
 from tests.tools.spark_jobs import Job, Source, failure, row
 from tests.tools.watermark_streams import DELAY, GAP, SIZE, random_stream, read, write
 
@@ -115,7 +115,7 @@ def test_sparks_operators_behind_ours_give_what_they_give_behind_sparks_own(
         assert {row[0] for row in final["ours"]} == {"sum", "unique", "session"}
 
 
-@both_modes
+@classic_first
 def test_an_aggregation_behind_windows_in_append_mode(source: Source, job: Job) -> None:
     from pyspark.sql import functions as f
 
