@@ -8,7 +8,7 @@ import pytest
 from changelog.errors import CorruptFrameError, ForeignFileError, UnsupportedVersionError
 from changelog.frame import COMMIT, MUTATIONS, CommitFrame, encode, encode_commit
 from changelog.identity import Identity
-from changelog.reader import SegmentReader, Tail
+from changelog.reader import SECTOR, SegmentReader, Tail
 from changelog.segment import HEADER_BYTES, SegmentHeader, seed_of, segment_name
 
 HEADER = SegmentHeader(Identity(bytes(range(16))), 1, 0, bytes(16)).encode()
@@ -216,6 +216,20 @@ def test_an_unwritten_page_before_the_last_version_is_corruption(segment: Callab
 def test_a_damaged_last_version_without_an_unwritten_sector_is_corruption(segment: Callable[[bytes], Path]) -> None:
     raw = bytearray(SOUND + big_version(6, 4))
     raw[5000] ^= 1
+    path = segment(bytes(raw))
+    with pytest.raises(CorruptFrameError, match="sound commit follows"):
+        read(path)
+
+
+def test_damage_that_begins_with_a_sector_is_corruption_too(segment: Callable[[bytes], Path]) -> None:
+    # no rest of a sector before it that could be unwritten
+    sound = next(
+        whole
+        for size in range(SECTOR)
+        if len(whole := HEADER + b"".join(frames((MUTATIONS, bytes(size)), (COMMIT, commit(1))))) % SECTOR == 0
+    )
+    raw = bytearray(sound + big_version(3, 2))
+    raw[len(sound) + 200] ^= 1
     path = segment(bytes(raw))
     with pytest.raises(CorruptFrameError, match="sound commit follows"):
         read(path)
