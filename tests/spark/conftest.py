@@ -31,6 +31,18 @@ def named_sources(spark: "SparkSession") -> Iterator[None]:
 
 
 @pytest.fixture
+def one_partition(spark: "SparkSession") -> Iterator[None]:
+    """One partition for what Spark shuffles: its own operators beside ours take most of a comparison's time, and half
+    of that for the second partition. Ours has the shards that it is asked for.
+    """
+    name = "spark.sql.shuffle.partitions"
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, "1")
+    yield
+    spark.conf.set(name, before)
+
+
+@pytest.fixture
 def job(tmp_path: Path) -> "Job":
     """A job that has not run."""
     from tests.tools.spark_jobs import Job

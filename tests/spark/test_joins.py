@@ -91,6 +91,7 @@ def answers(results: DataFrame, checkpoint: Path, into: dict[int, Counter[Any]])
 
 
 @pytest.mark.stress
+@pytest.mark.usefixtures("one_partition")
 def test_random_streams_give_what_sparks_own_joins_give(
     tmp_path: Path, spark: SparkSession, seed: int, rounds: int
 ) -> None:
@@ -138,6 +139,7 @@ def test_random_streams_give_what_sparks_own_joins_give(
                 assert ours[how].get(number, Counter()) == rows, (how, number, seed, round_number)
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_a_query_whose_shards_were_merged_and_split_gives_the_rows_of_sparks_own_join(
     tmp_path: Path, spark: SparkSession
 ) -> None:

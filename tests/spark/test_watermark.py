@@ -72,6 +72,7 @@ def test_what_comes_within_the_delay_is_counted_once_and_final_once(tmp_path: Pa
 
 
 @pytest.mark.stress
+@pytest.mark.usefixtures("one_partition")
 def test_random_streams_give_what_sparks_own_operators_give(
     tmp_path: Path, spark: SparkSession, seed: int, rounds: int
 ) -> None:

@@ -26,10 +26,13 @@ ALONE = (
 )
 # What takes long, in the order in which it begins; then come the other files in the order of their names.
 LONG = (
-    "tests/spark/test_operator.py",
+    "tests/spark/test_moving_in.py",
+    "tests/spark/test_event_time.py",
+    "tests/spark/test_joins.py",
     "tests/spark/test_watermark.py",
-    "tests/spark/test_operator_time.py",
+    "tests/spark/test_pandas_doors.py",
     "tests/spark/test_processor.py",
+    "tests/spark/test_operator_tasks.py",
     "tests/spark/test_murders.py",
     "tests/docs/test_examples.py",
     "tests/spark/test_no_ceremony.py",
@@ -47,6 +50,8 @@ LONG = (
     "tests/recovery/test_crash_points.py",
     "tests/recovery/test_damage.py",
     "tests/state/test_kill.py",
+    "tests/testing/test_planted_bugs.py",
+    "tests/topology/test_cut_anywhere.py",
 )
 ROOT = Path(__file__).resolve().parents[2]
 # Files whose tests share the Spark session of their process: those that name its type, or jobs that run in it.
