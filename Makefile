@@ -25,6 +25,10 @@ INSTALL = install() { $(BIN)/python -m pip install -q -c constraints.txt "$$@" |
 	what is needed, as it says above (is the package index within reach, and is the disk not full? the same make again \
 	starts over)" >&2; exit 3; }; }; install
 
+# pyspark is 400 MB of source, of which pip makes an archive that it unpacks at once, and of whose Python it compiles all:
+# without compression, and with what is imported compiled at its first import, that takes half of the time.
+SPARK_AS_SOURCE = --build-constraint constraints.txt --config-settings=--build-option=--compression=stored --no-compile
+
 # A run of the tests starts Python some hundred times, which compiles the project anew where the environment forbids to
 # keep what was compiled: that is half a minute of processor time more. `make clean` removes it.
 test quick cover stress: export PYTHONDONTWRITEBYTECODE :=
@@ -120,5 +124,6 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV) || { echo "make: $(PYTHON) could not make the environment $(VENV), as it says above \
 		(on Debian and Ubuntu: apt-get install python3-venv; or say make PYTHON=path of another one)" >&2; exit 3; }
 	@$(INSTALL) "pip>=25.3"
+	@$(INSTALL) $(SPARK_AS_SOURCE) pyspark
 	@$(INSTALL) --build-constraint constraints.txt --group tests --group docs --group lint -e ".[connect,cloud,sketches]"
 	@touch $(READY)

@@ -38,7 +38,7 @@ def python_whose_pip_fails(tmp_path: Path, step: int) -> Path:
     return script(tmp_path / "python", f'[ "$1" = --version ] && echo Python 3.11.0 && exit\n{venv}')
 
 
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("step", [1, 2, 3])
 def test_an_installation_that_fails_ends_with_one_sentence_and_is_not_taken_for_a_finished_one(
     tmp_path: Path, step: int
 ) -> None:
