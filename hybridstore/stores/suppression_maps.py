@@ -34,6 +34,7 @@ Emission = tuple[Any, Any, int]  # key, value, record time
 NEVER: Final = INT64_MAX + 1
 _FEW_BLOCKS: Final = 4  # a heap of up to so many blocks' records is rebuilt instead of extended
 _SPARSE: Final = 4  # if a replay has fewer rows than one for so many records, the rows are put one by one
+_NEWEST: Final = 64  # if the newest version has more than one row in so many, its emissions are computed when asked for
 
 
 class SuppressionMaps(KeyBlocks):
@@ -226,27 +227,27 @@ class SuppressionMaps(KeyBlocks):
                 began, now, newest = tail.began, self._stream_time, tail.newest
                 self._stream_time, self._due = began, began - self._lag
                 rows = tail.take()
-                self._apply_part(rows.before(newest))
-                before, began, behind = self._kept(), self._stream_time, rows.behind(newest)
-                self._emitting = []
-                taken = self._apply_part(behind)
-                # what the newest version emits is rarely asked for before the next commit, and costs most
-                self._emitted = [*before, *self._emitting] if taken is None else Unasked(before, began, taken, behind)
+                before, behind = rows.before(newest), rows.behind(newest)
+                # with the timer "first" a row's buffer time depends on all rows of its key before
+                together = not self._first_seen and _SPARSE * len(rows.keys) >= len(self._runs)
+                if together and _NEWEST * len(behind.keys) > len(rows.keys):
+                    self._emitted = Unasked(self._kept(), began, self.apply_rows(*rows), before, behind)
+                else:
+                    self.apply_rows(*before) if together else self.apply_in_turn(before)
+                    self._emitting = self._kept()
+                    self.apply_in_turn(behind)
+                    self._emitted = self._emitting
                 self._emitting = emitting
+                if not self._heap:
+                    self._tidy()
                 self.apply_time(now)
         self._end_tail()
-
-    def _apply_part(self, part: TailRows) -> dict[Any, Any] | None:
-        """Apply rows of the tail: in turn, with emissions (None), or together, without them (the records taken out)."""
-        # with the timer "first" a row's buffer time depends on all rows of its key before
-        if self._first_seen or not part.keys or _SPARSE * len(part.keys) < len(self._runs):
-            self.apply_in_turn(part)
-            return None
-        return self.apply_rows(*part)
 
     def apply_in_turn(self, part: TailRows) -> None:
         """Apply rows and the events between them as the live store did, and emit the due records."""
         keys, values, times, events = part
+        if not self._heap:
+            self._tidy()
         start = 0
         for event in [*events, TailEvent(len(keys), NO_TIME, ())]:
             if event.rows > start:
@@ -261,7 +262,7 @@ class SuppressionMaps(KeyBlocks):
         self, keys: list[Any], values: list[Any], times: list[int], events: Sequence[TailEvent] = ()
     ) -> dict[Any, Any]:
         """Apply rows of the tail, and emit nothing: the last row of each key counts, if it is still buffered. Return
-        the records taken out: those due, and those replaced by a row of their key.
+        the records taken out: those due, and those replaced by a row of their key. The heap is empty then.
 
         O(rows) at C speed, and O(records).
         """
@@ -276,7 +277,11 @@ class SuppressionMaps(KeyBlocks):
         first = not_due(ats, due)  # all rows before were emitted
         last = dict(zip(keys[first:], count(first), strict=False))
         through = furthest[0]
-        taken = {key: row for key, row in runs.items() if row[0] < through or key in last or (row[0], key) <= furthest}
+        taken = {
+            key: row
+            for key, row in runs.items()
+            if row[0] < through or key in last or (row[0] == through and (through, key) <= furthest)
+        }
         if len(taken) == len(runs):
             runs.clear()
         else:
@@ -290,15 +295,14 @@ class SuppressionMaps(KeyBlocks):
         )
         if self._dirty is not None:
             self._dirty.update(taken, kept)
-        self._tidy()
+        self._heap.clear()
         for event in (*events, TailEvent(0, newest, ())):
             self.apply_time(event.time or NO_TIME)
         return taken
 
     def apply_records(self, records: dict[Any, Any]) -> None:
-        """Put records as they were. O(records)."""
+        """Put records as they were. The heap does not have them yet. O(records)."""
         self._runs.update(records)
-        self._tidy()
 
     # --- looking ----------------------------------------------------------------------------------------------
 
@@ -336,8 +340,9 @@ class SuppressionMaps(KeyBlocks):
             again = type(self)(self.name, self.number, self.parameters, self._journal)
             again.apply_time(kept.began)
             again.apply_records(kept.records)
-            again.apply_in_turn(kept.rows)
-            kept = [*kept.before, *again._emitting]
+            again.apply_rows(*kept.before)
+            again.apply_in_turn(kept.newest)
+            kept = [*kept.emitted, *again._emitting]
         self._emitted = kept
         return kept
 

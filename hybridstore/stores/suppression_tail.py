@@ -59,14 +59,16 @@ class TailRows(NamedTuple):
 
 
 class Unasked(NamedTuple):
-    """The emissions of a version before they are computed: `before`, and those of the `rows`, put at stream time
-    `began` into a buffer of the `records` that were due, or had a row of their key. No other record matters.
+    """The emissions of the newest version before they are computed: those `emitted` before all rows, and what its rows
+    emit from a buffer of the `records` at stream time `began`: those that were due, or had a row of their key. No other
+    record matters.
     """
 
-    before: list[Any]
+    emitted: list[Any]
     began: int
     records: dict[Any, Any]
-    rows: TailRows
+    before: TailRows
+    newest: TailRows
 
 
 class BufferTail(ColdTail):
