@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from changelog.errors import HybridStoreError
 from recovery.errors import CheckpointError, RestoreError
-from recovery.layout import SPARK_FOLDER
+from recovery.layout import RUNS, SPARK_FOLDER
 
 from ..markup import stores_table
 from ..shards import shard_of
@@ -124,7 +124,7 @@ class Followed:
 
     def _begin(self) -> None:
         fields = None if self._operator is None else read_json(self._operator, operator_file(self._operator))
-        target, states = self._wanted(), list[Version]()
+        run, target, states = self._newest_run(), self._wanted(), list[Version]()
         try:
             for place in self._places:
                 states.append(Version(place, target))
@@ -134,7 +134,7 @@ class Followed:
             raise
         self.close()
         self._shards = fields.get("shards", 0) if isinstance(fields, dict) else 0
-        self._target, self._states = target, states
+        self._target, self._states, self._run = target, states, run
 
     def _begin_elsewhere(self) -> bool:
         """Look for the shards again; True when they are others, after a rescale, and were opened."""
@@ -150,6 +150,10 @@ class Followed:
             self._places = before
             raise
         return True
+
+    def _newest_run(self) -> str:
+        """Return the name of the newest run of a query, which may have turned back; "" for a plain store. One list."""
+        return "" if self._operator is None else max(self._operator.list(f"{RUNS}/"), default="")
 
     def _wanted(self) -> int | None:
         """Return the version of the newest finished batch, from Spark's commits/, else the newest version that all
@@ -185,8 +189,9 @@ class Followed:
         ...     print(view.get("users", "ann")[0].value, view.refresh(), view.get("users", "ann")[0].value)
         1 True 2
         """
-        before, target = self.version, self._wanted()
-        if target is not None and target == self._target and all(state.number == target for state in self._states):
+        before, target, run = self.version, self._wanted(), self._newest_run()
+        there = target is not None and all(state.number == target for state in self._states)
+        if there and target == self._target and run == self._run:
             return False
         try:
             for state in self._states:
@@ -199,7 +204,7 @@ class Followed:
             if not self._begin_elsewhere():
                 raise
         else:
-            self._target = target
+            self._target, self._run = target, run
         return self.version != before
 
     def get(self, store: str, key: Any) -> list[Row]:

@@ -213,6 +213,10 @@ class Version:
         return f"<Version {self.number} of {self.place.where!r}>"
 
 
+# A commit is shorter.
+_END_BYTES: Final = 256
+
+
 class _Plain:
     """A plain state: a log of segments, to whose end its owner appends, or an object for each version."""
 
@@ -223,6 +227,8 @@ class _Plain:
         self._position: Position | None = None
         # bytes of the segment in hand when it was read
         self._size = -1
+        # the end of the newest version in it, by which a version of another line is known after a rewind
+        self._end = b""
 
     def open(self, into: Version, at: int | None) -> None:
         self._position, self._size = None, -1
@@ -234,6 +240,7 @@ class _Plain:
         kinds = into.group.kinds
         into.tail = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, kinds)
         self._position = restored.resume.reached
+        self._end = self._end_of_version()
         into.reached(Step(report.version, report.digest), report.version)
 
     def advance(self, into: Version, at: int | None) -> None:
@@ -250,16 +257,31 @@ class _Plain:
             return
         log, size = self._path / CHANGELOG, self._segment_size()
         # The segment after an ended one is named after the next version.
-        if size == self._size >= 0 and not (log / segment_name(into.number + 1)).exists():
+        same = size == self._size >= 0 and self._end_of_version() == self._end
+        if same and not (log / segment_name(into.number + 1)).exists():
             return
         if self._position is None:
             raise RestoreError(f"{into.place.where}: found no version before")  # is attached instead
+        if self._end_of_version() != self._end:
+            raise RestoreError(f"{into.place.where}: version {into.number} is of another line")  # is attached instead
         segment = self._position.segment
         walk = log_walk(log, into.step, start=self._position, identity=self._identity)
         into.apply(walk if at is None else _through(walk, at))
         self._position = walk.position or self._position
+        self._end = self._end_of_version()
         # A segment that grew during the read is larger than the size asked before.
         self._size = size if self._position.segment == segment and at is None else -1
+
+    def _end_of_version(self) -> bytes:
+        """Return the last bytes of the newest version in the segment, with its digest; b"" if they are not there."""
+        if self._position is None or self._path is None:
+            return b""
+        first = max(0, self._position.offset - _END_BYTES)
+        try:
+            with open(self._path / CHANGELOG / segment_name(self._position.segment), "rb", buffering=0) as file:
+                return os.pread(file.fileno(), self._position.offset - first, first)
+        except FileNotFoundError:
+            return b""
 
     def _segment_size(self) -> int:
         """Return the bytes of the present segment, -1 if it does not exist."""
@@ -292,6 +314,8 @@ class ShardSource:
         self._lenient = lenient or self._has_moved
         self._outlook = Outlook(place.storage)
         self._objects = ShardLog(self._outlook, identity)
+        # the runs by which the version in memory was read
+        self._seen: Runs | None = None
 
     def _runs(self) -> Runs:
         if self._asked is not None:
@@ -308,6 +332,7 @@ class ShardSource:
 
     def open(self, into: Version, at: int | None) -> None:
         at = self.newest() if at is None else at
+        self._seen = self._runs()
         with self._line(at) as line:
             climbed = climb(line, into.group, applied=into.applied)
         into.reader = climbed.reader
@@ -315,13 +340,15 @@ class ShardSource:
 
     def advance(self, into: Version, at: int | None) -> None:
         at = self.newest() if at is None else at
-        if at == into.number:
+        runs = self._runs()
+        if at == into.number and runs == self._seen:
             return
         with self._line(at) as line:
             versions = None if at < into.step.version else line.behind_step(into.step)
             if versions is None:
                 raise RestoreError(f"{self._place.where}: version {at} does not continue version {into.number}")
             into.apply(versions, at)
+        self._seen = runs
 
     @contextmanager
     def _line(self, at: int) -> Iterator[AttemptLine]:

@@ -299,3 +299,69 @@ def test_a_view_loads_all_blocks_or_stays_within_a_limit(tmp_path: Path) -> None
             assert view.keep_within(limit)
             assert not view.keep_within(limit)
             assert view.get("users", "key-00007")[0].value == "x" * 1000
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_view_follows_prunes_rewinds_erases_and_changes_of_the_program(
+    tmp_path: Path, seed: int, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever becomes of the files below the view: after a refresh it is the newest version, whole."""
+    r, now, stores = random.Random(f"{seed} {number}"), 10, 0
+    state = opened(tmp_path)
+    one_commit(state, r, now)
+    view = hs.inspect(tmp_path).follow()
+    for _ in range(25):
+        now += r.choice([0, 1, 30])
+        act = r.choice(["commit", "commit", "prune", "rewind", "erase", "erase stopped", "new store", "drop"])
+        if act == "prune":
+            for _ in range(6):
+                one_commit(state, r, now)
+                state.checkpoint(wait=True)
+        elif act == "rewind":
+            versions = [commit.version for commit in hs.inspect(tmp_path).versions][-3:]
+            state.close()
+            run(["rewind", str(tmp_path), "--to", str(r.choice(versions)), "--write"])
+            state = opened(tmp_path)
+        elif act == "erase":
+            content(state)
+            for name in ("counts", "windows", "sessions"):
+                state.stores[name].erase(r.choice(KEYS))
+            state.commit()
+        elif act == "erase stopped":
+            state.close()
+            hs.erase(tmp_path, r.choice(KEYS))
+            state = opened(tmp_path)
+        elif act == "new store":
+            stores += 1
+            state.key_value(f"more {stores}")["k"] = now
+            state.commit()
+        elif act == "drop" and stores and f"more {stores}" in state.stores:
+            state.group.drop(f"more {stores}")
+            state.commit()
+        one_commit(state, r, now)
+        view.refresh()
+        assert view.version == state.version, act
+        assert set(view) == set(state.stores), act
+        for store, by_key in content(state).items():
+            assert sorted(view[store]) == sorted(row for rows in by_key.values() for row in rows), (act, store)
+            key = r.choice(KEYS)
+            assert view.get(store, key) == by_key.get(key, []), (act, store, key)
+    view.close()
+    state.close()
+
+
+def test_a_view_of_a_query_that_is_turned_back_again_and_again(tmp_path: Path) -> None:
+    """A query that is turned back again and again, in which a view is never between two lines of versions."""
+    shard = provider(tmp_path)
+    for version in range(6):
+        write(shard, version, a=version, **{f"k{version}": version})
+    view = followed(tmp_path)
+    for turn, back in enumerate((4, 2, 5, 3), 1):
+        shard = restarted(tmp_path, back)
+        for version in range(back, 7):
+            write(shard, version, a=100 * turn + version)
+        view.refresh()
+        assert (view.version, view.get("default", "a")[0].value) == (7, 100 * turn + 6)
+        rows = {row.key for row in view["default"]}
+        assert {f"k{version}" for version in range(6) if version < min((4, 2, 5, 3)[:turn])} <= rows
+        assert not view.refresh()
