@@ -258,6 +258,7 @@ class SameOnSpark:
     """A way: the same topology by `apply`."""
 
     session: Any
+    batches: int | None = None
 
     def __str__(self) -> str:
         return "same_on_spark()"
@@ -266,21 +267,26 @@ class SameOnSpark:
         """Yield the rows of a query that reads a file of each input for each commit."""
         from ..spark.batches import rows_of_query
 
-        batches = _batches(case, dice)
+        batches = _batches(case, dice, self.batches)
         expected = case.texts(_commits(case, batches))
         results = case.texts(rows_of_query(self.session, case.topology(), batches, case.shards))
         yield f"{len(batches)} batches", results, expected
 
 
-def _batches(case: Case, dice: random.Random) -> list[Any]:
+def _batches(case: Case, dice: random.Random, number: int | None) -> list[Any]:
     """Return the rows cut into batches, those of a join by the names of its inputs and in order of time."""
+
+    def cut(rows: list[Any]) -> list[Any]:
+        size = -(-len(rows) // number) if number else 0
+        return [rows[at : at + size] for at in range(0, len(rows), size)] if size else cut_rows(rows, dice)
+
     if not isinstance(case.rows, Mapping):
-        return list(cut_rows(list(case.rows), dice))
+        return cut(list(case.rows))
     given = [(name, row) for name, rows in case.rows.items() for row in rows]
     moments = [moment for name in case.rows for moment in case.moments(name)]
     order = sorted(range(len(given)), key=moments.__getitem__)
-    cut = cut_rows([given[place] for place in order], dice)
-    return [{name: [row for side, row in batch if side == name] for name in case.rows} for batch in cut]
+    batches = cut([given[place] for place in order])
+    return [{name: [row for side, row in batch if side == name] for name in case.rows} for batch in batches]
 
 
 def _commits(case: Case, batches: list[Any]) -> list[Row]:
@@ -300,15 +306,18 @@ def _commits(case: Case, batches: list[Any]) -> list[Row]:
         return results
 
 
-def same_on_spark(session: Any) -> SameOnSpark:
+def same_on_spark(session: Any, *, batches: int | None = None) -> SameOnSpark:
     """A way for `check`: a query with the same topology, in a Spark session, by stream time; rows are written to files,
     a file of each input for each batch. Needs `pip install 'hybridstore[spark]'` and rows of one schema.
 
-    What is open at the end is compared as it is: nothing is flushed. Takes seconds.
+    What is open at the end is compared as it is: nothing is flushed. `batches` is the number of batches; None: batches
+    of random sizes, at most one for each row. Takes seconds. Raises ValueError for less than one batch.
 
     >>> from hybridstore import testing as ht
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
     >>> rows = [{"user": "ann", "ts": 1000 * second} for second in range(0, 300, 20)]
     >>> ht.check(minutes.aggregate(n=hs.Count()), rows, ht.same_on_spark(spark))
     """
-    return SameOnSpark(session)
+    if batches is not None:
+        at_least_once("same_on_spark: batches", batches)
+    return SameOnSpark(session, batches)
