@@ -79,6 +79,8 @@ def two_inputs(first: str, second: str, **chosen: Callable[[Row], bool]) -> Call
 
 
 BIDS: Final = hs.stream(key="auction", timestamp="time")
+# The columns of a bid, as Spark needs to know them behind a function.
+BID: Final = "number long, time long, auction long, bidder long, price long, channel string, url string, extra string"
 
 
 def converted(bid: Row) -> Row:
@@ -163,7 +165,9 @@ class Winning:
 
 
 WINNING: Final = hs.stream(key="key", timestamp="time").process(
-    Winning, stores=[hs.key_value_store(name) for name in ("auctions", "best", "early")]
+    Winning,
+    "id long, category long, seller long, expires long, price long, bidder long, at long, time long",
+    stores=[hs.key_value_store(name) for name in ("auctions", "best", "early")],
 )
 AUCTIONS_AND_BIDS: Final = of_kinds("auctions.id", "bids.auction")
 
@@ -214,8 +218,13 @@ def winners() -> hs.Aggregator:
 
 
 QUERIES: Final[dict[str, Query]] = {
-    "q0": Query((BIDS.map(dict),), bids, None, ("auction", "bidder", "price", "channel", "url", "time", "extra")),
-    "q1": Query((BIDS.map(converted),), bids, None, ("auction", "bidder", "price", "time")),
+    "q0": Query((BIDS.map(dict, BID),), bids, None, ("auction", "bidder", "price", "channel", "url", "time", "extra")),
+    "q1": Query(
+        (BIDS.map(converted, "auction long, bidder long, price double, time long"),),
+        bids,
+        None,
+        ("auction", "bidder", "price", "time"),
+    ),
     "q2": Query((BIDS.filter(lambda bid: bid["auction"] % 123 == 0),), bids, None, ("auction", "price")),
     "q3": Query(
         (
@@ -243,7 +252,9 @@ QUERIES: Final[dict[str, Query]] = {
         (
             WINNING,
             hs.stream(key="category", timestamp="time").process(
-                MeanOfBest, stores=[hs.key_value_store("best"), hs.key_value_store("sums")]
+                MeanOfBest,
+                "category long, mean double",
+                stores=[hs.key_value_store("best"), hs.key_value_store("sums")],
             ),
         ),
         AUCTIONS_AND_BIDS,
@@ -256,7 +267,10 @@ QUERIES: Final[dict[str, Query]] = {
                 emit="close", n=hs.Count()
             ),
             hs.stream(key="start", timestamp="start")
-            .map(lambda row: {"start": row["window_start"], "auction": row["auction"], "n": row["n"]})
+            .map(
+                lambda row: {"start": row["window_start"], "auction": row["auction"], "n": row["n"]},
+                "start long, auction long, n long",
+            )
             .aggregate(emit="commit", best=winners()),
         ),
         bids,
@@ -264,7 +278,12 @@ QUERIES: Final[dict[str, Query]] = {
         ("start", "best"),
     ),
     "q6": Query(
-        (WINNING, hs.stream(key="seller", timestamp="time").process(LastTen, stores=[hs.key_value_store("sold")])),
+        (
+            WINNING,
+            hs.stream(key="seller", timestamp="time").process(
+                LastTen, "seller long, mean double", stores=[hs.key_value_store("sold")]
+            ),
+        ),
         AUCTIONS_AND_BIDS,
         ("seller",),
         ("seller", "mean"),
@@ -297,7 +316,10 @@ QUERIES: Final[dict[str, Query]] = {
     ),
     "q9": Query((WINNING,), AUCTIONS_AND_BIDS, ("id",), ("id", "bidder", "price", "at")),
     "q10": Query(
-        (BIDS.map(with_partition),), bids, None, ("auction", "bidder", "price", "time", "extra", "day", "minute")
+        (BIDS.map(with_partition, f"{BID}, day string, minute string"),),
+        bids,
+        None,
+        ("auction", "bidder", "price", "time", "extra", "day", "minute"),
     ),
     "q11": Query(
         (
@@ -312,7 +334,7 @@ QUERIES: Final[dict[str, Query]] = {
     "q12": Query(
         (
             hs.stream(key="bidder", timestamp="arrived")
-            .map(with_arrival)
+            .map(with_arrival, f"{BID}, arrived long")
             .windowed_by(hs.TumblingWindows("10 seconds", grace=0))
             .aggregate(emit="close", n=hs.Count()),
         ),
@@ -320,9 +342,13 @@ QUERIES: Final[dict[str, Query]] = {
         ("bidder", "window_start"),
         ("bidder", "n", "window_start"),
     ),
-    "q13": Query((BIDS.map(with_side),), bids, None, ("auction", "bidder", "price", "value")),
+    "q13": Query((BIDS.map(with_side, f"{BID}, value string"),), bids, None, ("auction", "bidder", "price", "value")),
     "q14": Query(
-        (BIDS.filter(lambda bid: 1_000_000 < 0.908 * bid["price"] < 50_000_000).map(calculated),),
+        (
+            BIDS.filter(lambda bid: 1_000_000 < 0.908 * bid["price"] < 50_000_000).map(
+                calculated, "auction long, price double, kind string, letters long, time long"
+            ),
+        ),
         bids,
         None,
         ("auction", "price", "kind", "letters"),
@@ -355,12 +381,17 @@ QUERIES: Final[dict[str, Query]] = {
         ("auction", "bidder", "price", "seller", "reserve"),
     ),
     "q21": Query(
-        (BIDS.map(with_channel).filter(lambda bid: bid["channel_id"] is not None),),
+        (BIDS.map(with_channel, f"{BID}, channel_id string").filter(lambda bid: bid["channel_id"] is not None),),
         bids,
         None,
         ("auction", "bidder", "channel", "channel_id"),
     ),
-    "q22": Query((BIDS.map(with_directories),), bids, None, ("auction", "bidder", "dir1", "dir2", "dir3")),
+    "q22": Query(
+        (BIDS.map(with_directories, f"{BID}, dir1 string, dir2 string, dir3 string"),),
+        bids,
+        None,
+        ("auction", "bidder", "dir1", "dir2", "dir3"),
+    ),
 }
 
 

@@ -1,11 +1,13 @@
 """Nexmark: the plain engine over an auction house's events: rate, bytes, and a kill -9 at 60 % of the rows.
 
     python -m benchmarks nexmark --events 200000 --queries q11,q17
+    HYBRIDSTORE_FLINK=FLINK/bin/python python -m benchmarks nexmark      beside Flink (benchmarks/nexmark/oracles.py)
 
 Each query of one stage runs from dicts, and from Arrow batches where its rows are bids, in processes of its own: as a
 whole, and killed at 60 % and started again, whose results must be those of the whole run, commit by commit. The rate is
 counted in seconds of the processor, from the first row to the last result; reading and making rows is not in it.
-Answers are compared with DuckDB's, where it is installed.
+Answers are compared with DuckDB's, where it is installed. Where Flink is, the same queries run there as streams, with
+RocksDB and checkpoints; of its processor time that of reading the same bids is taken off, as ours is counted without.
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure import fresh_process
-from benchmarks.measure.result import Line, Result
+from benchmarks.measure.result import Line, Result, Target
 from benchmarks.measure.state import NEVER, scratch
 from benchmarks.measure.timing import check, stopwatch
+from benchmarks.nexmark import flink_peer
 from benchmarks.nexmark.generator import Events, generate
+from benchmarks.nexmark.oracles import flink_python, write_json
 from benchmarks.nexmark.queries import QUERIES, answer_of, digest_of
 from hybridstore.state.policy import CheckpointPolicy
 from hybridstore.topology.engine import POLICY
@@ -34,6 +39,9 @@ COMMIT_ROWS: Final = 10_000
 # Events of event time in a second: as the benchmark has them.
 RATE: Final = 10_000
 # Queries of one stage whose rows have a position: those of bids.
+# of Flink's events a second and core; by how much sooner the next result is there behind a kill
+TARGETS: Final = {False: Target(0.5, "ratio", True), True: Target(1, "ratio", True)}
+SOONER: Final = Target(20, "ratio", True)
 NAMES: Final = tuple(name for name, query in QUERIES.items() if query.by_column and len(query.stages) == 1)
 
 
@@ -57,8 +65,12 @@ def _given(events: Events, *, arrow: bool, behind: int, kill: bool) -> Iterator[
         yield row
 
 
-def run(query: str, events: int, arrow: bool, folder: str, kill: bool, checkpoints: bool) -> dict[str, float]:
-    """Run a query on its state, and write each commit's results as a line to the folder; return what it took."""
+def run(
+    query: str, events: int, arrow: bool, folder: str, kill: bool, checkpoints: bool, started: float
+) -> dict[str, float]:
+    """Run a query on its state, and write each commit's results as a line to the folder; return what it took. `started`
+    is when the process was (seconds since 1970).
+    """
     import hybridstore as hs
 
     place, output = Path(folder), Path(folder, "results.jsonl")
@@ -72,7 +84,7 @@ def run(query: str, events: int, arrow: bool, folder: str, kill: bool, checkpoin
     rows: Any = source if kill else list(source)
     options: dict[str, Any] = {"position": "number", "commit_rows": commit_rows_of(all_events), "replay_last": True}
     flush = topology.complete().custom is None
-    begun, processor, first = time.perf_counter(), time.process_time(), 0.0
+    begun, processor, first, silent = time.perf_counter(), time.process_time(), 0.0, 0.0
     results = topology.run(rows, place / "state", flush=flush, checkpoints=policy, **options)
     commit, pending = 0, list[dict[str, Any]]()
     with output.open("a") as file:
@@ -84,7 +96,7 @@ def run(query: str, events: int, arrow: bool, folder: str, kill: bool, checkpoin
 
         for row in results:
             if not first and row.commit > complete:
-                first = time.perf_counter() - begun
+                first, silent = time.perf_counter() - begun, time.time() - started
             if row.commit != commit:
                 write()
                 commit, pending = row.commit, []
@@ -95,9 +107,19 @@ def run(query: str, events: int, arrow: bool, folder: str, kill: bool, checkpoin
         "processor": time.process_time() - processor,
         "seconds": time.perf_counter() - begun,
         "first": first,
+        "silent": silent,
         "logged": sum(size for path, size in sizes.items() if path.parent.name == "changelog"),
         "stored": sum(sizes.values()),
     }
+
+
+def _flink(folder: Path, events: Events, queries: Sequence[str]) -> dict[str, float]:
+    """Return Flink's events a second and core by query, and its silence behind a kill of the last query (s)."""
+    write_json(events, folder)
+    count, seconds = events.bids.num_rows, flink_peer.seconds_of(folder, queries)
+    rates = {name: count / max(seconds[name] - seconds["read"], 0.01) for name in queries}
+    last = queries[-1]
+    return {**rates, f"{last}, silent": flink_peer.silent_behind_a_kill(folder, last, int(KILLED_AT * count))}
 
 
 def _results(folder: Path) -> list[Any]:
@@ -111,6 +133,7 @@ def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAM
     count = all_events.bids.num_rows
     oracle = find_spec("duckdb") is not None
     with stopwatch() as clock, scratch(folder) as place:
+        peer = _flink(place / "flink", all_events, queries) if flink_python() else {}
         for query in queries:
             answers = []
             for arrow in (False, True):
@@ -134,10 +157,20 @@ def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAM
                     "bytes logged per event": (taken["logged"] / count, "B"),
                     "state after the restart": (again["stored"] / 1e6, "MB"),
                     "kill -9 to the next result": (again["first"] * 1000, "ms"),
+                    "the same with the start of the process": (again["silent"], "s"),
                 }
-                result.lines += [
-                    Line(f"{name}: {what}", value, value, value, unit) for what, (value, unit) in figures.items()
-                ]
+                theirs = {
+                    "events/s and core": (peer.get(query), TARGETS[arrow], False),
+                    "the same with the start of the process": (peer.get(f"{query}, silent"), SOONER, True),
+                }
+                for what, (value, unit) in figures.items():
+                    entry = Line(f"{name}: {what}", value, value, value, unit)
+                    other, target, less = theirs.get(what, (None, None, False))
+                    if other:
+                        ratio = other / value if less else value / other
+                        about = {"ratio": ratio, "ratio_low": ratio, "ratio_high": ratio, "target": target}
+                        entry = replace(entry, against="sooner than Flink" if less else "Flink", **about)
+                    result.lines.append(entry)
             if oracle:
                 from benchmarks.nexmark.oracles import by_duckdb
 
@@ -152,5 +185,7 @@ def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAM
 
 def _run(folder: Path, *, kill: bool = False, checkpoints: bool = True, **job: Any) -> dict[str, float]:
     target = f"{__name__}:run"
-    answer: dict[str, float] = fresh_process.call(target, **job, folder=str(folder), kill=kill, checkpoints=checkpoints)
+    answer: dict[str, float] = fresh_process.call(
+        target, **job, folder=str(folder), kill=kill, checkpoints=checkpoints, started=time.time()
+    )
     return answer

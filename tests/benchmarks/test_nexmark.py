@@ -145,6 +145,7 @@ def test_the_suite_kills_itself_and_compares(tmp_path: Path) -> None:
             "bytes logged per event",
             "state after the restart",
             "kill -9 to the next result",
+            "the same with the start of the process",
         )
     ]
     assert all(line.value > 0 for line in result.lines)
