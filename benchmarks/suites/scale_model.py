@@ -7,8 +7,10 @@ Assumptions are named.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.measure.result import Result, number
@@ -16,6 +18,8 @@ from benchmarks.suites import object_costs
 from recovery.compaction import LARGE_SHARE
 
 _GB = 1e9
+# counts of `scale_counted.py`, which depend on no machine
+KEPT = Path(__file__).resolve().parents[1] / "results" / "scale-counted.json"
 # Bytes that checkpoints write for each changed byte, on average: layers and blocks, packs that are copied together,
 # directories and indexes. 200 checkpoints of a window store with a retention of a day (`benchmarks checkpoint-bytes`).
 WRITTEN_PER_CHANGED = 3.9
@@ -73,7 +77,7 @@ def rows_of(cluster: Cluster, measured: Measured) -> list[tuple[str, str, str]]:
         (
             "files written per batch",
             f"{cluster.shards:,.0f}",
-            "an object for each shard that had rows; the others write one of 200 bytes",
+            "an object for each shard that had rows (counted above); the others write one of 200 bytes",
         ),
         ("segments of a day, before pruning", f"{cluster.shards * day:,.0f}", "shards x batches"),
         (
@@ -117,6 +121,35 @@ def rows_of(cluster: Cluster, measured: Measured) -> list[tuple[str, str, str]]:
             f"{per_node * shard_records * measured.tail_seconds_per_mutation / (cluster.nodes - 1):,.0f} s",
             "what Kafka Streams without standby does, at our replay speed",
         ),
+    ]
+
+
+def _text(calls: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {verb}" for verb, number in sorted(calls.items())) or "none"
+
+
+def counted_section(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the section of docs/scale.md."""
+    return [
+        "",
+        "## Requests of a batch, counted",
+        "",
+        "The provider's own code for each shard and worker over a storage in memory that counts "
+        "(`benchmarks/suites/scale_counted.py`; the same in `tests/benchmarks/test_scale_counted.py` at the smaller "
+        "sizes). In each of four batches every shard has rows; a checkpoint is not due.",
+        "",
+        "| shards | workers | driver, start of a run | first batch of a run | each later batch |",
+        "| ---: | ---: | --- | --- | --- |",
+        *(
+            f"| {row['shards']:,} | {row['workers']:,} | {_text(row['launch'])} | {_text(row['first'])} | "
+            f"{_text(row['later'])} |"
+            for row in rows
+        ),
+        "",
+        "* A later batch costs one create for each shard with rows, and nothing for a worker, a shard without rows, or "
+        "the driver: no lists, no reads.",
+        "* The start of a run costs the driver three requests at every size. The first batch looks for each shard "
+        "once (two lists), and each worker claims the launch (a list, and two reads but for the first).",
     ]
 
 
@@ -183,6 +216,7 @@ def page(
             "* The incremental checkpoints of this run copied the previous file. Since then a checkpoint writes a pack "
             "of the blocks that changed and an index, and reads nothing of the rest: `python -m "
             "benchmarks.suites.packs --beside CHECKOUT` measures both.",
+            *counted_section(json.loads(KEPT.read_text(encoding="utf-8"))),
             "",
             "## A calculation to many shards",
             "",
