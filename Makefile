@@ -10,6 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 ENGINE ?= spark
 LOG ?=
 N ?= 1000
+HOURS ?= 2
 SEED ?=
 JOBS ?= auto
 ARGS ?=
@@ -42,7 +43,7 @@ test stress: export TMPDIR := $(or $(TMPDIR),$(MEMORY))
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python scripts/find_java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check fmt lint type cover bench docs stress release lock clean
+.PHONY: help demo test quick check fmt lint type cover bench docs stress soak release lock clean
 
 help:  ## show this list
 	@awk -F ':.*##' '/^[a-z]+:.*##/ { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -96,6 +97,9 @@ docs: $(READY)  ## build the documentation site; a dead link or a page that noth
 stress: $(READY)  ## long random runs: N=rounds or examples per test, SEED=to repeat a run
 	@$(WITH_JAVA) HYBRIDSTORE_STRESS=$(N) $(if $(SEED),HYBRIDSTORE_SEED=$(SEED)) \
 		$(BIN)/python -m pytest -m "hypothesis or stress or further" $(ARGS)
+
+soak: $(READY)  ## jobs of HOURS=2 that are killed, rescaled and changed; answers, memory and files by quarter; ARGS=
+	@$(WITH_JAVA) $(BIN)/python -m benchmarks.suites.soak_hours --hours $(HOURS) $(ARGS)
 
 release: $(READY)  ## build, check and try the wheel and the sdist, and write the notes; nothing is uploaded
 	@$(BIN)/python scripts/release.py

@@ -1,14 +1,17 @@
 """A query that runs for long: latency, memory and files of a thousand small batches stay flat.
 
     python -m benchmarks.suites.soak --batches 1000 --master "local[8]" --placement auto
+    python -m benchmarks.suites.soak --batches 400 --master "local-cluster[2,1,1024]" --shards 4 --kill-every 20
     python -m benchmarks.suites.soak --batches 2000 --master "local[2]" --shards 4 --rows 100 --keys 20000 \
         --memory-limit 1000000 --cycles 200
 
 Prints a line for every hundred batches and a verdict: the last hundred against the third (until then files gather). The
 answers of the last batch are compared with a count in plain Python. A machine that does other work besides makes
 latencies of no use: memory and files still tell. Memory is what Python's processes have allocated; pages of files that
-they have mapped (libraries, packs) are told apart, because those depend on what else maps these files. With `--cycles`
-the program makes garbage that refers to itself, as programs of users do, and that only Python's collector frees.
+they have mapped (libraries, packs) are told apart, because those depend on what else maps these files. With
+`--kill-every` one of these processes ends by signal 9 now and then, at any moment of a batch (`make soak` runs this for
+hours, with other jobs: soak_hours.py). With `--cycles` the program makes garbage that refers to itself, as programs of
+users do, and that only Python's collector frees.
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
+import threading
 from collections import Counter
+from contextlib import suppress
 from operator import sub
 from pathlib import Path
 from time import perf_counter
@@ -28,7 +34,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.suites.scale_out import MARK, memory
+from benchmarks.suites.scale_out import MARK, memory, our_processes
 from benchmarks.suites.spark import settings_of
 from benchmarks.suites.wrapped import Wrapped
 from hybridstore.clock import Watermark
@@ -99,6 +105,7 @@ def soak(folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
     builder = SparkSession.builder.master(asked.master).config("spark.local.dir", str(folder))
     for name, value in settings_of("hybridstore").items():
         builder = builder.config(name, value)
+    builder = builder.config(f"spark.executorEnv.{MARK}", os.environ[MARK])
     session = hsp.configure(builder).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     checkpoint = folder / "checkpoint"
@@ -106,11 +113,21 @@ def soak(folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
     answer: dict[str, int] = {}
     kinds: Counter[str] = Counter()
     moments = [perf_counter()]
+    dice, kills = random.Random(2), list[threading.Timer]()
+
+    def kill() -> None:
+        victims = sorted(pid for pid, kind in our_processes().items() if kind == "python")
+        if victims:
+            with suppress(ProcessLookupError):  # one that has just ended
+                os.kill(dice.choice(victims), signal.SIGKILL)
 
     def sink(batch: Any, number: int) -> None:
         for row in batch.collect():
             answer[row["k"]] = row["n"]
         moments.append(perf_counter())
+        if asked.kill_every and (number + 1) % asked.kill_every == 0:
+            kills.append(threading.Timer(dice.random(), kill))
+            kills[-1].start()
         kinds.update(shard["load"] for shard in hsp.metrics(checkpoint))
         if (number + 1) % STEP == 0:
             series["latency"].append(1000 * statistics.median(map(sub, moments[-STEP:], moments[-STEP - 1 : -1])))
@@ -137,7 +154,10 @@ def soak(folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
     )
     writer = answers.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
     writer.trigger(availableNow=True).start().awaitTermination()
+    for each in kills:
+        each.join()
     session.stop()
+    print(f"  {len(kills)} processes killed")
     if answer != dict(expected):
         raise SystemExit("WRONG: the counts of the last batch of each key are not those of a plain count")
     return series
@@ -153,6 +173,7 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=2_000)
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--memory-limit", type=int, help="bytes that the shards of one process may hold")
+    parser.add_argument("--kill-every", type=int, default=0, help="batches between kills of a Python process; 0: none")
     parser.add_argument("--cycles", type=int, default=0, help="objects that refer to themselves, per shard and batch")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,381 @@
+"""ShuffleBench with kills: a constant load, a process killed by signal 9, and the seconds until latency is back.
+
+    python -m benchmarks.suites.shuffle_bench                                    3 repeats, killed at minute 2
+    python -m benchmarks.suites.shuffle_bench --minute 0.2 --after 0.2 --repeats 1 --engines plain
+
+The workload is that of Dynatrace (ICPE 2024, defaults): records of 1,024 bytes, 1,000 rules of which one record in five
+meets one, a counter and 32 bytes of state for each rule, an output for every tenth record of a rule. The method is that
+of DEBS 2024: first what an engine sustains, then a load of `--load` of it, whose records come by a clock that no kill
+stops; the latency of an output is from the moment of its record to the moment at which the output is in the sink. Back
+is the end of the first second from which on the 95th percentile of every second is within 1.1 times that of the time
+before the kill, or within `--floor` ms of it.
+
+    plain                 the plain engine in a process; killed: that process
+    hybridstore, native   Spark on local-cluster[2,1,1024], by `apply` and by Spark's own aggregation (RocksDB with
+                          changelog): a file of records each half a second; killed: an executor (worker), a process of
+                          Python (holder; ours alone), the driver with all of its processes
+
+At the end every count is compared with the records: lost and double outputs are counted, and expected to be 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import count as numbers
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import hybridstore as hs
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+RULES: Final = 1000
+RECORD_BYTES: Final = 1024
+STATE_BYTES: Final = 32
+SELECTED: Final = 5
+EACH: Final = 10
+BACK: Final = 1.1
+COMMIT_ROWS: Final = 200
+_POOL: Final = [random.Random(n).randbytes(RECORD_BYTES) for n in range(64)]
+_FILE_SECONDS: Final = 0.5
+VICTIMS: Final = {"plain": ("process",), "hybridstore": ("worker", "holder", "driver"), "native": ("worker", "driver")}
+
+
+def rule_of(number: int) -> int | None:
+    """Return the rule that a record meets, or None, from the record's hash."""
+    mixed = number * 2_654_435_761 % 4_294_967_296
+    return None if mixed // 65_536 % SELECTED else mixed % RULES
+
+
+# --- the plain engine -------------------------------------------------------------------------------------------------
+
+
+def consume(row: dict[str, Any], stores: Any) -> Iterator[dict[str, Any]]:
+    """A consumer of a rule: a counter and some bytes, and an output for every tenth record."""
+    n = (stores["consumers"].get(row["rule"]) or (0,))[0] + 1
+    stores["consumers"].put(row["rule"], (n, row["data"][:STATE_BYTES]))
+    if n % EACH == 0:
+        yield {"rule": row["rule"], "n": n, "i": row["i"]}
+
+
+def plain(folder: str, rate: float, begun: float, most: int) -> None:
+    """Run behind the committed position; `begun` is the moment of record 0, and rate 0 is as fast as it goes. An output
+    is in the sink when its line is in the file.
+    """
+    state, sink = Path(folder, "state"), Path(folder, "outputs.jsonl")
+    behind = hs.inspect(state).position if state.exists() else None
+    before = [json.loads(text) for text in sink.read_text().splitlines() if text.endswith("]")] if sink.exists() else []
+    complete = before[-1][0] if before else 0
+
+    def records() -> Iterator[dict[str, Any]]:
+        for number in numbers(0 if behind is None else behind + 1):
+            if most and number >= most:
+                return
+            if rate and number % 20 == 0 and (ahead := begun + number / rate - time.time()) > 0:
+                time.sleep(ahead)
+            if (rule := rule_of(number)) is not None:
+                yield {"rule": rule, "i": number, "data": _POOL[number % len(_POOL)]}
+
+    stores = [hs.key_value_store("consumers")]
+    program = hs.stream(key="rule", timestamp="i").process(consume, stores=stores)
+    options: dict[str, Any] = {"position": "i", "commit_rows": COMMIT_ROWS, "commit_seconds": 0.02}
+    commit, pending = 0, list[list[int]]()
+    with sink.open("a") as file:
+
+        def write() -> None:
+            if pending and commit > complete:
+                file.write(json.dumps([commit, time.time(), pending]) + "\n")
+                file.flush()
+
+        for row in program.run(records(), state, replay_last=True, **options):
+            if row.commit != commit:
+                write()
+                commit, pending = row.commit, []
+            pending.append([row["rule"], row["n"], row["i"]])
+        write()
+
+
+class Outcome(NamedTuple):
+    """What a kill cost: p50, p95, p99 of latency before it (ms), the peak behind it, seconds until an output, and until
+    the p95 is back; outputs that are lost and double."""
+
+    engine: str
+    victim: str
+    rate: float
+    p50: float
+    p95: float
+    p99: float
+    peak: float
+    first: float
+    back: float
+    lost: int
+    double: int
+
+
+def start(*arguments: Any, log: Path) -> subprocess.Popen[bytes]:
+    """Start a part of this program in a process group of its own."""
+    command = [sys.executable, "-m", "benchmarks.suites.shuffle_bench", "--work", *map(str, arguments)]
+    with log.open("ab") as file:
+        return subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process with all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def judge(
+    engine: str, victim: str, rate: float, points: list[tuple[float, float]], killed: float, floor: float
+) -> Outcome:
+    """Return what a kill cost, from (moment, latency in seconds) of every output."""
+    before = sorted(latency for moment, latency in points if moment < killed)
+    p50, p95, p99 = (before[min(len(before) - 1, int(len(before) * share))] for share in (0.5, 0.95, 0.99))
+    behind = sorted((moment - killed, latency) for moment, latency in points if moment >= killed)
+    seconds: dict[int, list[float]] = {}
+    for moment, latency in behind:
+        seconds.setdefault(int(moment), []).append(latency)
+    allowed = max(BACK * p95, p95 + floor)
+    high = [second for second, part in seconds.items() if _p95(part) > allowed]
+    # within the last second that is too high, the moment of its last output that is too late
+    back = max(
+        (moment for moment, latency in behind if high and int(moment) == max(high) and latency > allowed), default=0.0
+    )
+    first = behind[0][0] if behind else float("inf")
+    peak = max(latency for _, latency in behind)
+    return Outcome(engine, victim, rate, 1e3 * p50, 1e3 * p95, 1e3 * p99, 1e3 * peak, first, max(back, first), 0, 0)
+
+
+def _p95(values: list[float]) -> float:
+    return sorted(values)[int(len(values) * 0.95)]
+
+
+def sustained(folder: Path, most: int) -> float:
+    """Return the records a second that the plain engine takes, as fast as it goes."""
+    begun = time.perf_counter()
+    process = start("plain", folder, 0, 0, most, log=folder / "log")
+    if process.wait():
+        raise SystemExit((folder / "log").read_text()[-1500:])
+    return most / (time.perf_counter() - begun)
+
+
+def kill_plain(folder: Path, rate: float, asked: argparse.Namespace) -> Outcome:
+    """Run at a rate, kill the process, start it again at once, and compare every output."""
+    seconds, after = 60 * asked.minute, 60 * asked.after
+    begun = time.time() + 1
+    process = start("plain", folder, rate, begun, 0, log=folder / "log")
+    time.sleep(max(0, begun + seconds - time.time()))
+    killed = time.time()
+    end(process)
+    process = start("plain", folder, rate, begun, 0, log=folder / "log")
+    time.sleep(after)
+    end(process)
+    # what is missing at the end of the load comes from one more run, which ends
+    most = int(rate * (time.time() - begun))
+    process = start("plain", folder, 0, begun, most, log=folder / "log")
+    process.wait()
+    lines = [json.loads(text) for text in (folder / "outputs.jsonl").read_text().splitlines() if text.endswith("]")]
+    outputs = Counter((rule, n) for _, _, part in lines for rule, n, _ in part)
+    wanted = Counter(rule for number in range(most) if (rule := rule_of(number)) is not None)
+    expected = {(rule, n) for rule, total in wanted.items() for n in range(EACH, total + 1, EACH)}
+    warm, ends = begun + min(5, seconds / 4), killed + after
+    points = [(at, at - begun - i / rate) for _, at, part in lines for _, _, i in part if warm <= at < ends]
+    outcome = judge("plain", "process", rate, points, killed, asked.floor / 1e3)
+    double = sum(times - 1 for times in outputs.values()) + len(outputs.keys() - expected)
+    return outcome._replace(lost=len(expected - outputs.keys()), double=double)
+
+
+# --- Spark ------------------------------------------------------------------------------------------------------------
+
+
+def spark(folder: str, engine: str, placement: Any) -> None:
+    """Run the query over the files of records until the process is killed."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as f
+
+    from benchmarks.suites.spark import settings_of
+    from hybridstore import spark as hsp
+
+    place = Path(folder)
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.local.dir", folder)
+    settings = settings_of("hybridstore" if engine == "hybridstore" else "native-changelog")
+    for name, value in (settings | {"spark.sql.shuffle.partitions": "2"}).items():
+        builder = builder.config(name, value)
+    session = (hsp.configure(builder) if engine == "hybridstore" else builder).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    rows = session.readStream.schema("rule long, i long, data string").json(str(place / "in"))
+    checkpoint = str(place / "checkpoint")
+    if engine == "hybridstore":
+        counts = hs.stream(key="rule", timestamp="i").aggregate(emit="commit", n=hs.Count(), i=hs.Max("i"))
+        answers = counts.apply(rows, "consumers", location=checkpoint, shards=2, placement=placement)
+    else:
+        answers = rows.groupBy("rule").agg(f.count("*").alias("n"), f.max("i").alias("i"))
+
+    def sink(batch: Any, number: int) -> None:
+        part = [[row["rule"], row["n"], row["i"]] for row in batch.collect()]
+        temporary = place / "out" / f".{number}"
+        temporary.write_text(json.dumps([number, time.time(), part]))
+        temporary.rename(place / "out" / str(number))
+
+    writer = answers.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).outputMode("update")
+    writer.start().awaitTermination()
+
+
+def victims_of(process: subprocess.Popen[bytes], victim: str) -> list[int]:
+    """Return the processes of a query that can be killed as a worker (an executor) or a holder (one of Python)."""
+    chosen = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command = (path / "cmdline").read_bytes().decode(errors="replace")
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[2]) == process.pid or int(fields[3]) == process.pid:
+                executor = "CoarseGrainedExecutorBackend" in command
+                python = "pyspark" in command and "java" not in command and "shuffle_bench" not in command
+                if (executor and "java" in command) if victim == "worker" else python:
+                    chosen.append(int(path.name))
+    return sorted(chosen)
+
+
+def kill_spark(folder: Path, engine: str, victim: str, asked: argparse.Namespace) -> Outcome:
+    """Write records at a rate, kill a process of the query, and compare the counts."""
+    rate, seconds, after = asked.spark_rate, 60 * asked.minute, 60 * asked.after
+    for name in ("in", "out"):
+        (folder / name).mkdir()
+    placement = "holder" if victim == "holder" else "worker"
+    stop, written = threading.Event(), [0]
+    begun = time.time()
+
+    def produce() -> None:
+        for number in numbers():
+            ready = begun + (number + 1) * _FILE_SECONDS
+            if stop.wait(max(0, ready - time.time())):
+                return
+            size = int(rate * _FILE_SECONDS)
+            part = [(rule, i) for i in range(number * size, (number + 1) * size) if (rule := rule_of(i)) is not None]
+            text = "".join(
+                json.dumps({"rule": rule, "i": i, "data": _POOL[i % 64].hex()[:RECORD_BYTES]}) + "\n"
+                for rule, i in part
+            )
+            (folder / f".{number}").write_text(text)
+            (folder / f".{number}").rename(folder / "in" / f"{number:06}.json")
+            written[0] = (number + 1) * size
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    process = start("spark", folder, engine, placement, log=folder / "log")
+    try:
+        while not any((folder / "out").glob("[0-9]*")):
+            if process.poll() is not None or time.time() > begun + 180:
+                raise SystemExit((folder / "log").read_text()[-1500:])
+            time.sleep(0.2)
+        # what gathered while Spark started is worked off before the measurement begins
+        warm = time.time() + max(10, seconds / 4)
+        time.sleep(warm + seconds - time.time())
+        killed = time.time()
+        if victim == "driver":
+            end(process)
+            process = start("spark", folder, engine, placement, log=folder / "log")
+        else:
+            chosen = victims_of(process, victim)
+            if not chosen:
+                raise SystemExit(f"{engine}: no {victim} to kill")
+            os.kill(chosen[0], signal.SIGKILL)
+        time.sleep(after)
+        stop.set()
+        producer.join()
+        deadline = time.time() + 120
+        expected = Counter(rule for i in range(written[0]) if (rule := rule_of(i)) is not None)
+        while (last := _counts(folder)) != expected and time.time() < deadline:
+            time.sleep(0.5)
+    finally:
+        stop.set()
+        end(process)
+    points = []
+    for path in (folder / "out").glob("[0-9]*"):
+        _, at, part = json.loads(path.read_text())
+        points += [(at, at - begun - i / rate) for _, _, i in part if warm <= at < killed + after]
+    outcome = judge(engine, victim, rate, points, killed, asked.floor / 1e3)
+    lost = sum(max(0, total - last[rule]) for rule, total in expected.items())
+    return outcome._replace(lost=lost, double=sum(max(0, last[rule] - expected[rule]) for rule in last))
+
+
+def _counts(folder: Path) -> Counter[int]:
+    """Return the last count of each rule."""
+    last: Counter[int] = Counter()
+    for path in sorted((folder / "out").glob("[0-9]*"), key=lambda path: int(path.name)):
+        last.update({rule: n - last[rule] for rule, n, _ in json.loads(path.read_text())[2]})
+    return last
+
+
+# --- the suite --------------------------------------------------------------------------------------------------------
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Return the medians of the repeats as Markdown."""
+    names = ("records/s", "p50 ms", "p95 ms", "p99 ms", "peak ms", "first output s", "p95 back s", "lost", "double")
+    lines = ["| engine, killed | " + " | ".join(names) + " |", "| --- " + "| ---: " * len(names) + "|"]
+    for engine, victim in dict.fromkeys((outcome.engine, outcome.victim) for outcome in outcomes):
+        runs = [outcome[2:] for outcome in outcomes if (outcome.engine, outcome.victim) == (engine, victim)]
+        middle = [statistics.median(column) for column in zip(*runs, strict=True)]
+        lost = [str(sum(run[place] for run in runs)) for place in (-2, -1)]
+        cells = [f"{value:,.0f}" for value in middle[:5]] + [f"{value:.2f}" for value in middle[5:7]] + lost
+        cells[0] = f"{middle[0]:,.0f}"
+        lines.append(f"| {engine}, {victim} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run from the command line; exit code 1 when an output is lost or double."""
+    if sys.argv[1:2] == ["--work"]:
+        what, folder, *more = sys.argv[2:]
+        if what == "plain":
+            plain(folder, float(more[0]), float(more[1]), int(more[2]))
+        else:
+            spark(folder, *more)
+        return 0
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--minute", type=float, default=2, help="minutes of load before the kill")
+    parser.add_argument("--after", type=float, default=2, help="minutes of load behind the kill")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--engines", default="plain,hybridstore,native")
+    parser.add_argument("--victims", default="process,worker,holder,driver")
+    parser.add_argument("--load", type=float, default=0.5, help="of what the plain engine sustains")
+    parser.add_argument("--spark-rate", type=int, default=5_000, help="records a second on Spark")
+    parser.add_argument("--floor", type=float, default=20, help="ms beyond the p95 that count as back")
+    parser.add_argument("--sustained", type=int, default=1_000_000, help="records by which the rate is measured")
+    asked = parser.parse_args()
+    outcomes: list[Outcome] = []
+    for engine in asked.engines.split(","):
+        rate = 0.0
+        for victim in VICTIMS[engine]:
+            for _ in range(asked.repeats if victim in asked.victims.split(",") else 0):
+                with tempfile.TemporaryDirectory() as folder:
+                    if engine == "plain":
+                        if not rate:
+                            (Path(folder) / "first").mkdir()
+                            most = sustained(Path(folder) / "first", asked.sustained)
+                            rate = asked.load * most
+                            print(f"plain sustains {most:,.0f} records/s with its start", flush=True)
+                        outcomes.append(kill_plain(Path(folder), rate, asked))
+                    else:
+                        outcomes.append(kill_spark(Path(folder), engine, victim, asked))
+                print(outcomes[-1], flush=True)
+    print(table(outcomes))
+    return int(any(outcome.lost or outcome.double for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What the long suites rest on: rows that follow from their number, a sink without lost or double outputs, verdicts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from benchmarks.suites import shuffle_bench, soak_hours  # noqa: E402
+
+
+def test_keys_of_an_array_are_those_of_its_numbers() -> None:
+    numbers = np.arange(5000, dtype=np.int64)
+    keys = [soak_hours.keys_of(number, 700) for number in range(5000)]
+    assert soak_hours.keys_of(numbers, 700).tolist() == keys
+    assert len(set(keys)) > 500
+    below = sum(key < 350 for key in keys)
+    assert 0.7 < below / len(keys) < 0.8
+
+
+def test_what_grows_is_named() -> None:
+    flat = [{"memory MB": 10.0, "files": 5.0}] * 4
+    assert soak_hours.verdict("plain", flat) == []
+    grown = [*flat[:3], {"memory MB": 13.0, "files": 5.0}]
+    assert soak_hours.verdict("plain", grown) == ["plain: memory MB 10 -> 13"]
+
+
+def test_one_record_in_five_meets_a_rule() -> None:
+    rules = Counter(shuffle_bench.rule_of(number) for number in range(100_000))
+    assert rules.pop(None) == pytest.approx(80_000, rel=0.02)
+    assert len(rules) == shuffle_bench.RULES
+
+
+def test_outputs_of_a_run_that_is_continued_are_complete_and_single(tmp_path: Path) -> None:
+    for most in (30_000, 61_000):
+        shuffle_bench.plain(str(tmp_path), 0, 0, most)
+    lines = [json.loads(text) for text in (tmp_path / "outputs.jsonl").read_text(encoding="utf-8").splitlines()]
+    outputs = Counter((rule, n) for _, _, part in lines for rule, n, _ in part)
+    totals = Counter(rule for number in range(61_000) if (rule := shuffle_bench.rule_of(number)) is not None)
+    assert outputs == Counter((rule, n) for rule, total in totals.items() for n in range(10, total + 1, 10))
+
+
+def test_latency_is_back_behind_the_last_second_that_is_too_slow() -> None:
+    before = [(moment / 10, 0.01) for moment in range(100)]
+    behind = [(12.0, 2.0), (12.4, 1.6), (12.9, 0.3), (13.0, 0.01), (14.5, 0.01)]
+    outcome = shuffle_bench.judge("plain", "process", 100, [*before, *behind], 10.0, 0.005)
+    assert (outcome.p50, outcome.p95) == (10, 10)
+    assert (outcome.first, outcome.peak) == (2.0, 2000)
+    assert outcome.back == pytest.approx(2.9)
+    unharmed = shuffle_bench.judge("plain", "process", 100, [*before, (10.1, 0.01)], 10.0, 0.005)
+    assert unharmed.back == pytest.approx(0.1)
+    assert "| plain, process | 100 | 10 | 10 | 10 | 2,000 | 2.00 | 2.90 | 0 | 0 |" in shuffle_bench.table([outcome])
