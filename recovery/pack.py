@@ -41,8 +41,10 @@ PAGE: Final = 0
 # of a writer, and a large state still has few packs. Where memory is limited, packs are as much smaller.
 PACK_BYTES: Final = 64 << 20
 _PACK_SHARE: Final = 8
-# So many open tables of blocks are kept for readers to come, some 2 kB each.
-MOST_TABLES: Final = 8192
+# So many open tables of blocks are kept for readers to come, some 2 kB each; the last half of them only of larger
+# blocks, whose checksums take longest.
+MOST_TABLES: Final = 2048
+_LARGE_TABLE: Final = 32 << 10
 # The errors of mounted object stores for a map of one of their files.
 _CANNOT_MAP: Final = frozenset((errno.ENODEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP))
 
@@ -126,12 +128,13 @@ class PackBytes(Protocol):
 
 
 class _Kept:
-    """How many tables the packs of this process keep."""
+    """How many tables the packs of this process keep, and at most."""
 
     tables = 0
+    most = MOST_TABLES
 
 
-_kept: Final = _Kept()
+KEPT: Final = _Kept()
 
 
 class MappedPack:
@@ -149,12 +152,13 @@ class MappedPack:
         return self._tables.get((offset, size))
 
     def keep(self, offset: int, size: int, table: Any) -> None:
-        """Keep the open table of the block there for all readers, unless MOST_TABLES are kept. O(1)."""
-        if _kept.tables < MOST_TABLES and self._tables.setdefault((offset, size), table) is table:
-            _kept.tables += 1
+        """Keep the open table of the block there for all readers, unless as many are kept as may be. O(1)."""
+        most = KEPT.most if size >= _LARGE_TABLE else KEPT.most // 2
+        if KEPT.tables < most and self._tables.setdefault((offset, size), table) is table:
+            KEPT.tables += 1
 
     def __del__(self) -> None:
-        _kept.tables -= len(self._tables)
+        KEPT.tables -= len(self._tables)
 
     def read(self, offset: int, size: int) -> memoryview:
         """Return a view of the map. O(1)."""

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from changelog.codec import pack, unpack
 from recovery.errors import CheckpointError
+from recovery.pack import KEPT
 
 from .checkpoint_job import Job, KeptPacks, Outcome, make
 from .memory_budget import give_back
@@ -38,6 +39,8 @@ PROGRAM: Final = "import sys; sys.path[:] = sys.argv[1:]; from hybridstore.state
 
 # The priority of the process: the owner and other programs run first.
 _NICE: Final = 5
+# The process looks into every block that has changed: it keeps so many open tables, up to 16 MB.
+_MOST_TABLES: Final = 8192
 # The process says at most so often that it is at work (s).
 _SIGN_SECONDS: Final = 1.0
 _SIZE: Final = struct.Struct("<I")
@@ -201,7 +204,7 @@ def main() -> None:
     os.nice(_NICE)
     link = socket.socket(fileno=0)
     jobs: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-    opened = KeptPacks()
+    opened, KEPT.most = KeptPacks(), _MOST_TABLES
     threading.Thread(target=_receive, args=(link, jobs), daemon=True).start()
     while True:
         number, *fields = jobs.get()
