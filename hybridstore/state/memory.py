@@ -16,7 +16,7 @@ waits while so many records were logged since the checkpoint in progress began: 
 Beyond 100 %, and in a commit of 10,000 records, it waits 100 ms for 1,000 records; never longer than 1 s.
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. The maps
 of before are emptied in slices, since freeing all records at once would take seconds. A key-value store takes records
-from its map of before rather than from blocks as long as they are there, so below 50 % that map gives up only
+from its map of before rather than from blocks as long as they are there, so below 35 % that map gives up only
 as many records as come in: memory stays as it is, and holds the records of the last two periods.
 """
 
@@ -39,7 +39,7 @@ from .policy import SPEED, Logged
 # Shares of the limit, see above.
 _CHANGES: Final = 1 / 4
 _RENEWED: Final = 0.4
-_KEPT: Final = 0.5
+_KEPT: Final = 0.35
 _PRESSED: Final = 0.6
 _FULL: Final = 0.7
 # The share of what is in memory that the tail may have where a state becomes cold without a new checkpoint.
