@@ -460,7 +460,7 @@ def test_another_erase_is_refused_until_one_has_ended(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(erasing, "write_checkpoint", killed)
+        patch.setattr(erasing, "write_erased", killed)
         with pytest.raises(Killed):
             hs.erase(tmp_path, "key-ann")
     assert b"ann" not in (tmp_path / "erasing").read_bytes()
