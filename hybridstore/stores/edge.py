@@ -29,16 +29,17 @@ from .columns import all_flat
 from .keys import KeyRule, ShutKeys, shown
 from .snapshots import OpenIterators
 
-# The types of a store's keys and values, for type checkers only. `KeyValueStore` alone is `KeyValueStore[Any, Any]`.
+# The types of a store's keys, values and aggregates, for type checkers only. A store alone is one of Any.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     K = TypeVar("K", default=Any)
     V = TypeVar("V", default=Any)
+    A = TypeVar("A", default=Any)
 else:
     from typing import TypeVar
 
-    K, V = TypeVar("K"), TypeVar("V")
+    K, V, A = TypeVar("K"), TypeVar("V"), TypeVar("A")
 
 
 class Edge(Tailed):

@@ -25,12 +25,13 @@ from ..clock import INT64_MAX, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE
 from .columns import accepted, batches, column_list, columns_of, in_order, rows_differ, time_column, time_list
+from .edge import K, V
 from .session_reads import SessionReads
 from .session_runs import SHORT, SessionBucket, combined, long_run, place, run_of, sessions_of, unfolded
 from .time_buckets import BUCKETS_PER_RETENTION
 
 
-class SessionStore(SessionReads):
+class SessionStore(SessionReads[K, V]):
     """A session store. Made by `State.session`; see there for the parameters.
 
     The store merges nothing: overlapping sessions of a key stay apart. Time complexity, with n sessions of a key in a
@@ -62,7 +63,7 @@ class SessionStore(SessionReads):
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     @in_place
-    def put(self, key: Any, value: Any, start: int, end: int) -> None:
+    def put(self, key: K, value: V | None, start: int, end: int) -> None:
         """Put `value` for the session of `key` from `start` to `end` (ms, both inclusive); None deletes it.
 
         Stream time moves to `end`; a session with end <= stream_time - retention is dropped and counted. Raises
@@ -82,10 +83,14 @@ class SessionStore(SessionReads):
             if type(start) is not int or type(end) is not int or not 0 <= start <= end <= INT64_MAX:
                 self._check_span(start, end)
             kind = type(value)
-            small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)
+            small = (
+                kind is float
+                or ((kind is bytes or kind is str) and len(value) <= SMALL)  # type: ignore[arg-type]
+                or is_small_atom(value)
+            )
             if not small:
                 self._check_value(key, value)
-            if type(key) is not self._keys.fast or len(key) > SMALL:
+            if type(key) is not self._keys.fast or len(key) > SMALL:  # type: ignore[arg-type]
                 small = self._keys.admit(key, pin=value is not None) and small
             now = self._stream_time
             if end <= now and end <= now - self._expiry_lag:
@@ -113,7 +118,7 @@ class SessionStore(SessionReads):
             turn.busy = before
 
     @entry
-    def delete(self, key: Any, start: int, end: int) -> None:
+    def delete(self, key: K, start: int, end: int) -> None:
         """Remove a session; an absent or expired session is no error. Stream time does not move. O(log n).
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
@@ -134,7 +139,7 @@ class SessionStore(SessionReads):
                 self._journal.record(self.number * 16 + DELETE_SPAN, key, start, end)
                 self.apply_delete(key, start, end)
 
-    def put_many(self, rows: Iterable[tuple[Any, Any, int, int]]) -> None:
+    def put_many(self, rows: Iterable[tuple[K, V | None, int, int]]) -> None:
         """Put many `(key, value, start, end)`, in order: the same as a put for each, and faster.
 
         All or nothing on bad arguments. O(rows).

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Generic
 
 from changelog.turn import read
 
 from ..clock import INT64_MAX, check_time
+from .edge import K, V
 from .keys import check_prefix
 from .session_runs import SessionBucket, value_of
 from .snapshots import SnapshotToken
 from .time_buckets import TimeBuckets
 
-Session = tuple[Any, int, int]  # key, start, end
+Session = tuple[K, int, int]  # key, start, end
 _Row = tuple[int, Any, int, Any]  # end, key, minus start, value: its order is the store's
 
 
-class SessionReads(TimeBuckets):
+class SessionReads(TimeBuckets, Generic[K, V]):
     """The reading half of a session store."""
 
     @read
-    def get(self, key: Any, start: int, end: int) -> Any:
+    def get(self, key: K, start: int, end: int) -> V | None:
         """Return the value of one session, or None. O(log n).
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
@@ -50,8 +51,8 @@ class SessionReads(TimeBuckets):
 
     @read
     def find_sessions(
-        self, key: Any, earliest_end: int | None = None, latest_start: int | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[Session, Any]]:
+        self, key: K, earliest_end: int | None = None, latest_start: int | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[Session[K], V]]:
         """Iterate over `((key, start, end), value)` of one key with end >= earliest_end and start <= latest_start
         (None: open).
 
@@ -94,13 +95,13 @@ class SessionReads(TimeBuckets):
     @read
     def find_sessions_range(
         self,
-        key_from: Any = None,
-        key_to: Any = None,
+        key_from: K | None = None,
+        key_to: K | None = None,
         earliest_end: int | None = None,
         latest_start: int | None = None,
         *,
         reverse: bool = False,
-    ) -> Iterator[tuple[Session, Any]]:
+    ) -> Iterator[tuple[Session[K], V]]:
         """Iterate over `((key, start, end), value)` with key_from <= key <= key_to, and as `find_sessions`; bounds may
         be None.
 
@@ -117,7 +118,7 @@ class SessionReads(TimeBuckets):
                 self._keys.admit(bound, pin=False)
         low, latest = self._bounds(earliest_end, latest_start)
         self.apply_waiting()
-        if key_from is not None and key_to is not None and key_from > key_to:
+        if key_from is not None and key_to is not None and key_from > key_to:  # type: ignore[operator]
             return iter(())
         width = self._width
         numbers = [n for n in self._numbers(low, INT64_MAX) if n * width - self._buckets[n].longest <= latest]
@@ -126,7 +127,7 @@ class SessionReads(TimeBuckets):
     @read
     def find_sessions_by_end(
         self, earliest_end: int | None = None, latest_end: int | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[Session, Any]]:
+    ) -> Iterator[tuple[Session[K], V]]:
         """Iterate over `((key, start, end), value)` of all keys with earliest_end <= end <= latest_end (None: open).
 
         In the order and at the cost of `find_sessions_range`.
@@ -140,7 +141,7 @@ class SessionReads(TimeBuckets):
         self.apply_waiting()
         return self._scan(self._numbers(low, high), None, None, low, high, INT64_MAX, reverse)
 
-    def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
+    def fetch(self, key: K, *, reverse: bool = False) -> Iterator[tuple[Session[K], V]]:
         """Iterate over all live sessions of one key; see `find_sessions`.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
@@ -152,14 +153,14 @@ class SessionReads(TimeBuckets):
 
     def scan(
         self,
-        key_from: Any = None,
-        key_to: Any = None,
+        key_from: K | None = None,
+        key_to: K | None = None,
         *,
         prefix: Any = None,
         time_from: int | None = None,
         time_to: int | None = None,
         reverse: bool = False,
-    ) -> Iterator[tuple[Session, Any]]:
+    ) -> Iterator[tuple[Session[K], V]]:
         """Iterate over `((key, start, end), value)` of the live sessions with key_from <= key <= key_to and some time
         in time_from..time_to, all inclusive, None open. `prefix`, in place of both keys: the keys that start with it,
         as for a key-value store.
@@ -181,9 +182,11 @@ class SessionReads(TimeBuckets):
         rows = self.find_sessions_range(key_from, key_to, time_from, time_to, reverse=reverse)
         if time_from is not None and time_to is not None and time_from > time_to:
             return iter(())  # a session that has both times in it would be among the rows
-        return rows if prefix is None else (row for row in rows if row[0][0][: len(prefix)] == prefix)
+        if prefix is None:
+            return rows
+        return (row for row in rows if row[0][0][: len(prefix)] == prefix)  # type: ignore[index]
 
-    def all(self, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
+    def all(self, *, reverse: bool = False) -> Iterator[tuple[Session[K], V]]:
         """Iterate over all live sessions; see `find_sessions_range`.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
@@ -213,7 +216,7 @@ class SessionReads(TimeBuckets):
 
     def _scan(
         self, numbers: list[int], key_from: Any, key_to: Any, low: int, high: int, latest: int, reverse: bool
-    ) -> Iterator[tuple[Session, Any]]:
+    ) -> Iterator[tuple[Session[K], V]]:
         buckets = self._iterators.over(((n, self._buckets[n]) for n in numbers), reverse=reverse)
         return self._read(buckets, key_from, key_to, low, high, latest, reverse, self._open_snapshot())
 
@@ -227,7 +230,7 @@ class SessionReads(TimeBuckets):
         latest: int,
         reverse: bool,
         token: SnapshotToken,
-    ) -> Iterator[tuple[Session, Any]]:
+    ) -> Iterator[tuple[Session[K], V]]:
         for number, bucket in buckets:
             self._turn.take(self, reads=True)
             self._load_all(bucket)

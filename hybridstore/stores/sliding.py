@@ -21,17 +21,18 @@ from ..aggregation import WindowState
 from ..clock import INT64_MAX, check_time
 from ..collector import collector_held
 from .columns import columns_of, rows_of, time_list
+from .edge import A, K, V
 from .sliding_maps import SlidingMaps
 
 if TYPE_CHECKING:
     from ..aggregation.slid import Grouped
 
-Window = tuple[Any, int, int, Any]  # key, start, end, aggregate
+Window = tuple[K, int, int, A]  # key, start, end, aggregate
 # Values that take a few bytes each.
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 
 
-class SlidingStore(SlidingMaps):
+class SlidingStore(SlidingMaps[K, V, A]):
     """A store of sliding windows. Made by `State.sliding`; see there for the parameters.
 
     The cost of an add depends on the strategy (`hybridstore.aggregation.strategy`); at most O(values in the window).
@@ -50,7 +51,7 @@ class SlidingStore(SlidingMaps):
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     @entry
-    def add(self, key: Any, value: Any, ts: int) -> Window | None:
+    def add(self, key: K, value: V, ts: int) -> Window[K, A] | None:
         """Add a value at `ts` (ms) and return `(key, start, end, aggregate)`: of the key's values from start to end,
         both inclusive.
 
@@ -72,7 +73,7 @@ class SlidingStore(SlidingMaps):
         small = is_small_atom(value)
         if not small:
             self._check_value(key, value)
-        if type(key) is not self._keys.fast or len(key) > SMALL:
+        if type(key) is not self._keys.fast or len(key) > SMALL:  # type: ignore[arg-type]
             small = self._keys.admit(key) and small
         if ts < self._low:
             self.dropped["expired"] += 1
@@ -112,7 +113,7 @@ class SlidingStore(SlidingMaps):
         """
         self.move_time(ts)
 
-    def add_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Window | None]:
+    def add_many(self, rows: Iterable[tuple[K, V, int]]) -> list[Window[K, A] | None]:
         """Add many `(key, value, ts)`, in order, and return the results of `add` for each.
 
         See `add_columns`. O(rows) of `add`.
@@ -129,7 +130,7 @@ class SlidingStore(SlidingMaps):
             self._add_rows(keys, values, times, results, whole=True)
         return results
 
-    def add_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Any]:
+    def add_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[A | None]:
         """Add rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return their aggregates.
 
         The aggregate of a late row is None. Raises ValueError when the lengths differ, and the errors of `add`; then
@@ -142,7 +143,8 @@ class SlidingStore(SlidingMaps):
         results: list[Any] = []
         with collector_held():
             _, columns = self._add_rows(*self._timed_columns(keys, values, times), results, whole=False)
-            return results if columns is None else rows_of(columns)
+            aggregates: list[Any] = results if columns is None else rows_of(columns)
+            return aggregates
 
     def add_for_columns(
         self, keys: list[Any], values: list[Any], times: list[int], grouped: Grouped | None = None
@@ -234,7 +236,7 @@ class SlidingStore(SlidingMaps):
     # --- reads ------------------------------------------------------------------------------------------------
 
     @read
-    def get(self, key: Any) -> Window | None:
+    def get(self, key: K) -> Window[K, A] | None:
         """Return `(key, start, end, aggregate)` of the window that ends at stream time, or None if the key has no value
         in it.
 
@@ -259,7 +261,7 @@ class SlidingStore(SlidingMaps):
             raise
 
     @read
-    def aggregates(self) -> Iterator[tuple[Any, Any]]:
+    def aggregates(self) -> Iterator[tuple[K, A]]:
         """Iterate over `(key, aggregate)` of every key with values in the window, by key.
 
         A snapshot. O(keys) of `get`.
@@ -276,7 +278,7 @@ class SlidingStore(SlidingMaps):
         return self._iterators.over((window[0], window[3]) for window in windows if window is not None)
 
     @read
-    def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[int, Any]]:
+    def fetch(self, key: K, *, reverse: bool = False) -> Iterator[tuple[int, V]]:
         """Iterate over `(ts, value)` of one key's values in the window, in event order. A snapshot. O(values).
 
         >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
@@ -292,7 +294,7 @@ class SlidingStore(SlidingMaps):
         return self._iterators.over(zip(times, values, strict=True), reverse=reverse)
 
     @read
-    def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[Any, int], Any]]:
+    def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[K, int], V]]:
         """Iterate over `((key, ts), value)` of all values in the window, by key, then in event order.
 
         A snapshot. O(values).

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from traceback import walk_tb
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from changelog.mutation import PUT_AT, PUT_COLUMNS, TIME
 
@@ -20,6 +20,7 @@ from ..aggregation.subtract import Subtract
 from ..clock import slid_out_through
 from ..errors import CheckpointError
 from .columns import in_order, rows_of
+from .edge import A, K, V
 from .sliding_runs import SlidingRuns
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _MANY: Final = 10_000
 _SAMPLE: Final = 64  # so many keys tell whether the keys of a batch have window states
 
 
-class SlidingMaps(SlidingRuns):
+class SlidingMaps(SlidingRuns, Generic[K, V, A]):
     """The runs of a sliding store, and what adds values to them: value by value, by column, and on a restore."""
 
     def apply_add(self, key: Any, value: Any, ts: int) -> Any:

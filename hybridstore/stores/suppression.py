@@ -22,6 +22,7 @@ from ..clock import INT64_MAX, check_time
 from ..collector import collector_held
 from ..errors import BufferFullError
 from .columns import columns_of
+from .edge import K, V
 from .keys import shown
 from .suppression_maps import Emission, SuppressionMaps
 
@@ -29,7 +30,7 @@ _FEW_ROWS: Final = 8  # up to so many rows, building columns costs more than it 
 _FULL_ROWS: Final = 64  # so many rows are put into a full buffer one by one before the room is computed again
 
 
-class SuppressionBuffer(SuppressionMaps):
+class SuppressionBuffer(SuppressionMaps[K, V]):
     """A suppression buffer. Made by `State.suppression`; see there for the parameters.
 
     Time complexity, with n buffered records: put and each emission O(log n).
@@ -80,7 +81,7 @@ class SuppressionBuffer(SuppressionMaps):
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     @entry
-    def put(self, key: Any, value: Any, ts: int) -> list[Emission]:
+    def put(self, key: K, value: V | None, ts: int) -> list[Emission[K, V]]:
         """Buffer an update with timestamp `ts` (ms) and return the emitted records: `(key, value, ts)`, oldest first.
 
         A buffered key gets the new value, even from an earlier time. None is a tombstone. Until windows close, keys are
@@ -99,14 +100,18 @@ class SuppressionBuffer(SuppressionMaps):
         if type(ts) is not int or not 0 <= ts <= INT64_MAX:
             check_time(ts, f"store {self.name!r}: ts")
         kind = type(value)
-        small = ((kind is bytes or kind is str) and len(value) <= SMALL) or kind is float or is_small_atom(value)
+        small = (
+            ((kind is bytes or kind is str) and len(value) <= SMALL)  # type: ignore[arg-type]
+            or kind is float
+            or is_small_atom(value)
+        )
         if not small:
             self._check_value(key, value)
         if self._final:
             self._check_window(key)
         measures = self._sizes is not None or self.max_bytes is not None
         size = self._size(key, value) if measures else 0
-        if type(key) is not self._keys.fast or len(key) > SMALL:
+        if type(key) is not self._keys.fast or len(key) > SMALL:  # type: ignore[arg-type]
             small = self._keys.admit(key) and small
         # Steps that may fail alone (a damaged block, a user's function) run before anything is logged.
         if measures and self._sizes is None:
@@ -126,7 +131,7 @@ class SuppressionBuffer(SuppressionMaps):
         return self._within_bounds(emitted) if self._bounded else emitted
 
     @entry
-    def advance(self, ts: int) -> list[Emission]:
+    def advance(self, ts: int) -> list[Emission[K, V]]:
         """Move stream time to `ts` (ms) without a record, and return the emitted records.
 
         Raises BufferFullError. O(emitted log n).
@@ -144,7 +149,7 @@ class SuppressionBuffer(SuppressionMaps):
         return self._within_bounds(emitted) if self._bounded else emitted
 
     @entry
-    def flush(self) -> list[Emission]:
+    def flush(self) -> list[Emission[K, V]]:
         """Emit all records and return them, in the order of emission; time does not move. A buffer that waits for
         windows to close must not be flushed while a window may still change: the results would not be final. O(n log
         n).
@@ -189,7 +194,7 @@ class SuppressionBuffer(SuppressionMaps):
             raise
         return emitted
 
-    def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Emission]:
+    def put_many(self, rows: Iterable[tuple[K, V | None, int]]) -> list[Emission[K, V]]:
         """Put many `(key, value, ts)`, in order: the same as a put for each, and faster.
 
         See `put_columns`. O(rows log n).
@@ -201,7 +206,7 @@ class SuppressionBuffer(SuppressionMaps):
         return self.put_columns(*columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}"))
 
     @entry
-    def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Emission]:
+    def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Emission[K, V]]:
         """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return all emitted
         records.
 
@@ -337,7 +342,7 @@ class SuppressionBuffer(SuppressionMaps):
     # --- reads ------------------------------------------------------------------------------------------------
 
     @read
-    def buffered(self) -> Iterator[Emission]:
+    def buffered(self) -> Iterator[Emission[K, V]]:
         """Iterate over the buffered `(key, value, ts)` in the order of emission.
 
         A snapshot. O(n log n).
@@ -353,13 +358,13 @@ class SuppressionBuffer(SuppressionMaps):
         order = sorted((row[0], key) for key, row in self._runs.items())
         return self._iterators.over((key, *self._runs[key][1:]) for _, key in order)
 
-    def times_of(self, key: Any) -> tuple[int, int]:
+    def times_of(self, key: K) -> tuple[int, int]:
         """Return the place of a buffered record in the order of emission, and its time (ms). O(1)."""
         at, _, ts = self._runs[key]
         return at, ts
 
     @read
-    def emitted(self) -> list[tuple[int, Any, Any, int]]:
+    def emitted(self) -> list[tuple[int, K, V, int]]:
         """Return the records that the newest committed version emitted, as `(version, key, value, ts)` in order, also
         after a restart.
 

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Collection, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from changelog.codec import pack, unpack
 from changelog.journal import Journal
@@ -26,18 +26,19 @@ from ..clock import INT64_MAX, NO_TIME, due_through
 from ..collector import collector_held
 from .cold_blocks import chosen
 from .cold_tail import Maps
+from .edge import K, V
 from .key_blocks import KeyBlocks
 from .sizes import HEAP_BYTES, PLACE_BYTES
 from .suppression_tail import Boundary, BufferTail, TailEvent, TailRows, Unasked, boundary_of, not_due, remaining
 
-Emission = tuple[Any, Any, int]  # key, value, record time
+Emission = tuple[K, V, int]  # key, value, record time
 NEVER: Final = INT64_MAX + 1
 _FEW_BLOCKS: Final = 4  # a heap of up to so many blocks' records is rebuilt instead of extended
 _SPARSE: Final = 4  # if a replay has fewer rows than one for so many records, the rows are put one by one
 _NEWEST: Final = 64  # if the newest version has more than one row in so many, its emissions are computed when asked for
 
 
-class SuppressionMaps(KeyBlocks):
+class SuppressionMaps(KeyBlocks, Generic[K, V]):
     """The records of a suppression buffer, by key and in the order of emission, and the emissions of the newest
     version.
     """

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 from ..clock import check_time
+from .edge import K, V
 from .key_value import KeyValueStore
 from .session import SessionStore
 
@@ -23,13 +24,13 @@ _DELETED: Final = False
 _BY_TIME: Final = attrgetter("ts")
 
 
-class ValueVersion(NamedTuple):
+class ValueVersion(NamedTuple, Generic[V]):
     """One version of a key: its value, the time from which it is valid, and the time of the next version (ms).
 
     `valid_to` is exclusive; None: the version is the newest.
     """
 
-    value: Any
+    value: V
     ts: int
     valid_to: int | None
 
@@ -41,7 +42,7 @@ class Stored(NamedTuple):
     valid_to: int | None
 
 
-class VersionedStore:
+class VersionedStore(Generic[K, V]):
     """A versioned key-value store. Made by `State.versioned`; see there for the parameters.
 
     T is the newest time that any put or delete of the store had; with `moved` False only `advance` moves T. Time
@@ -76,7 +77,7 @@ class VersionedStore:
         """
         return self._versions.stream_time
 
-    def put(self, key: Any, value: Any, ts: int) -> Stored:
+    def put(self, key: K, value: V | None, ts: int) -> Stored:
         """Store the version of `key` that is valid from `ts` (ms) on; None deletes the key from `ts` on.
 
         A version of the same time is replaced. A time before T - history is refused and counted. Raises TypeError or
@@ -134,7 +135,7 @@ class VersionedStore:
         else:
             self._versions.put(key, [value], start=ts, end=end)
 
-    def delete(self, key: Any, ts: int) -> ValueVersion | None:
+    def delete(self, key: K, ts: int) -> ValueVersion[V] | None:
         """Delete `key` from `ts` (ms) on, and return the version that was valid at `ts`, or None.
 
         >>> prices = hs.open("state").versioned("prices", history="1 hour")
@@ -147,7 +148,7 @@ class VersionedStore:
         before = self.get(key, as_of=ts)
         return before if self.put(key, None, ts).stored else None
 
-    def get(self, key: Any, as_of: int | None = None) -> ValueVersion | None:
+    def get(self, key: K, as_of: int | None = None) -> ValueVersion[V] | None:
         """Return the version of `key` that is valid at `as_of` (ms; None: the newest), or None.
 
         A time before T - history has an answer only where the newest version of the key is that old: it never expires.
@@ -167,8 +168,8 @@ class VersionedStore:
         return None
 
     def versions(
-        self, key: Any, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
-    ) -> Iterator[ValueVersion]:
+        self, key: K, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
+    ) -> Iterator[ValueVersion[V]]:
         """Iterate over the versions of `key` whose validity touches `time_from` to `time_to` (ms, inclusive, None:
         open), oldest first; deletions are no versions.
 
@@ -190,7 +191,7 @@ class VersionedStore:
             rows.append(ValueVersion(newest[1], newest[0], None))
         return reversed(rows) if reverse else iter(rows)
 
-    def items(self) -> Iterator[tuple[Any, ValueVersion]]:
+    def items(self) -> Iterator[tuple[K, ValueVersion[V]]]:
         """Iterate over `(key, newest version)`, by key.
 
         >>> prices = hs.open("state").versioned("prices", history="1 hour")

@@ -25,12 +25,13 @@ from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_thr
 from ..collector import collector_held
 from .buckets import TOMBSTONE, StoreBucket
 from .columns import accepted, batches, column_list, columns_of, in_order, rows_differ, time_column
+from .edge import K, V
 from .time_buckets import BUCKETS_PER_RETENTION
 from .window_reads import WindowReads
 from .window_runs import SHORT, append_rows, combined, gathered, in_turn, parts_of, run_of
 
 
-class WindowStore(WindowReads):
+class WindowStore(WindowReads[K, V]):
     """A window store. Made by `State.window`; see there for the parameters.
 
     Time complexity, with n records of a key in a bucket and b buckets in range: put O(1) in order and O(log n)
@@ -70,7 +71,7 @@ class WindowStore(WindowReads):
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     @in_place
-    def put(self, key: Any, value: Any, ts: int) -> None:
+    def put(self, key: K, value: V | None, ts: int) -> None:
         """Put `value` under `key` in the window that starts at `ts` (ms); None deletes (ignored with
         `retain_duplicates`).
 
@@ -93,10 +94,14 @@ class WindowStore(WindowReads):
                 self._delete(key, ts)
                 return
             kind = type(value)
-            small = ((kind is bytes or kind is str) and len(value) <= SMALL) or kind is float or is_small_atom(value)
+            small = (
+                ((kind is bytes or kind is str) and len(value) <= SMALL)  # type: ignore[arg-type]
+                or kind is float
+                or is_small_atom(value)
+            )
             if not small:
                 self._check_value(key, value)
-            if type(key) is not self._keys.fast or len(key) > SMALL:
+            if type(key) is not self._keys.fast or len(key) > SMALL:  # type: ignore[arg-type]
                 small = self._keys.admit(key) and small
             if ts <= self._refused:
                 self._drop(ts)
@@ -116,7 +121,7 @@ class WindowStore(WindowReads):
             turn.busy = before
 
     @entry
-    def delete(self, key: Any, ts: int) -> None:
+    def delete(self, key: K, ts: int) -> None:
         """Delete the row of `key` at `ts`, as putting None does. Stream time moves to `ts`. O(log n).
 
         >>> pages = hs.open("state").window("pages", retention="1 hour")
@@ -140,7 +145,7 @@ class WindowStore(WindowReads):
         elif self._by_records:
             self._move_time(ts)
 
-    def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> None:
+    def put_many(self, rows: Iterable[tuple[K, V | None, int]]) -> None:
         """Put many `(key, value, ts)`, in order: the same as a put for each, and faster.
 
         All or nothing on bad arguments. O(rows).

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, compress, count, repeat
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from changelog.turn import in_place, read
 
 from ..clock import INT64_MAX, check_time
 from .buckets import StoreBucket
 from .columns import column_list
+from .edge import K, V
 from .keys import check_prefix
 from .snapshots import SnapshotToken
 from .time_buckets import TimeBuckets
@@ -26,15 +27,15 @@ from .window_runs import parts_of, rows_between
 _BY_TIME_AND_KEY: Final = itemgetter(0, 1)
 
 
-class WindowReads(TimeBuckets):
+class WindowReads(TimeBuckets, Generic[K, V]):
     """The reading half of a window store."""
 
     retain_duplicates: bool
 
     @in_place
-    def get(self, key: Any, ts: int) -> Any:
+    def get(self, key: K, ts: int) -> V | None:
         """Return the value of `key` at `ts`, or None; with `retain_duplicates` the list of values there (empty if
-        none).
+        none), for type checkers of a store of Any.
 
         O(log n).
 
@@ -51,17 +52,17 @@ class WindowReads(TimeBuckets):
             check_time(ts, f"store {self.name!r}: ts")
             run = self._run(ts // self._width, key) if ts > self._expired else None
             if run is None:
-                return [] if self.retain_duplicates else None
+                return [] if self.retain_duplicates else None  # type: ignore[return-value]  # see the docstring
             times, values = (run[::2], run[1::2]) if type(run) is tuple else run
             i = bisect_left(times, ts)
             if self.retain_duplicates:
-                return list(values[i : bisect_right(times, ts)])
+                return list(values[i : bisect_right(times, ts)])  # type: ignore[return-value]  # see the docstring
             return values[i] if i < len(times) and times[i] == ts else None
         finally:
             turn.busy = before
 
     @read
-    def get_many(self, keys: Sequence[Any], ts: int) -> list[Any]:
+    def get_many(self, keys: Sequence[K], ts: int) -> list[V | None]:
         """Return the result of `get(key, ts)` for each of many keys, and faster. O(keys).
 
         >>> counts = hs.open("state").window("counts", retention="1 hour")
@@ -93,8 +94,8 @@ class WindowReads(TimeBuckets):
 
     @read
     def fetch(
-        self, key: Any, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[int, Any]]:
+        self, key: K, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[int, V]]:
         """Iterate over `(ts, value)` of one key with time_from <= ts <= time_to (None: open), by time.
 
         O(b log n + rows).
@@ -130,8 +131,8 @@ class WindowReads(TimeBuckets):
 
     @read
     def fetch_many(
-        self, keys: Sequence[Any], time_from: int | None = None, time_to: int | None = None
-    ) -> dict[Any, tuple[list[int], list[Any]]]:
+        self, keys: Sequence[K], time_from: int | None = None, time_to: int | None = None
+    ) -> dict[K, tuple[list[int], list[V]]]:
         """Return the times and values of many keys with time_from <= ts <= time_to (None: open), by time; keys without
         rows are left out. The same as a `fetch` for each, and faster. O(buckets * keys + rows).
 
@@ -157,8 +158,8 @@ class WindowReads(TimeBuckets):
 
     @read
     def fetch_columns(
-        self, keys: Sequence[Any], time_from: int | None = None, time_to: int | None = None
-    ) -> tuple[list[int], list[int], list[Any]]:
+        self, keys: Sequence[K], time_from: int | None = None, time_to: int | None = None
+    ) -> tuple[list[int], list[int], list[V]]:
         """Return the rows of `fetch_many` by column: of each row the place of its key among `keys`, which differ, its
         time, and its value; of one key by time. O(buckets * keys + rows), and less where buckets have few keys.
 
@@ -217,14 +218,14 @@ class WindowReads(TimeBuckets):
 
     def scan(
         self,
-        key_from: Any = None,
-        key_to: Any = None,
+        key_from: K | None = None,
+        key_to: K | None = None,
         *,
         prefix: Any = None,
         time_from: int | None = None,
         time_to: int | None = None,
         reverse: bool = False,
-    ) -> Iterator[tuple[tuple[Any, int], Any]]:
+    ) -> Iterator[tuple[tuple[K, int], V]]:
         """Iterate over `((key, ts), value)` with key_from <= key <= key_to and time_from <= ts <= time_to, all
         inclusive, None open. `prefix`, in place of both keys: the keys that start with it, as for a key-value store.
 
@@ -243,7 +244,7 @@ class WindowReads(TimeBuckets):
         if prefix is not None:
             check_prefix(self.name, prefix, key_from, key_to)
             rows = self.scan(prefix, time_from=time_from, time_to=time_to, reverse=reverse)
-            return (row for row in rows if row[0][0][: len(prefix)] == prefix)
+            return (row for row in rows if row[0][0][: len(prefix)] == prefix)  # type: ignore[index]
         for bound in (key_from, key_to):
             if bound is not None:
                 self._keys.admit(bound, pin=False)
@@ -253,7 +254,7 @@ class WindowReads(TimeBuckets):
         buckets = self._iterators.over((self._buckets[n] for n in numbers), reverse=reverse)
         return self._scan(buckets, key_from, key_to, low, high, reverse, self._open_snapshot())
 
-    def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[Any, int], Any]]:
+    def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[K, int], V]]:
         """Iterate over all live rows; see `scan`.
 
         >>> pages = hs.open("state").window("pages", retention="1 hour")
@@ -288,7 +289,7 @@ class WindowReads(TimeBuckets):
         high: int,
         reverse: bool,
         token: SnapshotToken,
-    ) -> Iterator[tuple[tuple[Any, int], Any]]:
+    ) -> Iterator[tuple[tuple[K, int], V]]:
         for bucket in buckets:
             self._turn.take(self, reads=True)
             if bucket.cold:

@@ -91,6 +91,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # a store without maps of its own, made of two others
     "hybridstore.stores.versioned": (
         "hybridstore.clock",
+        "hybridstore.stores.edge",
         "hybridstore.stores.key_value",
         "hybridstore.stores.session",
     ),

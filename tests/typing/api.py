@@ -105,3 +105,48 @@ def careful(directory: str) -> hs.State | None:
 
 def restored(s: hs.State) -> hs.RestoreReport | None:
     return s.restore_report
+
+
+def typed_stores(s: hs.State) -> float:
+    loads: hs.WindowStore[str, float] = s.window("loads", retention="1 hour")
+    loads.put("web-1", 0.5, ts=1_000)
+    loads.put_many([("web-1", 0.5, 2_000)])
+    assert_type(loads.get("web-1", 1_000), float | None)
+    assert_type(loads.fetch("web-1"), Iterator[tuple[int, float]])
+    assert_type(loads.fetch_many(["web-1"]), dict[str, tuple[list[int], list[float]]])
+    assert_type(loads.scan(prefix="web"), Iterator[tuple[tuple[str, int], float]])
+
+    loads.put("web-1", "much", ts=1_000)  # type: ignore[arg-type]  # text where floats are declared
+    loads.get(7, 1_000)  # type: ignore[arg-type]
+
+    visits: hs.SessionStore[str, int] = s.session("visits", retention="1 hour")
+    visits.put("ann", 3, start=0, end=9_000)
+    assert_type(visits.get("ann", 0, 9_000), int | None)
+    assert_type(visits.find_sessions("ann", 0, 9_000), Iterator[tuple[tuple[str, int, int], int]])
+
+    latest: hs.SuppressionBuffer[str, int] = s.suppression("latest", time_limit="1 minute")
+    assert_type(latest.put("ann", 1, ts=0), list[tuple[str, int, int]])
+    for key, value, ts in latest.advance(60_000):
+        assert_type(key, str)
+        print(value + ts)
+
+    sums: hs.SlidingStore[str, int, float] = s.sliding("sums", size="1 minute", aggregator=hs.Mean())
+    assert_type(sums.add("web-1", 5, ts=0), tuple[str, int, int, float] | None)
+    assert_type(sums.fetch("web-1"), Iterator[tuple[int, int]])
+    assert_type(dict(sums.aggregates()), dict[str, float])
+
+    prices: hs.VersionedStore[str, float] = s.versioned("prices", history="1 day")
+    prices.put("tea", 3.5, ts=0)
+    price = prices.get("tea", as_of=500)
+    return 0.0 if price is None else price.value + sum(version.value for version in prices.versions("tea"))
+
+
+def in_a_bucket() -> int:
+    jobs = hs.Bucket(
+        "s3://jobs", endpoint="http://minio:9000", secret_access_key="...", cache="/fast", cache_bytes=1 << 30
+    )
+    assert_type(jobs / "users", hs.Bucket)
+    with hs.open(jobs / "users") as state:
+        state.key_value("users").put("ann", 1)
+        state.commit()
+    return hs.inspect(jobs / "users").version
