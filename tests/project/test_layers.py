@@ -56,8 +56,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "hybridstore.errors": ("changelog.errors", "recovery.errors"),
     # of the changelog: the packed bytes by which ties are decided
     "hybridstore.aggregation": ("hybridstore.aggregation", "hybridstore.clock", "changelog.codec"),
-    # stores decide and apply; they neither read nor write files, and share buckets, keys and columns, not one another;
-    # of recovery they know what a block is, in and out of memory, and nothing of checkpoints and restores
+    # stores decide and apply; they share buckets, keys and columns, not one another; of recovery they know blocks alone
     "hybridstore.stores": (
         "recovery.block",
         "recovery.directory",
