@@ -497,6 +497,30 @@ def tiers() -> Drawing:
     return drawing
 
 
+def layers() -> Drawing:
+    """What three checkpoints write of a store with four blocks."""
+    drawing = Drawing(760, 282, "Checkpoints write layers over blocks, and merge each block alone")
+    names = ("block 1", "block 2", "block 3", "block 4")
+    for number, name in enumerate(names):
+        drawing.text(210 + 140 * number, 24, name, "head", "middle")
+    rows: tuple[tuple[str, tuple[tuple[int, str, str], ...]], ...] = (
+        ("checkpoint 1", tuple((number, "base", "box") for number in range(4))),
+        ("checkpoint 2", ((0, "layer", "box"), (1, "layer", "box"))),
+        ("checkpoint 3", ((1, "layer", "box"), (3, "layer", "box"))),
+        ("checkpoint 4", ((1, "base, anew", "box"), (2, "layer", "box"))),
+    )
+    for step, (name, written) in enumerate(rows):
+        y = 222 - 58 * step
+        drawing.text(16, y + 4, name)
+        for block, words, kind in written:
+            merged = block == 1 and step < 3
+            drawing.box(150 + 140 * block, y - 18, 120, 36, words, "old" if merged else kind)
+    drawing.text(
+        16, 270, "A reader lays the layers over the base. Grey: no index names it any more, and it is freed.", "soft"
+    )
+    return drawing
+
+
 # The floors of the house, from the top: each room of hybridstore with what it is for. tests/docs/test_site.py holds the
 # rooms to the folders of the tree.
 FLOORS: tuple[dict[str, str], ...] = (
@@ -541,6 +565,7 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
     "join": join,
     "kafka-sliding": kafka_sliding,
     "key-value": key_value,
+    "layers": layers,
     "lost-answer": lost_answer,
     "owners": owners,
     "record": record,

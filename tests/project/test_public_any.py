@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from types import FunctionType
 from typing import Final
 
@@ -15,11 +16,11 @@ import pytest
 
 import hybridstore as hs
 
+API: Final = (Path(__file__).resolve().parents[2] / "docs/api.md").read_text(encoding="utf-8")
 # a pattern of `function(argument)` or `function(return)`, and why it is Any
 REASONS: Final = {
     # columns and rows of other libraries
     r"(put|add|hold)_columns\((keys|values|times)\)": "a list, a numpy array or an Arrow array",
-    r"add_for_columns\(.*\)": "columns, as for put_columns",
     r"(Engine\.(process(_batch|_many)?|records|split_batch|table_of)|Topology\.run)\((rows?|part|return)\)": (
         "a row is a dict, a named tuple or an Arrow batch, and its values are of any type"
     ),
@@ -45,7 +46,6 @@ REASONS: Final = {
         "numbers and texts of any shape; stores of any kind"
     ),
     r"State\.(set|order_erase)\((value|orders)\)": "what msgpack carries",
-    r"\w+\.(__init__|alter|attach)\((parameters|state)\)": "what a state says of a store; called by the state",
     # keys
     r"\w+\.scan\(prefix\)": "a beginning of a text or of bytes, or the first parts of a tuple",
     r"\w+\.(erase|prefetch|touch|times_of|rows_of)\(keys?\)|(erase|prove|bisect)\((keys?|bad)\)": (
@@ -53,24 +53,21 @@ REASONS: Final = {
     ),
     r"KeyValueStore\.get\(.*\)": "three overloads say the types",
     r"KeyValueStore\.put_many\(rows\)": "a mapping, or rows with a time or without",
-    r"KeyValueStore\.by_time\(return\)": "rows as the checkpoint holds them",
 }
 
 
 def public_functions(face: object) -> dict[str, FunctionType]:
-    """Return the public functions of a face, and the methods of its classes, by name."""
+    """Return the public functions of a face, and the methods that docs/api.md shows of its classes, by name."""
+    shown = dict(re.findall(r"autoclass:: [\w.]+\.(\w+)\n   :members: (.*)", API))
     functions: dict[str, FunctionType] = {}
     for name in face.__all__:  # type: ignore[attr-defined]
         thing = getattr(face, name)
         if inspect.isfunction(thing):
             functions[name] = thing
-        if not inspect.isclass(thing):
-            continue
-        for attribute in dir(thing):
-            method = inspect.getattr_static(thing, attribute)
+        for attribute in shown.get(name, "").split(", ") if inspect.isclass(thing) else ():
+            method = inspect.getattr_static(thing, attribute, None)
             method = getattr(method, "fget", None) or getattr(method, "__func__", method)
-            shown = not attribute.startswith(("_", "apply_")) or attribute == "__init__"
-            if shown and inspect.isfunction(method) and method.__module__.startswith(("hybridstore", "recovery")):
+            if inspect.isfunction(method):
                 functions[f"{name}.{attribute}"] = method
     return functions
 
