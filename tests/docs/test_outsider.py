@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import hybridstore as hs
 
 SECOND = 1000
@@ -77,3 +79,41 @@ def test_from_a_dict_and_a_pickle_file_a_dict_that_survives(tmp_path: Path) -> N
         visits["eve"] = 1  # not committed
     with hs.open(tmp_path) as state:
         assert dict(state.key_value("visits")) == {"ann": 4, "bob": 3}
+
+
+def test_a_job_with_its_state_in_a_bucket_of_a_server_of_ones_own(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    from tests.tools.s3_server import S3Server
+
+    with S3Server() as server:
+        jobs = hs.Bucket(
+            "s3://bucket/jobs",
+            endpoint=server.endpoint,
+            access_key_id="test",
+            secret_access_key="x",
+            region="us-east-1",
+            cache=tmp_path / "cache",
+        )
+        minutes = hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows("1 minute"))
+        counts = minutes.aggregate(clicks=hs.Count(), emit="close")
+        assert shown(counts.run(CLICKS, jobs / "clicks", shards=2)) == shown(
+            counts.run(CLICKS, tmp_path / "a", shards=2)
+        )
+        assert counts.compare(jobs / "clicks") == []
+        assert hs.inspect(jobs / "clicks").position == len(CLICKS)
+        assert hs.rescale(jobs / "clicks", shards=4, accept_late=True).done
+        assert list(counts.run(CLICKS, jobs / "clicks", shards=4)) == []
+        with hs.open(jobs / "visits") as state:
+            visits: hs.SessionStore[str, int] = state.session("visits", retention="1 hour")
+            visits.put("ann", 3, start=0, end=9 * SECOND)
+            state.commit()
+        with hs.serve(jobs / "visits") as running:
+            assert running.url.startswith("http://127.0.0.1:")
+        assert sum(pages for _, pages in visits_of(jobs / "visits")) == 3
+
+
+def visits_of(location: hs.Bucket) -> list[tuple[tuple[str, int, int], int]]:
+    with hs.open(location, at="newest") as state:
+        visits: hs.SessionStore[str, int] = state.session("visits", retention="1 hour")
+        return list(visits.all())
