@@ -17,12 +17,14 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
+from changelog.codec import pack, unpack
 from hybridstore.spark.contract import Batch
 from hybridstore.spark.frame_processor import FrameProgram
 from hybridstore.spark.frames import FrameReader, FrameSettings
 from hybridstore.spark.group_state import GroupProgram
 from hybridstore.spark.processor_state import Handle
 from hybridstore.spark.sharding import check_key
+from hybridstore.spark.state_values import StateValues
 from hybridstore.spark.stateful_processor import ProcessorProgram
 from hybridstore.state.group import StoreGroup
 from tests.tools.frame_tables import to_table
@@ -115,6 +117,19 @@ class Renamed:
 
     def close(self) -> None:
         pass
+
+
+def test_maps_inside_of_a_value_may_have_keys_of_any_type() -> None:
+    values = StateValues("n map<int,boolean>, s map<struct<p:int,q:string>,int>, l array<map<date,int>>")
+    day = date(2024, 1, 2)
+    stored = values.put(({3: True, 2**33: None}, {Row(p=1, q="a"): 3, (2, None): None}, [{day: 7}, None]))
+    logged = unpack(pack(stored))
+    assert logged == stored
+    numbers, structs, days = values.read(logged)
+    assert numbers == {3: True, 0: None}
+    assert structs == {Row(p=1, q="a"): 3, Row(p=2, q=None): None}
+    assert [key.q for key in structs] == ["a", None]
+    assert days == [{day: 7}, None]
 
 
 def test_an_expired_timer_is_handed_over_by_position() -> None:
