@@ -80,6 +80,7 @@ class Five:
         big = "x" * 70_000
         return {
             "kv.put": lambda: self.kv.put("k1", 1), "kv.put big": lambda: self.kv.put("k1", big),
+            "kv.erase": lambda: self.kv.erase("k1"),
             "kv.delete": lambda: self.kv.delete("k1"), "kv.put None": lambda: self.kv.put("k1", None),
             "kv.put_many": lambda: self.kv.put_many([("k1", 1), ("k2", None)]),
             "kv.put_many of a mapping": lambda: self.kv.put_many({"k1": 1}), "kv.clear": lambda: self.kv.clear(),
