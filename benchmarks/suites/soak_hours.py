@@ -71,6 +71,11 @@ def topology(changed: bool) -> hs.Topology:
     return hs.stream(key="k", timestamp="i").process(count, stores=stores)
 
 
+def place_of(location: str, storage: dict[str, Any]) -> Any:
+    """Return where a state is: a path, or a bucket with the settings of its server."""
+    return hs.Bucket(location, **storage) if storage else location
+
+
 def work(location: str, changed: bool, shards: int, keys: int, rate: int, limit: int, most: int, options: str) -> None:
     """Run the job behind its position for `most` rows (0: for ever), at `rate` rows a second; print a line for each
     commit.
@@ -78,11 +83,11 @@ def work(location: str, changed: bool, shards: int, keys: int, rate: int, limit:
     behind, storage = -1, json.loads(options)
     exists = Path(location).exists() if "://" not in location else storage.pop("begun", False)
     storage.pop("begun", None)
-    more: dict[str, Any] = {"storage_options": storage} if storage else {}
+    place = place_of(location, storage)
     consents: list[str] = []
     if exists:
-        behind = hs.inspect(location, **more).position or behind
-        consents = [change.consent for change in topology(changed).compare(location, **more) if change.consent]
+        behind = hs.inspect(place).position or behind
+        consents = [change.consent for change in topology(changed).compare(place) if change.consent]
     begun = time.perf_counter()
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -104,7 +109,7 @@ def work(location: str, changed: bool, shards: int, keys: int, rate: int, limit:
     policy = CheckpointPolicy(every_commits=40)
     results = topology(changed).run(
         rows(),
-        location,
+        place,
         shards=shards,
         position="i",
         commit_rows=COMMIT_ROWS,
@@ -112,7 +117,6 @@ def work(location: str, changed: bool, shards: int, keys: int, rate: int, limit:
         memory_limit=limit,
         progress=tell,
         allow=consents,
-        **more,
     )
     for _ in results:
         pass
@@ -175,8 +179,7 @@ class Job:
 
     def inspect(self) -> Any:
         """Return the state as it is."""
-        more: dict[str, Any] = {"storage_options": self.storage} if self.storage else {}
-        return hs.inspect(self.location, **more)
+        return hs.inspect(place_of(self.location, self.storage))
 
     def change(self) -> None:
         """Rescale the state, change the program, or neither."""
@@ -184,9 +187,8 @@ class Job:
         if what == "rescale":
             self.settle()
             self.shards = _SHARDS[(_SHARDS.index(self.shards) + 1) % len(_SHARDS)]
-            more: dict[str, Any] = {"storage_options": self.storage} if self.storage else {}
             routes = dict.fromkeys(("counts", "last") if self.changed else ("counts",), "key")
-            hs.rescale(self.location, shards=self.shards, routes=routes, **more)
+            hs.rescale(place_of(self.location, self.storage), shards=self.shards, routes=routes)
         elif what == "program":
             self.changed = not self.changed
         self.done[what] += 1
