@@ -42,12 +42,17 @@ class GivenKeys:
         return () if any(part is None or not part for part in parts) else tuple(filter(None, parts))
 
     def parts(self) -> tuple[bytes, ...]:
-        """Return bytes that each block with the values of one of the keys has, each value in a place of its own; () as
-        for `needles`.
+        """Return bytes of which each block with the values of one of the keys has some, each value in a place of its
+        own, whole numbers also in the columns of kept results; () as for `needles`.
         """
-        parts = (max(map(pack, key), key=len) if type(key) is tuple else b"" for key in self.keys)
-        needles = self.needles()
-        return tuple(part or needle for part, needle in zip(parts, needles, strict=True)) if needles else ()
+        parts: list[bytes] = []
+        for key, needle in zip(self.keys, self.needles(), strict=False):
+            value = max(key, key=lambda part: len(pack(part))) if type(key) is tuple and key else key
+            parts.append(pack(value) if type(key) is tuple else needle)
+            if type(value) is int:
+                sizes = (4, 8) if -(2**31) <= value < 2**31 else (8,)
+                parts += [value.to_bytes(size, "little", signed=True) for size in sizes]
+        return tuple(parts)
 
     def same_as(self, note: bytes) -> bool:
         """Return whether a note of an erase that has begun is of these keys; True for a note that says nothing."""

@@ -158,10 +158,11 @@ class WindowReads(TimeBuckets, Generic[K, V]):
 
     @read
     def fetch_columns(
-        self, keys: Sequence[K], time_from: int | None = None, time_to: int | None = None
+        self, keys: Sequence[K], time_from: int | None = None, time_to: int | None = None, *, plain: bool = False
     ) -> tuple[list[int], list[int], list[V]]:
         """Return the rows of `fetch_many` by column: of each row the place of its key among `keys`, which differ, its
-        time, and its value; of one key by time. O(buckets * keys + rows), and less where buckets have few keys.
+        time, and its value; of one key by time. `plain` says that all keys have one type and can be stored.
+        O(buckets * keys + rows), and less where buckets have few keys.
 
         >>> pages = hs.open("state").window("pages", retention="1 hour")
         >>> pages.put_many([("ann", "/", 0), ("ann", "/help", 500), ("bob", "/", 900)])
@@ -169,10 +170,10 @@ class WindowReads(TimeBuckets, Generic[K, V]):
         ([1, 2], [900, 500], ['/', '/help'])
         """
         key_list = column_list(keys)
-        if self._keys.known:
+        if self._keys.known and not plain:
             self._keys.admit_all(key_list)
         else:
-            for key in key_list:
+            for key in key_list[:1] if plain else key_list:
                 self._keys.admit(key, pin=False)
         low, high = self._bounds(time_from, time_to)
         if self._tail and key_list:
@@ -188,6 +189,8 @@ class WindowReads(TimeBuckets, Generic[K, V]):
                 if number not in self._buckets:
                     continue
             of_bucket = self._buckets[number].runs
+            if of_bucket.keys().isdisjoint(key_list):  # at once where a key has rows, and the fastest where none has
+                continue
             if 4 * len(of_bucket) < len(key_list):
                 # few keys have rows here: those of the bucket are looked for, and not all that are asked for
                 place_of = place_of or dict(zip(key_list, count(), strict=False))
@@ -200,17 +203,20 @@ class WindowReads(TimeBuckets, Generic[K, V]):
                 runs = list(filter(None, runs))
             if not runs:
                 continue
-            if set(map(len, runs)) == {2} and set(map(type, runs)) == {tuple}:
-                of_times, of_values = list(map(itemgetter(0), runs)), list(map(itemgetter(1), runs))
+            of_times: Sequence[int]
+            of_values: Sequence[Any]
+            if set(map(type, runs)) == {tuple} and set(map(len, runs)) == {2}:
+                of_times, of_values = zip(*runs, strict=True)
             else:
                 parts = [_rows_within(run, low, high) for run in runs]
                 present = list(chain.from_iterable(map(repeat, present, [len(part[0]) for part in parts])))
                 of_times, of_values = (list(chain.from_iterable(map(itemgetter(at), parts))) for at in (0, 1))
             if low > number * self._width or (number + 1) * self._width - 1 > high:
                 within = [low <= ts <= high for ts in of_times]
-                present, of_times, of_values = (
-                    list(compress(column, within)) for column in (present, of_times, of_values)
-                )
+                if False in within:
+                    present, of_times, of_values = (
+                        list(compress(column, within)) for column in (present, of_times, of_values)
+                    )
             places += present
             times += of_times
             values += of_values

@@ -214,12 +214,15 @@ def from_rows(
     first: int = 0,
     kinds: KeyKinds | None = None,
     unkeyed: list[tuple[Any, Any]] | None = None,
+    *,
+    copied: bool = True,
 ) -> Records:
     """Convert rows to columns, with the topology's maps and filters. Rows without a time, and rows without a key
     (unless null is a key), are left out and counted.
 
     `first` is the number of the first row, for messages; `kinds` has the types of earlier keys of the commit;
-    `unkeyed` takes the rows that have a time and no key, with their times.
+    `unkeyed` takes the rows that have a time and no key, with their times. Rows that nobody changes need not be
+    `copied`.
 
     Raises ValueError or TypeError, which name the row and the missing or wrong column. O(rows).
     """
@@ -229,7 +232,7 @@ def from_rows(
     failed: list[tuple[int, str]] = []
     # functions of rows may raise, and are then called one by one
     quick = (kinds is None or plan.null_keys == "skip") and not (catches and not plan.columns)
-    if quick and type(rows) is list and (plain := _plain_rows(plan, rows)) is not None:
+    if quick and type(rows) is list and (plain := _plain_rows(plan, rows, copied=copied)) is not None:
         if kinds is not None:
             kinds.admit(plain.keys[0], first)  # all keys have one type
         return plain._replace(source=rows) if traced else plain
@@ -305,7 +308,7 @@ def from_rows(
     return Records(keys, values, times, to_time, left_out, *((rows, places, tuple(failed)) if traced else ()))
 
 
-def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
+def _plain_rows(plan: Plan, rows: list[Any], *, copied: bool) -> Records | None:
     """Return dicts as columns, at C speed, if all have a key and a time of one type and no step maps or filters them;
     else None: each row must be checked. O(rows).
     """
@@ -325,7 +328,7 @@ def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
     if plan.null_keys == "group":
         keys = list(map(stored_key, keys))
     if plan.aggregates is None:
-        return Records(keys, list(map(dict, rows)), times, to_time_of(moments[0]))
+        return Records(keys, list(map(dict, rows)) if copied else rows, times, to_time_of(moments[0]))
     columns = [
         list(map(name.of, rows))
         if isinstance(name, Projection)

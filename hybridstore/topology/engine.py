@@ -288,7 +288,8 @@ class Engine:
                 self._to_time = arrow_to_time(rows.schema.field(self.topology.timestamp).type)
                 return parts
             self._unsplit[parts] += 1
-        return self._by_shard(self.records(rows, first))
+        with collector_held():
+            return self._by_shard(self.records(rows, first))
 
     def _split(self, batch: Any) -> list[Any] | Why:
         why = never(self.topology, timed=False, clocked=False)

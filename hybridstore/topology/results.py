@@ -69,7 +69,7 @@ class ResultTable(NamedTuple):
 
     names    the columns of each row; None: rows differ in their columns, and `columns` are the rows
     times    the form of the windows' bounds; None: without bounds, as rows of custom logic, which are not changed
-    columns  a list, or an array of numpy, for each name; with `times`, window_start and window_end are in ms
+    columns  a list, or an array of numpy or Arrow, for each name; with `times`, window_start and window_end are in ms
     late     the late rows; None if the topology does not emit them
     """
 

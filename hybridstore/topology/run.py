@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from changelog.errors import ForeignFileError
 from recovery.errors import RestoreError
 
+from ..collector import collector_held
 from ..markup import short, table, tag
 from ..progress import OnProgress
 from ..state.arguments import check
@@ -219,6 +220,8 @@ class _Run:
                 f"{engine.location}: shards are at commits {self._oldest.commit} to {self._newest.commit}, expected at "
                 "most one apart (is a shard from another copy?)"
             )
+        # the rows of the next commit, until the commit takes them
+        self._batch: Any = None
         self._flush = flush
         self._replay_last = replay_last
         join = engine.topology.joined
@@ -250,20 +253,20 @@ class _Run:
             ahead = newest if newest.commit == commit + 1 else None
             first: Any = source.at if self._counted else 0
             if ahead is not None and ahead.flushed:
-                taken, last = None, False
+                self._batch, last = None, False
             else:
-                taken = source.take(commit_rows, commit_seconds, None if ahead is None else ahead.position)
-                if ahead is not None and (taken is None or source.at != ahead.position):
+                self._batch = source.take(commit_rows, commit_seconds, None if ahead is None else ahead.position)
+                if ahead is not None and (self._batch is None or source.at != ahead.position):
                     raise RestoreError(
                         f"{self._engine.location}: commit {commit + 1} reached {ahead.position!r} in the source, which "
                         f"now gives {source.at!r} there (give the same rows)"
                     )
-                last = taken is None
+                last = self._batch is None
                 if last and not (self._flush and self._engine.holds_back and commit and not flushed):
                     break
-            flushed = taken is None
+            flushed = self._batch is None
             commit += 1
-            yield from self._commit(commit, taken, first, progress)
+            yield from self._commit(commit, first, progress)
             if last:
                 break
         self._taken(commit)
@@ -280,13 +283,23 @@ class _Run:
                 for state in states:
                     yield number, _with_late(kept(state, number), self._engine.topology.extra_column)
 
-    def _commit(
-        self, commit: int, taken: Any, first: int, progress: OnProgress | None
-    ) -> Iterator[tuple[int, ResultTable]]:
-        """Make a commit of every shard, of its part of the rows or (None) a flush, and yield its results; `first` is
+    def _commit(self, commit: int, first: int, progress: OnProgress | None) -> Iterator[tuple[int, ResultTable]]:
+        """Make a commit of every shard, of its part of the batch or (None) a flush, and yield its results; `first` is
         the number of the first row.
         """
+        with collector_held():  # the batch is freed before the collector could visit its rows
+            tables = self._committed(commit, first)
+        if any(tables):
+            self._since = commit
+        if progress is not None:
+            progress("commits", commit, 0)
+        for results in tables:
+            yield commit, _with_late(results, self._engine.topology.extra_column)
+
+    def _committed(self, commit: int, first: int) -> list[ResultTable]:
+        """Make a commit of every shard, and return its results."""
         engine, source = self._engine, self._source
+        taken, self._batch = self._batch, None
         tables: list[ResultTable] = []
         begun = time.perf_counter()
         parts = None if taken is None else engine.split_batch(taken, first)
@@ -314,12 +327,7 @@ class _Run:
             tables.append(table)
         if size:
             source.row_seconds = seconds / size
-        if any(tables):
-            self._since = commit
-        if progress is not None:
-            progress("commits", commit, 0)
-        for table in tables:
-            yield commit, _with_late(table, engine.topology.extra_column)
+        return tables
 
     def _taken(self, commit: int) -> None:
         """The consumer has reached the end of the source, so it has all results: commit that fact."""

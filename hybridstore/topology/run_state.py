@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from ..collector import collector_held
 from ..state.directory import State
 from ..state.given_keys import GivenKeys
+from .kept_columns import column_to_keep, kept_column
 from .plan import END, START
 from .results import Late, ResultTable
 from .times import TimeForm, listed
@@ -69,6 +70,8 @@ def _decoded(value: Any) -> ResultTable:
         ends = list(accumulate(columns[end]))
         columns = columns.copy()
         columns[start], columns[end] = list(map(sub, ends, columns[start])), ends
+    elif names is not None:
+        columns = list(map(kept_column, columns))
     return ResultTable(names, times, columns, Late(*late[0]) if late else None)
 
 
@@ -120,7 +123,9 @@ def _encoded(table: ResultTable) -> list[Any]:
                 starts, ends = listed(starts), listed(ends)
                 columns[start] = list(map(sub, ends, starts))
                 columns[end] = [*ends[:1], *map(sub, ends[1:], ends)]
-        columns = columns if names is None else list(map(listed, columns))
+            columns = list(map(listed, columns))
+        elif names is not None:
+            columns = list(map(column_to_keep, columns))
         return [names, times, columns, *([list(late)] if late is not None and late.rows else [])]
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Any, Final
 
 from recovery.errors import RestoreError
@@ -164,6 +165,10 @@ class Source:
     def _take(self, limit: int, seconds: float | None, until: Any) -> Any:
         if until is not None:
             limit = until - self.at if self._position is None else sys.maxsize
+        if self._position is None and until is None and seconds is None and self._rest is None and limit > 1:
+            rows = self._take_rows(limit)
+            if rows:
+                return rows
         taken: list[Any] = []
         begun = time.monotonic()
         row = self._next()
@@ -196,6 +201,16 @@ class Source:
                 break
             row = next(self._chunks, None)
         return taken or None
+
+    def _take_rows(self, limit: int) -> list[Any]:
+        """Return the next rows, at most `limit`, up to an Arrow batch. O(rows), at C speed."""
+        taken = list(islice(self._chunks, limit))
+        if any(kind.__module__.startswith("pyarrow") for kind in set(map(type, taken))):
+            place = next((at for at, row in enumerate(taken) if is_arrow(row)), len(taken))
+            self._chunks = chain(taken[place:], self._chunks)
+            del taken[place:]
+        self.at += len(taken)
+        return taken
 
     def _take_batches(self, limit: int, until: Any) -> Any:
         """Return one batch, or with `until` all batches up to there as one table; at most `limit` rows."""

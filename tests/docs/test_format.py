@@ -15,6 +15,7 @@ from changelog import frame, journal, mutation, segment
 from changelog.codec import pack
 from changelog.mutation import ARITY, OP_NAMES, mutations
 from changelog.reader import SegmentReader
+from hybridstore.topology.kept_columns import column_to_keep, kept_column
 from recovery import checkpoint, runs
 from recovery import pack as packs
 from recovery.block import Columns, pack_block, unpack_block
@@ -92,6 +93,13 @@ def test_the_rows_of_a_join_are_stored_as_the_page_says(tmp_path: Path) -> None:
     ((key, times, value),) = [(row.key, row.times, row.value) for row in state["orders without key"]]
     assert (key, times) == (0, (5,))
     assert pack(value) == example("join")
+
+
+def test_the_kept_columns_have_the_bytes_of_the_page() -> None:
+    columns: list[list[Any]] = [[1, -1], ["tea"]]
+    kept = list(map(column_to_keep, columns))
+    assert pack(kept) == example("kept")
+    assert list(map(kept_column, kept)) == columns
 
 
 def test_the_example_is_a_state_directory(tmp_path: Path) -> None:

@@ -187,3 +187,29 @@ def test_a_run_over_batches_commits_the_rows_of_a_run_over_dicts(
     assert [table.to_pylist() for _, table in join.run(rows, commit_rows=5000).tables()] == [
         [dict(row) for row in join.run(rows, commit_rows=5000)]
     ]
+
+
+def test_dense_batches_leave_the_stores_that_single_rows_leave(tmp_path: Path) -> None:
+    """Many rows of a bucket at a time, whose keys are new, repeated, or have rows of earlier commits."""
+    rng = random.Random(f"{SEED} dense")
+    stream = hs.stream(name="left", key="k", timestamp="lt", columns=["a"])
+    join = stream.join(hs.stream(name="right", key="k", timestamp="rt", columns=["b"]), within="1 hour")
+    with join.open(tmp_path / "single") as single, join.open(tmp_path / "dense") as dense:
+        for commit in range(4):
+            times = sorted(rng.randrange(commit * 1000, commit * 1000 + 1500) for _ in range(400))
+            keys = [rng.choice((number, rng.randrange(40), 7)) for number in range(400)]
+            rows = [
+                (number % 2, {"k": key, ("lt", "rt")[number % 2]: ts, ("a", "b")[number % 2]: number})
+                for number, (key, ts) in enumerate(zip(keys, times, strict=True))
+            ]
+            (part,) = dense.split_batch(tables(rows), 0)
+            results = dense.process_batch(0, part)
+            expected = [row for each in rows for row in single.process_many([each])]
+            assert sorted(map(repr, results)) == sorted(map(repr, expected))
+            dense.commit()
+            single.commit()
+            for name in ("left", "right"):
+                first, second = (engine.states[0].stores[name] for engine in (single, dense))
+                second._check()
+                assert sorted(map(repr, second.all())) == sorted(map(repr, first.all()))
+                assert [row[0] for row in second.all()] == [row[0] for row in first.all()]

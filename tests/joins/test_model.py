@@ -238,9 +238,9 @@ def test_a_hot_key_is_not_read_over_and_over(
     join = interval(how, 3, 4, 0)
     looks, fetch_columns = 0, WindowStore.fetch_columns
 
-    def counted(store: WindowStore, *given: Any) -> Any:
+    def counted(store: WindowStore, *given: Any, **named: Any) -> Any:
         nonlocal looks
-        rows = fetch_columns(store, *given)
+        rows = fetch_columns(store, *given, **named)
         looks += len(rows[0])
         return rows
 

@@ -17,7 +17,7 @@ from hybridstore.errors import StateDirectoryError, StateLockedError
 from hybridstore.rewinding import erase as erasing
 from hybridstore.rewinding import fork as forking
 from hybridstore.topology.results import ResultTable
-from hybridstore.topology.run_state import RESULTS, RunState, keep
+from hybridstore.topology.run_state import RESULTS, RunState, keep, kept
 from recovery.errors import RestoreError
 from tests.state.test_fork import Killed
 from tests.state.test_rewind import SMALL
@@ -510,3 +510,20 @@ def test_shards_are_merged_after_an_erase(tmp_path: Path) -> None:
         shard.commit()
     hs.rescale(tmp_path, shards=1)
     assert hs.inspect(tmp_path).settings["erasures"] == [entries[1], entries[0]]
+
+
+def test_whole_numbers_in_the_columns_of_kept_results_are_erased(tmp_path: Path) -> None:
+    small, large = 123_456_789, 12_345_678_901_234
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        state.set("topology", {"key": ["a"], "process": None})
+        for commit, (key, other) in enumerate([(small, 7), (large, 8)], 1):
+            RunState(commit=commit).set_in(state)
+            keep(state, commit, ResultTable(["a", "n"], None, [[key, other], [1, 2]]), 0)
+            state.commit()
+            state.checkpoint(wait=True)
+    bytes_of = [small.to_bytes(4, "little"), large.to_bytes(8, "little")]
+    assert all(bytes_left(tmp_path, each) for each in bytes_of)
+    hs.erase(tmp_path, small, large)
+    assert not any(bytes_left(tmp_path, each) for each in bytes_of)
+    with hs.open(tmp_path) as state:
+        assert [kept(state, commit).columns for commit in (1, 2)] == [[[7], [2]], [[8], [2]]]

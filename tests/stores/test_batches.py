@@ -77,7 +77,9 @@ def put(store: Any, call: str, rows: list[Row]) -> None:
     elif call == "put_many":
         store.put_many(iter(rows))
     elif rows:
-        store.put_columns(*map(list, zip(*rows, strict=True)))
+        columns = list(map(list, zip(*rows, strict=True)))
+        plain = call == "put_plain" and None not in columns[1] and columns[2] == sorted(columns[2])
+        (store.put_plain if plain else store.put_columns)(*columns)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,7 +94,8 @@ def test_a_batch_of_any_shape_is_as_single_puts(
     method, parameters, row_of = KINDS[kind]
     for number in range(rounds):
         r = random.Random(seed + number)
-        states = {call: tmp_path / f"{number}{call}" for call in ("put", "put_many", "put_columns")}
+        calls = ("put", "put_many", "put_columns", *(("put_plain",) if method == "window" else ()))
+        states = {call: tmp_path / f"{number}{call}" for call in calls}
         opened = {call: hs.open(path, durability="os", _tuning=tuning) for call, path in states.items()}
         now = r.choice([0, 5000])
         for _ in range(8):

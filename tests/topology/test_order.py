@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridstore.topology.batch import canonical_order
-from hybridstore.topology.columns.arrow import canonical_place, keys_of
+from hybridstore.topology.columns.arrow import ascending_of, canonical_place, keys_of
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from("abcd"), st.integers(-2, 2), st.integers(0, 4)), min_size=1
@@ -60,3 +60,10 @@ def test_whole_numbers_as_keys_are_numbered_in_their_order(kind: str, data: st.D
     expected: list[Any] = sorted(set(numbers))
     assert (part.type, part.to_pylist(), keys.names) == (kind, expected, expected)
     assert [expected[code] for code in keys.codes] == numbers
+
+
+@given(st.lists(st.integers(0, 2**62 - 1) | st.integers(0, 50)))
+def test_numbers_are_sorted_in_a_stable_order(numbers: list[int]) -> None:
+    order, ascending = ascending_of(numpy.array(numbers, numpy.int64))
+    assert ascending.tolist() == sorted(numbers)
+    assert order.tolist() == sorted(range(len(numbers)), key=numbers.__getitem__)

@@ -6,7 +6,7 @@ numpy does the work, without Python code per row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int64] | NDArray[np.float64]
+
+
+_LARGE: Final = 2**62
 
 
 class Keys(NamedTuple):
@@ -75,14 +78,36 @@ def _numbered(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
             present[above] = True
             distinct = np.flatnonzero(present).astype(numbers.dtype) + low
             return array_of(distinct), (np.cumsum(present) - 1)[above]
-        numbers, places = np.unique(numbers, return_inverse=True)
-        return array_of(numbers), places
+        if int(numbers.max()) - int(low) < _LARGE:
+            order, ascending = ascending_of((numbers - low).view(f"u{numbers.itemsize}").astype(np.int64))
+            first = np.ones(len(order), bool)
+            np.not_equal(ascending[1:], ascending[:-1], out=first[1:])
+            codes = np.empty(len(order), np.int64)
+            codes[order] = np.cumsum(first) - 1
+            return array_of(ascending[first].astype(numbers.dtype) + low), codes
+        numbers, codes = np.unique(numbers, return_inverse=True)
+        return array_of(numbers), codes
     encoded = whole(column).dictionary_encode()
     distinct = encoded.dictionary
     order = pc.sort_indices(distinct)
     rank = np.empty(len(distinct), np.int64)
     rank[numbers_of(order)] = np.arange(len(distinct))
     return distinct.take(order), rank[numbers_of(encoded.indices)]
+
+
+def ascending_of(numbers: Ints) -> tuple[Ints, Ints]:
+    """Return the stable order of numbers of 0 or more, and the numbers in that order.
+
+    With their places in the lowest bits, all numbers differ, and numpy sorts them ten times as fast as it finds a
+    stable order. O(n log n).
+    """
+    bits = len(numbers).bit_length()
+    if not len(numbers) or int(numbers.max()) >= _LARGE >> bits:
+        order = np.argsort(numbers, kind="stable")
+        return order, numbers[order]
+    both = (numbers << bits) | np.arange(len(numbers))
+    both.sort()
+    return both & ((1 << bits) - 1), both >> bits
 
 
 def canonical_place(times: Ints, keys: Keys, values: Sequence[Numbers | None]) -> Ints | None:
@@ -92,11 +117,10 @@ def canonical_place(times: Ints, keys: Keys, values: Sequence[Numbers | None]) -
     or of such a column. O(rows log rows).
     """
     low = int(times.min())
-    if (int(times.max()) - low + 1) * len(keys.names) >= 2**62:
+    if (int(times.max()) - low + 1) * len(keys.names) >= _LARGE:
         return None
     place = (times - low) * len(keys.names) + keys.codes
-    order = np.argsort(place, kind="stable")
-    ascending = place[order]
+    order, ascending = ascending_of(place)
     tied = ascending[1:] == ascending[:-1]
     if not values or not tied.any():
         return order

@@ -8,7 +8,6 @@ Arrow format, and import nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,7 +63,12 @@ def zero_of(kind: pa.DataType) -> pa.Scalar:
 
 def text_array(texts: Sequence[str]) -> pa.Array:
     """Return strings as an Arrow array of text. O(bytes)."""
-    encoded = [text.encode() for text in texts]
-    bounds = np.array([0, *accumulate(map(len, encoded))], np.int32)
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
+    text = "".join(texts)
+    if text.isascii():  # a byte for each character
+        lengths, data = np.fromiter(map(len, texts), np.int32, len(texts)), text.encode()
+    else:
+        encoded = [text.encode() for text in texts]
+        lengths, data = np.fromiter(map(len, encoded), np.int32, len(texts)), b"".join(encoded)
+    bounds = np.zeros(len(texts) + 1, np.int32)
+    np.cumsum(lengths, out=bounds[1:])
+    return pa.Array.from_buffers(pa.string(), len(texts), [None, pa.py_buffer(bounds), pa.py_buffer(data)])

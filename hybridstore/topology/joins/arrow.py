@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...clock import INT64_MAX
 from ...shards import shard_of
 from ..batch import arrow_rows, key_columns
-from ..columns.arrow import keys_of, plain_key, times_of
-from ..columns.buffers import array_of, numbers_of, taken_at
+from ..columns.arrow import ascending_of, keys_of, plain_key, times_of
+from ..columns.buffers import array_of, numbers_of, taken_at, text_array, whole
 from ..columns.why import Why
 from ..plan import Plan
 from ..times import arrow_list
 from .interval import Arrivals, Arrived, Fetched
-from .pairs import Pairs
+from .pairs import Pairs, values_of
 from .rows import Sides, input_plan
 from .shapes import Shape
 from .spec import LEFT, RIGHT
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _LARGE = 2**62
+# So many texts of a column say whether many are equal.
+_SAMPLE = 256
 
 
 class Arranged(NamedTuple):
@@ -47,6 +50,8 @@ class Arranged(NamedTuple):
     late    how many rows were too late, and are not among them
     asked   of each side the places in `names` of its different keys
     numbers  `names` as numbers; None for text, and for keys of several columns
+    texts    `names` as an Arrow array of text, where results have such keys
+    columns  of each side the values of its rows by column as Arrow arrays, if results can have such columns
     """
 
     rows: Arrivals
@@ -57,6 +62,8 @@ class Arranged(NamedTuple):
     late: int
     asked: tuple[Ints, Ints]
     numbers: Ints | None
+    texts: Any
+    columns: tuple[list[Any] | None, list[Any] | None]
 
 
 class _Keyed(NamedTuple):
@@ -65,6 +72,7 @@ class _Keyed(NamedTuple):
     sides: Ints
     times: Ints
     numbers: Ints | None
+    texts: Any
 
 
 def fits(plan: Plan, sides: Sides) -> Why | None:
@@ -132,13 +140,14 @@ def _keyed(plan: Plan, sides: Sides) -> _Keyed | Why:
     if any(part.type != parts[0].type for parts in keys for part in parts):
         return Why.KEYS
     joined = [pa.chunked_array([chunk for part in parts for chunk in _chunks(part)]) for parts in keys]
-    whole = np.concatenate(times)
-    known = keys_of(joined, len(whole))
+    moments = np.concatenate(times)
+    known = keys_of(joined, len(moments))
     if known is None:
         return Why.KEYS
     plain = len(known.parts) == 1 and pa.types.is_integer(known.parts[0].type)
     of_names = numbers_of(known.parts[0]) if plain else None
-    return _Keyed(known.names, known.codes, np.concatenate(numbers), whole, of_names)
+    texts = known.parts[0] if len(known.parts) == 1 and pa.types.is_string(known.parts[0].type) else None
+    return _Keyed(known.names, known.codes, np.concatenate(numbers), moments, of_names, texts)
 
 
 def _chunks(column: Any) -> Sequence[Any]:
@@ -153,7 +162,7 @@ def arranged(plan: Plan, sides: Sides, shapes: tuple[Shape, Shape], late_through
     keyed = _keyed(plan, sides)
     if isinstance(keyed, Why):
         return keyed
-    names, codes, numbers, times, of_names = keyed
+    names, codes, numbers, times, of_names, texts = keyed
     order = _order(sides, keyed)
     if order is None:
         return Why.ORDER
@@ -164,31 +173,42 @@ def arranged(plan: Plan, sides: Sides, shapes: tuple[Shape, Shape], late_through
     places = kept - (0 if sides[LEFT] is None else sides[LEFT].num_rows) * numbers
     of_sides = []
     asked = []
+    by_column: list[list[Any] | None] = []
     for side in (LEFT, RIGHT):
         table, here = sides[side], numbers == side
-        values = [] if table is None or not here.any() else _values(shapes[side], table, places[here])
-        if values is None:
+        columns = [] if table is None or not here.any() else _columns(shapes[side], table, places[here])
+        if columns is None:
             return Why.MISSING
         of_side = codes[here]
-        asked.append(np.flatnonzero(np.bincount(of_side, minlength=len(names))))
-        keys, distinct = (
-            list(map(names.__getitem__, chosen.tolist())) if of_names is None else of_names[chosen].tolist()
-            for chosen in (of_side, asked[side])
-        )
-        of_sides.append(Arrived(keys, times[here].tolist(), values, distinct))
-    rows = Arrivals(numbers, (of_sides[LEFT], of_sides[RIGHT]))
-    return Arranged(rows, names, codes, numbers, times, late, (asked[LEFT], asked[RIGHT]), of_names)
+        values = values_of([_listed(column) for column in columns], len(of_side))
+        different = np.flatnonzero(np.bincount(of_side, minlength=len(names)))
+        keys = _named(keyed, of_side)
+        asked.append(different)
+        plain = all(_atoms(column.type) for column in columns)
+        of_sides.append(Arrived(keys, times[here].tolist(), values, _named(keyed, different), plain))
+        exact = [_exact(column) for column in columns]
+        by_column.append(None if any(column is None for column in exact) else exact)
+    rows, both = Arrivals(numbers, (of_sides[LEFT], of_sides[RIGHT])), (asked[LEFT], asked[RIGHT])
+    results = by_column[LEFT], by_column[RIGHT]
+    return Arranged(rows, names, codes, numbers, times, late, both, of_names, texts, results)
+
+
+def _named(keyed: _Keyed, codes: Ints) -> list[Any]:
+    """Return keys by their places in `names`."""
+    named: list[Any] = (
+        list(map(keyed.names.__getitem__, codes.tolist())) if keyed.numbers is None else keyed.numbers[codes].tolist()
+    )
+    return named
 
 
 def _order(sides: Sides, keyed: _Keyed) -> Ints | None:
     """Return the canonical order: by time, left before right, key, and content; None if content has no order."""
-    names, codes, numbers, times, _ = keyed
+    names, codes, numbers, times, *_ = keyed
     low = int(times.min())
     if (int(times.max()) - low + 1) * 2 * len(names) >= _LARGE:
         return None
     place = ((times - low) * 2 + numbers) * len(names) + codes
-    order = np.argsort(place, kind="stable")
-    ascending = place[order]
+    order, ascending = ascending_of(place)
     equal = np.flatnonzero(ascending[1:] == ascending[:-1])
     if not len(equal):
         return order
@@ -214,8 +234,10 @@ def _order(sides: Sides, keyed: _Keyed) -> Ints | None:
     return order
 
 
-def _values(shape: Shape, table: Any, places: Ints) -> list[Any] | None:
-    """Return the stored values of rows, as `Shape.encoded` gives them; None for rows with columns of their own."""
+def _columns(shape: Shape, table: Any, places: Ints) -> list[Any] | None:
+    """Return the columns of the stored values of rows, as `Shape.encoded` gives them; None for rows with columns of
+    their own.
+    """
     names = shape.named(table.column_names)
     if names is None:
         return None
@@ -226,11 +248,39 @@ def _values(shape: Shape, table: Any, places: Ints) -> list[Any] | None:
     if len(places) < table.num_rows or (places[1:] < places[:-1]).any():
         at = array_of(places)
         taken = [column.take(at) for column in taken]
-    return shape.joined([_listed(column) for column in taken], len(places))
+    return taken
+
+
+def _atoms(kind: pa.DataType) -> bool:
+    """Whether Python has the values of a type as None, bool, int, float, str or bytes."""
+    types = pa.types
+    tests = types.is_integer, types.is_floating, types.is_string, types.is_large_string, types.is_boolean, types.is_null
+    return any(test(kind) for test in (*tests, types.is_binary))
+
+
+def _exact(column: Any) -> Any:
+    """Return a column, not empty, as an array of the type that Arrow infers from its values; None if it has nulls, or
+    values that are neither whole numbers nor floats nor text.
+    """
+    kind = column.type
+    if column.null_count or pa.types.is_uint64(kind) or not len(column):
+        return None
+    if pa.types.is_string(kind):
+        return whole(column)
+    if pa.types.is_integer(kind):
+        return whole(column.cast(pa.int64()))
+    return whole(column.cast(pa.float64())) if pa.types.is_float32(kind) or pa.types.is_float64(kind) else None
 
 
 def _listed(column: Any) -> list[Any]:
-    """Return a column as `arrow_rows` gives its values."""
+    """Return a column as `arrow_rows` gives its values. Equal texts are one object where many are equal, which takes
+    less memory, and less time with every later look at them.
+    """
+    if pa.types.is_string(column.type) and len(column) and not column.null_count:
+        sample = column.slice(0, _SAMPLE)
+        if 2 * pc.count_distinct(sample).as_py() <= len(sample):
+            encoded = whole(column).dictionary_encode()
+            return list(map(arrow_list(encoded.dictionary).__getitem__, numbers_of(encoded.indices).tolist()))
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     return arrow_list(column)
@@ -239,7 +289,7 @@ def _listed(column: Any) -> list[Any]:
 class _Side(NamedTuple):
     """Rows of a side, by key and time: stored ones, and those of the commit behind them.
 
-    at       their places in `times` and `values`, in order of key, time and arrival
+    at       their places in `times`, in order of key, time and arrival
     places   key and time in one number, ascending
     """
 
@@ -248,7 +298,6 @@ class _Side(NamedTuple):
     times: Ints
     ranks: Ints
     codes: Ints
-    values: list[Any]
 
 
 def matched(
@@ -260,7 +309,8 @@ def matched(
     near   the stored rows of each side that the rows of the commit may meet
     reach  how far (ms) before and behind the time of a row of each side its partners are
     """
-    ends = [end for side in near if side.times for end in (min(side.times), max(side.times))]
+    stored_times = [np.fromiter(side.times, np.int64, len(side.times)) for side in near]
+    ends = [int(end) for times in stored_times if len(times) for end in (times.min(), times.max())]
     base = min(int(new.times[0]), *ends, INT64_MAX)
     last = max(int(new.times[-1]), *ends, 0)
     width = last - base + 2
@@ -271,13 +321,12 @@ def matched(
         ranks = np.flatnonzero(new.sides == side)
         stored = near[side]
         # the stored rows are of the keys of the other side
-        codes = np.concatenate([new.asked[1 - side][np.array(stored.places, np.int64)], new.codes[ranks]])
-        times = np.concatenate([np.array(stored.times, np.int64), new.times[ranks]])
-        values = stored.values + new.rows.of_sides[side].values
+        of_keys = new.asked[1 - side][np.fromiter(stored.places, np.int64, len(stored.places))]
+        codes = np.concatenate([of_keys, new.codes[ranks]])
+        times = np.concatenate([stored_times[side], new.times[ranks]])
         places = codes * width + (times - base)
-        at = np.argsort(places, kind="stable")
         ranks = np.concatenate([np.full(len(stored.times), -1), ranks])
-        sides.append(_Side(at, places[at], times, ranks, codes, values))
+        sides.append(_Side(*ascending_of(places), times, ranks, codes))
     lefts, rights = sides
     firsts: list[Ints] = []
     seconds: list[Ints] = []
@@ -293,16 +342,75 @@ def matched(
     rank, other = lefts.ranks[i], rights.ranks[j]
     # where both are of the commit, the later one gives the result; its partners come by time and arrival
     partner = np.where(rank > other, second, first)
-    order = np.argsort(np.maximum(rank, other) * max(len(lefts.at), len(rights.at)) + partner, kind="stable")
+    order, _ = ascending_of(np.maximum(rank, other) * max(len(lefts.at), len(rights.at)) + partner)
     i, j = i[order], j[order]
     codes = lefts.codes[i]
-    return Pairs(
-        list(map(new.names.__getitem__, codes.tolist())) if new.numbers is None else new.numbers[codes],
-        lefts.times[i],
-        list(map(lefts.values.__getitem__, i.tolist())),
-        rights.times[j],
-        list(map(rights.values.__getitem__, j.tolist())),
+    keys = (
+        new.numbers[codes]
+        if new.numbers is not None
+        else list(map(new.names.__getitem__, codes.tolist()))
+        if new.texts is None
+        else new.texts.take(array_of(codes))
     )
+    pairs = Pairs(keys, lefts.times[i], right_times=rights.times[j])
+    pairs.left_values, pairs.left_columns = _taken(near[LEFT].values, new, LEFT, i)
+    pairs.right_values, pairs.right_columns = _taken(near[RIGHT].values, new, RIGHT, j)
+    return pairs
+
+
+def _taken(stored: list[Any], new: Arranged, side: int, at: Ints) -> tuple[list[Any], list[Any] | None]:
+    """Return the values of results by their places among the stored rows of a side and the rows of the commit behind
+    them: as columns, where all have the same number, else as values.
+    """
+    columns, behind = new.columns[side], at >= len(stored)
+    if columns is not None and behind.all():
+        chosen = array_of(at - len(stored))
+        return [], [column.take(chosen) for column in columns]
+    if len(stored) <= 2 * len(at):
+        above = _by_type(stored)
+        if above is not None and behind.any():
+            above = None if columns is None else _one_above_the_other(above, columns)
+        if above is not None:
+            return [], [_at(column, at) for column in above]
+    both = stored + new.rows.of_sides[side].values if behind.any() else stored
+    return list(map(both.__getitem__, at.tolist())), None
+
+
+def _at(column: Any, at: Ints) -> Any:
+    return list(map(column.__getitem__, at.tolist())) if isinstance(column, tuple) else column.take(array_of(at))
+
+
+def _by_type(values: list[Any]) -> list[Any] | None:
+    """Return stored values by column, texts as they are, numbers as Arrow arrays; None unless each column has texts,
+    floats or whole numbers of 64 bits alone.
+    """
+    if set(map(type, values)) != {list} or len(set(map(len, values))) != 1:
+        return None
+    columns: list[Any] = []
+    for column in zip(*values, strict=True):
+        kinds = set(map(type, column))
+        if kinds == {str}:
+            columns.append(column)
+        elif kinds == {float}:
+            columns.append(array_of(np.array(column, np.float64)))
+        elif kinds == {int} and min(column) >= -INT64_MAX and max(column) <= INT64_MAX:
+            columns.append(array_of(np.array(column, np.int64)))
+        else:
+            return None
+    return columns
+
+
+def _one_above_the_other(stored: list[Any], columns: list[Any]) -> list[Any] | None:
+    """Return columns of stored rows (`_by_type`) with those of the rows of the commit behind them, or None unless their
+    types are the same.
+    """
+    try:
+        above = [text_array(column) if isinstance(column, tuple) else column for column in stored]
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return None
+    if [column.type for column in above] != [column.type for column in columns]:
+        return None
+    return list(map(pa.concat_arrays, zip(above, columns, strict=True)))
 
 
 def later(lefts: Ints, rights: Ints) -> Ints:

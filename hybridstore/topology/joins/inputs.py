@@ -20,6 +20,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from ...clock import time_ms
+from ...collector import collector_held
+from ...stores.columns import in_order
 from ..batch import arrow_rows, as_row, is_arrow, named_rows
 from ..source import Source, joined_batches
 from ..times import arrow_times
@@ -102,7 +104,7 @@ class Inputs:
     def _next(self, room: int) -> tuple[int, int]:
         """Return how many rows of each input are next, at most `room`: as far as both inputs are read, by time."""
         first, second = (head.ready() for head in self._heads)
-        if not (first and second):
+        if not (len(first) and len(second)):
             return min(len(first), room), min(len(second), room)
         if first[-1] <= second[-1]:
             counts = len(first), bisect_left(second, first[-1])
@@ -111,10 +113,22 @@ class Inputs:
         if sum(counts) <= room:
             return counts
         # of rows at one time those of the first input are next
-        last = sorted(first[: counts[0]] + second[: counts[1]])[room - 1]
+        last = _time_of(first, second, room)
         before = bisect_left(first, last), bisect_left(second, last)
         of_first = min(room - before[1], bisect_right(first, last))
         return of_first, room - of_first
+
+
+def _time_of(first: Any, second: Any, count: int) -> int:
+    """Return the first time up to which both columns of times, each in order, have so many rows together. O(log n)."""
+    low, high = min(int(first[0]), int(second[0])), max(int(first[-1]), int(second[-1]))
+    while low < high:
+        middle = (low + high) // 2
+        if bisect_right(first, middle) + bisect_right(second, middle) < count:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 class _Head:
@@ -131,18 +145,18 @@ class _Head:
         self._stretch = stretch
         self._newest_taken = -1
         self._rows: Any = []
-        # of each row the newest time (ms) of all rows so far
-        self._newest: list[int] = []
+        # of each row the newest time (ms) of all rows so far: a list, or an array of numpy
+        self._newest: Any = []
 
     def stay(self, at: Any, last_row: str | None) -> None:
         """Keep the position of an input that is not given."""
         self.at, self._last_row = at, last_row
 
-    def ready(self) -> list[int]:
-        """Return the newest time so far (ms) at each of the next rows; empty at the end. Waits for a row of the
-        input.
+    def ready(self) -> Any:
+        """Return the newest time so far (ms) at each of the next rows, as a list or an array; empty at the end. Waits
+        for a row of the input.
         """
-        if not self._newest:
+        if not len(self._newest):
             rows = self._reader.take(self._stretch, None, None)
             if rows is None:
                 return []
@@ -151,10 +165,10 @@ class _Head:
             if is_arrow(rows):
                 self._stretch = _STRETCH_OF_BATCHES  # the rest of a batch is here
             self._newest = self._newest_of(rows, before)
-            self._newest_taken = self._newest[-1]
+            self._newest_taken = int(self._newest[-1])
         return self._newest
 
-    def _newest_of(self, rows: Any, before: int) -> list[int]:
+    def _newest_of(self, rows: Any, before: int) -> Any:
         """Return of each row the newest time (ms) of all rows up to it, the newest of earlier rows being `before`."""
         name = self.source.timestamp
         if is_arrow(rows) and find_spec("numpy") is not None:
@@ -164,9 +178,11 @@ class _Head:
 
             times = times_of(rows.column(name)) if name in rows.schema.names else None
             if times is not None:
-                newest: list[int] = np.maximum(np.maximum.accumulate(times), before).tolist()
-                return newest
-        return list(accumulate(self._times(rows), max, initial=before))[1:]
+                return np.maximum(np.maximum.accumulate(times), before)
+        in_turn = self._times(rows)
+        if in_turn[0] >= before and in_order(in_turn):
+            return in_turn
+        return list(accumulate(in_turn, max, initial=before))[1:]
 
     def _times(self, rows: Any) -> list[int]:
         """Return the times of rows; -1 where only a step gives one, or the row has none."""
@@ -227,7 +243,8 @@ def _rows_of_both(parts: Sequence[list[Any]]) -> Any:
         if not any(isinstance(side, list) for side in sides):
             return sides if any(parts) else None
     rows: list[tuple[int, Any]] = []
-    for side, of_side in enumerate(parts):
-        for part in of_side:
-            rows += zip(repeat(side), arrow_rows(part) if is_arrow(part) else part)
+    with collector_held():
+        for side, of_side in enumerate(parts):
+            for part in of_side:
+                rows += zip(repeat(side), arrow_rows(part) if is_arrow(part) else part)
     return rows

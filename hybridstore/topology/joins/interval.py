@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import compress, count, pairwise
-from operator import itemgetter, ne
+from operator import itemgetter, ne, not_
 from typing import Any, Final, NamedTuple
 
 from ...clock import NO_TIME, Watermark
@@ -60,12 +60,15 @@ class _Near:
 
 
 class Arrived(NamedTuple):
-    """The rows of one side of a commit, in order: values as they are stored; and the different keys."""
+    """The rows of one side of a commit, in order: values as they are stored; and the different keys. `plain`: all keys
+    are text, or all are whole numbers of 64 bits, and the values consist of lists and atoms.
+    """
 
     keys: list[Any]
     times: list[int]
     values: list[Any]
     distinct: list[Any]
+    plain: bool = False
 
 
 class Arrivals(NamedTuple):
@@ -157,13 +160,11 @@ class IntervalJoin:
 
         T moves to `now` (ms). O(records log rows + results).
         """
-        sides = [side for side, _ in records.values]
+        sides, given = list(map(itemgetter(0), records.values)), list(map(itemgetter(1), records.values))
         of_sides = []
-        for side in _BOTH:
-            chosen = [at == side for at in sides]
-            keys, values, times = (list(compress(column, chosen)) for column in records[:3])
-            rows = self._shapes[side].encoded_all([row for _, row in values])
-            of_sides.append(Arrived(keys, times, rows, list(dict.fromkeys(keys))))
+        for chosen, shape in zip((list(map(not_, sides)), sides), self._shapes, strict=True):
+            keys, rows, times = (list(compress(column, chosen)) for column in (records.keys, given, records.times))
+            of_sides.append(Arrived(keys, times, shape.encoded_all(rows), list(dict.fromkeys(keys))))
         return self.join(Arrivals(sides, (of_sides[LEFT], of_sides[RIGHT])), now)
 
     def join(self, rows: Arrivals, now: int, match: Match | None = None) -> list[Pairs]:
@@ -175,9 +176,10 @@ class IntervalJoin:
             self._index()  # a version was rolled back
         pairs = Pairs() if self._join.how == "anti" else self._pairs(rows, match)
         for side in _BOTH:
-            keys, times, values, _ = rows.of_sides[side]
+            keys, times, values, _, plain = rows.of_sides[side]
             if keys:
-                self._stores[side].put_columns(keys, values, times)
+                put = self._stores[side].put_plain if plain else self._stores[side].put_columns
+                put(keys, values, times)
             due = self._due[side]
             if due is not None:
                 due.add(keys, times, values)
@@ -188,7 +190,10 @@ class IntervalJoin:
             return Pairs()
         # the rows of each side that rows of the other side may meet
         first, second = rows.of_sides
-        stored = self._stored(LEFT, second.distinct, second.times), self._stored(RIGHT, first.distinct, first.times)
+        stored = (
+            self._stored(LEFT, second.distinct, second.times, plain=second.plain),
+            self._stored(RIGHT, first.distinct, first.times, plain=first.plain),
+        )
         if match is not None and self._join.how != "semi":
             by_column = match(stored, self._reach)
             if by_column is not None:
@@ -197,7 +202,7 @@ class IntervalJoin:
         (self._match_first if self._join.how == "semi" else self._match)(rows, near, pairs)
         return pairs
 
-    def _stored(self, side: int, keys: list[Any], times: list[int]) -> Fetched:
+    def _stored(self, side: int, keys: list[Any], times: list[int], *, plain: bool = False) -> Fetched:
         """Return the stored rows of a side that rows of the other side, with these different keys and with times in
         order, may meet.
         """
@@ -205,12 +210,15 @@ class IntervalJoin:
             return Fetched([], [], [], [])
         before, after = self._reach[1 - side]
         # of a hot key only the rows near the commit are read
-        return Fetched(keys, *self._stores[side].fetch_columns(keys, max(times[0] - before, 0), times[-1] + after))
+        within = max(times[0] - before, 0), times[-1] + after
+        return Fetched(keys, *self._stores[side].fetch_columns(keys, *within, plain=plain))
 
     def _match(self, rows: Arrivals, near: tuple[dict[Any, _Rows], dict[Any, _Rows]], pairs: Pairs) -> None:
         """Add each pair of rows that are near each other, at the later of the two to arrive, partners by time."""
         add = pairs.add
-        for side, key, row in rows.rows():
+        columns = [zip(of.keys, zip(of.times, of.values, strict=True), strict=True) for of in rows.of_sides]
+        for side in listed(rows.sides):
+            key, row = next(columns[side])
             others = near[1 - side].get(key)
             if others is not None:
                 ts, value = row
@@ -228,7 +236,8 @@ class IntervalJoin:
                             add(key, ts, value, times[k], values[k])
                         else:
                             add(key, times[k], values[k], ts, value)
-            _arrive(near[side], key, row)
+            if near[side].setdefault(key, row) is not row:
+                _arrive(near[side], key, row)
 
     def _match_first(self, rows: Arrivals, near: tuple[dict[Any, _Rows], dict[Any, _Rows]], pairs: Pairs) -> None:
         """Add the left rows that have their first partner with a row of the commit, where that row arrives."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import compress, count, islice, pairwise, zip_longest
+from operator import eq
 from typing import Any
 
 from changelog.codec import pack
@@ -20,7 +21,7 @@ from ..results import ResultTable, tabled_rows
 from ..times import TimeForm, listed, times_as
 from .columns import all_names, chosen_columns, named_twice
 from .interval import IntervalJoin
-from .pairs import Pairs, together
+from .pairs import Pairs, by_value, together
 from .shapes import Shape
 from .spec import LEFT, RESULT_TIME, RIGHT
 from .stores import keyless_name, versions_name
@@ -53,9 +54,12 @@ class Joining(CustomLogic):
     def order(self, records: Records) -> list[int]:
         """Return the canonical order of a commit: by time, a table before its stream, key, and content. O(n log n)."""
         times = records.times
-        indices = sorted(range(len(times)), key=times.__getitem__)
-        if len(set(times)) == len(times):
-            return indices
+        order = sorted(range(len(times)), key=times.__getitem__)
+        ascending = list(map(times.__getitem__, order))
+        # the places of rows whose time is that of the row before
+        tied = list(compress(count(1), map(eq, ascending, islice(ascending, 1, None))))
+        if not tied:
+            return order
         # a stream's row sees the rows that its table has at the same time
         rank = (LEFT, RIGHT) if self.join.interval else (RIGHT, LEFT)
         keys, values = records.keys, records.values
@@ -68,13 +72,14 @@ class Joining(CustomLogic):
             first, _, key, items = place(at)
             return first, pack([key, [list(item) for item in items]])
 
-        order: list[int] = []
-        for _, of_time in groupby(indices, key=times.__getitem__):
-            same = list(of_time)
+        ends = [at + 1 for at, following in zip_longest(tied, tied[1:]) if following != at + 1]
+        starts = [tied[0] - 1, *(at - 1 for before, at in pairwise(tied) if at != before + 1)]
+        for start, end in zip(starts, ends, strict=True):
+            same = order[start:end]
             try:
-                order += sorted(same, key=place) if len(same) > 1 else same
+                order[start:end] = sorted(same, key=place)
             except TypeError:  # values that Python cannot compare
-                order += sorted(same, key=packed)
+                order[start:end] = sorted(same, key=packed)
         return order
 
     def process(self, records: Records, clock: Watermark | None = None) -> list[Any]:
@@ -171,7 +176,8 @@ class Joining(CustomLogic):
             names, places = self._layout()
             table = ResultTable(names, None, columns if places is None else [columns[place] for place in places])
         else:
-            sides = listed(pairs.left_times), pairs.left_values, listed(pairs.right_times), pairs.right_values
+            values = by_value(pairs)
+            sides = listed(pairs.left_times), values[LEFT], listed(pairs.right_times), values[RIGHT]
             rows_of = zip(listed(keys), listed(moments), *sides, strict=True)
             table = tabled_rows([self._mapping(key, moment, *row) for key, moment, *row in rows_of])
         if self.join.behind:
@@ -237,14 +243,17 @@ class Joining(CustomLogic):
         """Return all columns of results in the order of `all_names`; None if a row has columns of its own."""
         if not self._known:
             return None
-        columns = self.shapes[LEFT].columns(pairs.left_values, pairs.left_times)
+        columns = self._columns(LEFT, pairs.left_values, pairs.left_columns, pairs.left_times)
         others: list[Any] | None = []
         if not self.join.one_sided:
-            others = self.shapes[RIGHT].columns(pairs.right_values, pairs.right_times)
+            others = self._columns(RIGHT, pairs.right_values, pairs.right_columns, pairs.right_times)
         if columns is None or others is None:
             return None
         parts = [keys] if len(self._plan.key) == 1 else list(map(list, zip(*map(self._key_parts, keys), strict=True)))
         return [*parts, *columns, *others, moments]
+
+    def _columns(self, side: int, values: list[Any], columns: list[Any] | None, times: Any) -> list[Any] | None:
+        return self.shapes[side].columns(values, times) if columns is None else [times, *columns]
 
     def _layout(self) -> tuple[list[str], list[int] | None]:
         """Return the names of the columns of results, and their places in `all_names`; None: all in order."""

@@ -1,9 +1,10 @@
 """Pairs: the results of a join by column, before they have names.
 
-keys         [ann,  bob]     or an array of numpy
-left_times   [500,  None]    None: no row of that side; an array of numpy where each result has both rows
-left_values  [[3],  None]    as they are stored (`shapes`)
-right_times, right_values
+keys          [ann,  bob]    or an array of numpy or Arrow
+left_times    [500,  None]   None: no row of that side; an array of numpy where each result has both rows
+left_values   [[3],  None]   as they are stored (`shapes`)
+left_columns  None           or, in place of the values, the values by column as arrays of Arrow
+right_times, right_values, right_columns
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Pairs:
     left_values: list[Any] = field(default_factory=list)
     right_times: Any = field(default_factory=list)
     right_values: list[Any] = field(default_factory=list)
+    left_columns: list[Any] | None = None
+    right_columns: list[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -43,10 +46,27 @@ def together(parts: Sequence[Pairs]) -> Pairs:
         return parts[0]
     whole = Pairs()
     for part in parts:
-        for column, more in zip(_columns(whole), _columns(part), strict=True):
+        for column, more in zip(_by_row(whole), _by_row(part), strict=True):
             column += listed(more)
     return whole
 
 
-def _columns(pairs: Pairs) -> tuple[list[Any], ...]:
-    return pairs.keys, pairs.left_times, pairs.left_values, pairs.right_times, pairs.right_values
+def by_value(pairs: Pairs) -> tuple[list[Any], list[Any]]:
+    """Return the stored values of the left and of the right rows of results. O(results)."""
+    sides = (pairs.left_values, pairs.left_columns), (pairs.right_values, pairs.right_columns)
+    first, second = (
+        values if columns is None else values_of(list(map(listed, columns)), len(pairs)) for values, columns in sides
+    )
+    return first, second
+
+
+def values_of(columns: list[list[Any]], rows: int) -> list[Any]:
+    """Return stored values by the columns of their names. O(rows)."""
+    if len(columns) == 1:
+        return [[value] for value in columns[0]]
+    return [[*row] for row in zip(*columns, strict=True)] if columns else [[] for _ in range(rows)]
+
+
+def _by_row(pairs: Pairs) -> tuple[Any, ...]:
+    first, second = by_value(pairs)
+    return pairs.keys, pairs.left_times, first, pairs.right_times, second

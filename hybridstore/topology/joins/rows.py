@@ -9,6 +9,8 @@ whole.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import compress, repeat
+from operator import itemgetter, not_
 from typing import Any, NamedTuple
 
 from ...clock import time_ms
@@ -51,9 +53,9 @@ def tagged(join: Join, inputs: object) -> list[tuple[int, Any]]:
 def from_tagged(plan: Plan, rows: Iterable[tuple[int, Any]], kinds: KeyKinds | None = None) -> Records:
     """Convert rows, each with its side, to records; see `batch.from_rows`. O(rows)."""
     assert plan.joined is not None
-    given: tuple[list[Any], list[Any]] = [], []
-    for side, row in rows:
-        given[side].append(row)
+    pairs = rows if isinstance(rows, list) else list(rows)
+    sides, of_both = list(map(itemgetter(0), pairs)), list(map(itemgetter(1), pairs))
+    given = list(compress(of_both, map(not_, sides))), list(compress(of_both, sides))
     kinds = kinds or KeyKinds(plan)
     keys: list[Any] = []
     values: list[Any] = []
@@ -66,11 +68,11 @@ def from_tagged(plan: Plan, rows: Iterable[tuple[int, Any]], kinds: KeyKinds | N
         try:
             # the key of a broadcast table is another one than that of the stream
             of_key = kinds if plan.joined.on is None else None
-            records = from_rows(input_plan(plan, source), given[side], kinds=of_key, unkeyed=unkeyed)
+            records = from_rows(input_plan(plan, source), given[side], kinds=of_key, unkeyed=unkeyed, copied=False)
         except (TypeError, ValueError) as error:
             raise type(error)(f"input {source.name!r}: {error}") from error
         keys += records.keys
-        values += [(side, row) for row in records.values]
+        values += zip(repeat(side), records.values)
         times += records.times
         left_out = left_out.and_also(records.left_out)
         if records.times and to_time is None:

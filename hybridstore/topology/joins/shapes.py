@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ...state.group import StoreGroup
 from ..times import listed
+from .pairs import values_of
 from .spec import Input
 
 SHAPES: Final = "columns of the inputs"
@@ -113,12 +114,7 @@ class Shape:
             return list(map(self.encoded, rows))
         if set(map(type, columns[0])) != {int}:
             return list(map(self.encoded, rows))
-        return self.joined(columns[1:], len(rows)) if type(first) is list else list(map(self.encoded, rows))
-
-    @staticmethod
-    def joined(columns: list[list[Any]], rows: int) -> list[Any]:
-        """Return stored values by the columns of `names`. O(rows)."""
-        return list(map(list, zip(*columns, strict=True))) if columns else [[] for _ in range(rows)]
+        return values_of(columns[1:], len(rows)) if type(first) is list else list(map(self.encoded, rows))
 
     def columns(self, values: list[Any], times: Any) -> list[Any] | None:
         """Return times and values of stored rows by column, in the order of `names`, with None for a row whose time is
