@@ -63,7 +63,7 @@ def problems(test: doctest.DocTest, folder: Path, **names: Any) -> str:
     test.globs = {"hs": hybridstore, "hsp": hybridstore.spark, **names}
     before = set(fork._open)
     with chdir(folder):
-        doctest.DocTestRunner(optionflags=FLAGS).run(test, out=text.append)
+        doctest.DocTestRunner(verbose=False, optionflags=FLAGS).run(test, out=text.append)
         for state in set(fork._open) - before:
             state.close()
     return "".join(text)
