@@ -88,6 +88,7 @@ class Five:
             "ttl.put": lambda: self.ttl.put("k1", 1, 50), "ttl.advance": lambda: self.ttl.advance(90),
             "window.put": lambda: self.window.put("k1", 1, 50), "window.delete": lambda: self.window.delete("k1", 1),
             "window.put_many": lambda: self.window.put_many([("k1", 1, 5)]),
+            "window.put_plain": lambda: self.window.put_plain(["k1"], [1], [50]),
             "window.advance": lambda: self.window.advance(90),
             "session.put": lambda: self.session.put("k1", 1, start=5, end=50),
             "session.delete": lambda: self.session.delete("k1", 1, 1),
