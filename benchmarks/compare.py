@@ -2,8 +2,10 @@
 
 Each ref is unpacked into a folder of its own; the files as they are need none. The same probe runs on both, or the same
 suite of each version's own benchmarks (`--suite`), in fresh processes that take turns, so that drift of the machine
-meets both. A change counts when a bootstrap's 95 % interval of the ratio of medians leaves out 1 and the medians are
-more than 2 % apart.
+meets both. A figure differs when a bootstrap's 95 % interval of the ratio of medians leaves out 1 and the medians are
+more than 2 % apart. Noise alone makes up to 5 % of all figures slower, so that some figure of fifty is nearly always
+slower: when a figure is, everything is measured a second time, and only a figure that both measurements call slower is
+slower.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ SUITES: Final = {"stores": 100_000, "catching-up": 16_000, "spark": 20_000}
 
 
 class Change(NamedTuple):
-    """One figure in both versions (medians, seconds), their ratio, and the interval that holds it with 95 %."""
+    """One figure in both versions (medians, seconds), their ratio, and the interval that holds it with 95 %; `again` is
+    the second measurement of a figure that the first calls slower, where both versions have it in all runs.
+    """
 
     name: str
     before: float
@@ -36,13 +40,30 @@ class Change(NamedTuple):
     ratio: float
     low: float
     high: float
+    again: Change | None = None
 
     @property
-    def verdict(self) -> str:
-        """ "slower", "faster", or "" for what noise may explain."""
+    def alone(self) -> str:
+        """What this measurement alone says: "slower", "faster", or "" for what noise may explain."""
         if self.low > 1 and self.ratio > 1 + _SMALLEST:
             return "slower"
         return "faster" if self.high < 1 and self.ratio < 1 - _SMALLEST else ""
+
+    @property
+    def verdict(self) -> str:
+        """ "slower" where both measurements say so, "faster", or "" for what noise may explain."""
+        confirmed = self.again is not None and self.again.alone == "slower"
+        return "" if self.alone == "slower" and not confirmed else self.alone
+
+    @property
+    def text(self) -> str:
+        """The verdict as a table shows it."""
+        return self.verdict or ("slower once, not again" if self.alone else "no change beyond noise")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields and the verdict; `again` has the fields of the second measurement, or is None."""
+        again = self.again and {name: field for name, field in self.again._asdict().items() if name != "again"}
+        return self._asdict() | {"again": again, "verdict": self.verdict}
 
     def unit(self) -> tuple[str, float]:
         """Return the unit that shows the figures best, and how many of it a second has."""
@@ -92,35 +113,51 @@ def probe(tree: Path, records: int, suite: str = "stores") -> dict[str, float]:
 
 def compare_refs(ref: str, other: str = "", *, runs: int = 10, records: int = 0, suite: str = "stores") -> list[Change]:
     """Measure `ref` and `other` (default: the files as they are) in turn and return every figure that both have in all
-    runs, and that is more than 0: a difference of two times may be less than what a clock can tell.
+    runs, and that is more than 0: a difference of two times may be less than what a clock can tell. When a figure is
+    slower, both are measured once more, in as many runs.
     """
-    records = records or SUITES[suite]
     with scratch() as place:
         before = unpack(ref, place / "before")
         after = unpack(other, place / "after") if other else ROOT
-        samples: dict[Path, list[dict[str, float]]] = {before: [], after: []}
-        for turn in range(runs):
-            for tree in (before, after) if turn % 2 == 0 else (after, before):
-                samples[tree].append(probe(tree, records, suite))
-        every = [*samples[before], *samples[after]]
-        names = [name for name in every[0] if all(sample.get(name, 0) > 0 for sample in every)]
+        words = (before, after, records or SUITES[suite], suite)
+        changes = _measure(*words, range(runs))
+        if not any(change.alone == "slower" for change in changes):
+            return changes
+        again = {change.name: change for change in _measure(*words, range(runs, 2 * runs))}
         return [
-            judge(name, [sample[name] for sample in samples[before]], [sample[name] for sample in samples[after]])
-            for name in names
+            change._replace(again=again.get(change.name) if change.alone == "slower" else None) for change in changes
         ]
 
 
+def _measure(before: Path, after: Path, records: int, suite: str, turns: range) -> list[Change]:
+    """Measure two trees in fresh processes; of each turn another tree is the first."""
+    samples: dict[Path, list[dict[str, float]]] = {before: [], after: []}
+    for turn in turns:
+        for tree in (before, after) if turn % 2 == 0 else (after, before):
+            samples[tree].append(probe(tree, records, suite))
+    every = [*samples[before], *samples[after]]
+    return [
+        judge(name, [sample[name] for sample in samples[before]], [sample[name] for sample in samples[after]])
+        for name in every[0]
+        if all(sample.get(name, 0) > 0 for sample in every)
+    ]
+
+
 def show_changes(changes: list[Change], ref: str, other: str) -> None:
-    """Print a table of the changes."""
+    """Print a table of the changes, with both ratios of what was measured again."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"{ref} -> {other or 'the files as they are'}", title_justify="left")
-    for title in ("", "before", "after", "ratio", "95 %", ""):
+    repeated = any(change.again for change in changes)
+    for title in ("", "before", "after", "ratio", "95 %", *(["again"] if repeated else []), ""):
         table.add_column(title, justify="left" if title == "" else "right")
     for change in changes:
         unit, scale = change.unit()
         cells: list[Any] = [f"{number(figure * scale)} {unit}" for figure in (change.before, change.after)]
-        interval = f"{change.low:.2f} - {change.high:.2f}"
-        table.add_row(change.name, *cells, f"{change.ratio:.2f}", interval, change.verdict or "no change beyond noise")
+        cells += [f"{change.ratio:.2f}", f"{change.low:.2f} - {change.high:.2f}"]
+        if repeated:
+            again = change.again
+            cells.append(f"{again.ratio:.2f} ({again.low:.2f} - {again.high:.2f})" if again else "")
+        table.add_row(change.name, *cells, change.text)
     Console().print(table)

@@ -448,7 +448,7 @@ def changes_section(result: Result) -> list[str]:
         "",
         f"`python -m benchmarks compare {result.settings['before']}`: both versions in turns, "
         f"{result.settings['runs']} runs each, in processor time. A change counts when the 95 % interval of the ratio "
-        "of medians leaves out 1 and it is more than 2 %.",
+        "of medians leaves out 1 and it is more than 2 %; slower is what a second measurement calls slower, too.",
         "",
         "| | before | after | ratio | 95 % | |",
         "| --- | ---: | ---: | ---: | ---: | --- |",

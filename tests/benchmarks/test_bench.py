@@ -182,16 +182,84 @@ def test_the_plot_is_drawn(tmp_path: Path) -> None:
 
 def test_only_what_noise_cannot_explain_is_a_change() -> None:
     noise = [1.0, 1.1, 0.9, 1.05, 0.95, 1.02]
-    assert compare.judge("same", noise, noise[::-1]).verdict == ""
-    assert compare.judge("up", noise, [sample * 1.5 for sample in noise]).verdict == "slower"
+    assert compare.judge("same", noise, noise[::-1]).alone == ""
+    assert compare.judge("up", noise, [sample * 1.5 for sample in noise]).alone == "slower"
+    assert compare.judge("down", noise, [sample / 1.5 for sample in noise]).alone == "faster"
+    # one measurement calls nothing slower
+    assert compare.judge("up", noise, [sample * 1.5 for sample in noise]).verdict == ""
     assert compare.judge("down", noise, [sample / 1.5 for sample in noise]).verdict == "faster"
+
+
+# Figures of a probe: before, after in the first measurement and after in the second one, and the verdict.
+MEASURED = {
+    "same": (1.0, 1.0, 1.0, ""),
+    "always slower": (1.0, 1.4, 1.3, "slower"),
+    "slower once": (1.0, 1.4, 1.0, ""),
+    "slower and then faster": (1.0, 1.4, 0.5, ""),
+    "slower and then missing": (1.0, 1.4, -1.0, ""),
+    "slower in the second alone": (1.0, 1.0, 1.4, ""),
+    "faster": (1.0, 0.5, 1.0, "faster"),
+}
+
+
+def fake_probe(monkeypatch: pytest.MonkeyPatch, names: list[str]) -> list[str]:
+    """Let two trees have the figures of these names in runs of three, and return the list of trees that are probed."""
+    probed: list[str] = []
+
+    def probe(tree: Path, records: int, suite: str) -> dict[str, float]:
+        second = len(probed) >= 6
+        probed.append(tree.name)
+        return {name: MEASURED[name][(1 + second) if tree.name == "after" else 0] for name in names}
+
+    monkeypatch.setattr(compare, "unpack", lambda ref, folder: folder)
+    monkeypatch.setattr(compare, "probe", probe)
+    return probed
+
+
+def test_only_what_two_measurements_call_slower_is_slower(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probed = fake_probe(monkeypatch, list(MEASURED))
+    assert commands.run(["compare", "a", "b", "--runs", "3", "--json"]) == 1
+    # both measurements in turn, and the second one begins with the other tree
+    assert "".join(tree[0] for tree in probed) == "baabba" + "abbaab"
+    changes = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    assert {name: each["verdict"] for name, each in changes.items()} == {
+        name: verdict for name, (*_, verdict) in MEASURED.items()
+    }
+    assert {name: each["again"] and each["again"]["ratio"] for name, each in changes.items()} == {
+        "same": None,
+        "always slower": 1.3,
+        "slower once": 1.0,
+        "slower and then faster": 0.5,
+        "slower and then missing": None,
+        "slower in the second alone": None,
+        "faster": None,
+    }
+
+
+def test_a_figure_that_is_slower_once_is_shown_with_both_ratios(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    fake_probe(monkeypatch, ["same", "slower once"])
+    assert commands.run(["compare", "a", "b", "--runs", "3"]) == 0
+    same, once = (" ".join(text.split()) for text in capsys.readouterr().out.splitlines()[-3:-1])
+    assert "1.00 - 1.00 │ │ no change beyond noise" in same
+    assert "1.40 │ 1.40 - 1.40 │ 1.00 (1.00 - 1.00) │ slower once, not again" in once
+
+
+def test_what_is_not_slower_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    probed = fake_probe(monkeypatch, ["same", "slower in the second alone", "faster"])
+    assert commands.run(["compare", "a", "b", "--runs", "3", "--json"]) == 0
+    assert len(probed) == 6
 
 
 @pytest.mark.slow
 def test_two_versions_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     if not (compare.ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    code = commands.run(["compare", "HEAD", "--runs", "3", "--records", "300", "--json"])
+    code = commands.run(["compare", "HEAD", "--runs", "2", "--records", "300", "--json"])
     assert code in (0, 1)
     names = {each["name"] for each in json.loads(capsys.readouterr().out)}
     assert {"window.put", "restart", "full load", "session.find_sessions", "suppression.put", "sliding.add"} <= names
@@ -211,12 +279,12 @@ def test_a_suite_as_a_probe_prints_seconds_by_todays_names(
 
 
 def test_figures_that_are_missing_or_not_above_zero_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([{"a": 1.0, "b": 2.0, "c": 1.0}, {"a": 1.5, "b": -2.0, "d": 1.0}])
+    answers = iter([{"a": 1.0, "b": 2.0, "c": 1.0}, {"a": 0.5, "b": -2.0, "d": 1.0}])
     asked: list[Any] = []
     monkeypatch.setattr(compare, "unpack", lambda ref, folder: folder)
     monkeypatch.setattr(compare, "probe", lambda *words: asked.append(words[1:]) or next(answers))
     (change,) = compare.compare_refs("before", "after", runs=1, suite="spark")
-    assert (change.name, change.ratio) == ("a", 1.5)
+    assert (change.name, change.ratio) == ("a", 0.5)
     assert asked == [(20_000, "spark")] * 2
 
 
