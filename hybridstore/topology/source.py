@@ -10,7 +10,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final
 
 from recovery.errors import RestoreError
@@ -165,13 +165,11 @@ class Source:
     def _take(self, limit: int, seconds: float | None, until: Any) -> Any:
         if until is not None:
             limit = until - self.at if self._position is None else sys.maxsize
-        if self._position is None and until is None and seconds is None and self._rest is None and limit > 1:
-            rows = self._take_rows(limit)
-            if rows:
-                return rows
         taken: list[Any] = []
         begun = time.monotonic()
         row = self._next()
+        if self._position is None and until is None and seconds is None and row is not None and not is_arrow(row):
+            row = self._take_alike(row, limit, taken)
         while row is not None:
             if is_arrow(row):
                 if not row.num_rows:
@@ -202,15 +200,22 @@ class Source:
             row = next(self._chunks, None)
         return taken or None
 
-    def _take_rows(self, limit: int) -> list[Any]:
-        """Return the next rows, at most `limit`, up to an Arrow batch. O(rows), at C speed."""
-        taken = list(islice(self._chunks, limit))
-        if any(kind.__module__.startswith("pyarrow") for kind in set(map(type, taken))):
-            place = next((at for at, row in enumerate(taken) if is_arrow(row)), len(taken))
-            self._chunks = chain(taken[place:], self._chunks)
-            del taken[place:]
+    def _take_alike(self, row: Any, limit: int, taken: list[Any]) -> Any:
+        """Take a row and those of its type behind it, `limit` at most. Return the row behind them, if it has another
+        type; else None. O(rows).
+
+        No row behind these is read: a source may wait for its next row, or hand out Arrow batches.
+        """
+        kind = type(row)
+        taken.append(row)
+        other = None
+        for following in islice(self._chunks, min(limit, sys.maxsize) - 1):
+            if type(following) is not kind:
+                other = following
+                break
+            taken.append(following)
         self.at += len(taken)
-        return taken
+        return other
 
     def _take_batches(self, limit: int, until: Any) -> Any:
         """Return one batch, or with `until` all batches up to there as one table; at most `limit` rows."""

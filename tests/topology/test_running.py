@@ -57,6 +57,31 @@ def test_running_aggregates_go_by_column(tmp_path: Path) -> None:
             assert went_by_column(engine, table)
 
 
+@pytest.mark.parametrize("kind", ["batches", "rows then batches", "rows"])
+def test_a_source_is_read_no_farther_than_its_commit(kind: str) -> None:
+    """A source may hand out a whole year of batches, or wait for its next row."""
+    pa = pytest.importorskip("pyarrow")
+    rows, read = rows_of(random.Random(2), 60), 0
+
+    def source() -> Any:
+        nonlocal read
+        for at in range(0, 60, 10):
+            if kind == "rows" or (kind == "rows then batches" and at < 20):
+                for row in rows[at : at + 10]:
+                    read += 1
+                    yield row
+            else:
+                read += 10
+                yield pa.RecordBatch.from_pylist(rows[at : at + 10])
+
+    results: list[tuple[int, dict[str, Any]]] = []
+    for row in RUNNING.run(source(), commit_rows=10):
+        results.append((row.commit, dict(row)))
+        # a batch behind rows shows itself only when it is read
+        assert read <= 10 * row.commit + (10 if kind == "rows then batches" else 0)
+    assert results == full_scan(rows, 10)
+
+
 def test_results_without_windows_have_no_bounds(tmp_path: Path) -> None:
     rows = [{"k": "a", "t": 5, "v": 1}, {"k": "a", "t": 1, "v": 2}]
     each = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count())
