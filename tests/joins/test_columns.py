@@ -189,6 +189,21 @@ def test_a_run_over_batches_commits_the_rows_of_a_run_over_dicts(
     ]
 
 
+@pytest.mark.parametrize("form", [int, np.int64, "1970-01-01T00:00:00.{:03}".format, lambda ts: moment(ts, "aware")])
+def test_tables_meet_stored_rows_with_times_of_any_form(form: Any, tmp_path: Path) -> None:
+    stream = hs.stream(name="left", key="k", timestamp="lt", columns=["a"])
+    join = stream.join(hs.stream(name="right", key="k", timestamp="rt", columns=["b"]), within="30 days")
+    with join.open(tmp_path / "rows") as by_row, join.open(tmp_path / "tables") as by_column:
+        for engine in (by_row, by_column):
+            engine.process_many([(0, {"k": key, "lt": form(key), "a": 10 * key}) for key in range(5)])
+            engine.commit()
+        newest = by_row.states[0].stores["left"].stream_time
+        rows = [(1, {"k": key, "rt": newest + key, "b": key}) for key in range(5)]
+        (part,) = by_column.split_batch(tables(rows), 0)
+        assert by_column.process_batch(0, part) == by_row.process_many(rows) != []
+        assert not by_column.by_row
+
+
 def test_dense_batches_leave_the_stores_that_single_rows_leave(tmp_path: Path) -> None:
     """Many rows of a bucket at a time, whose keys are new, repeated, or have rows of earlier commits."""
     rng = random.Random(f"{SEED} dense")

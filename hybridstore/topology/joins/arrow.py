@@ -51,6 +51,7 @@ class Arranged(NamedTuple):
     asked   of each side the places in `names` of its different keys
     numbers  `names` as numbers; None for text, and for keys of several columns
     texts    `names` as an Arrow array of text, where results have such keys
+    widths   of each side how many values a stored row has besides a time of its own; None while that is unknown
     columns  of each side the values of its rows by column as Arrow arrays, if results can have such columns
     """
 
@@ -63,6 +64,7 @@ class Arranged(NamedTuple):
     asked: tuple[Ints, Ints]
     numbers: Ints | None
     texts: Any
+    widths: tuple[int | None, ...]
     columns: tuple[list[Any] | None, list[Any] | None]
 
 
@@ -190,7 +192,8 @@ def arranged(plan: Plan, sides: Sides, shapes: tuple[Shape, Shape], late_through
         by_column.append(None if any(column is None for column in exact) else exact)
     rows, both = Arrivals(numbers, (of_sides[LEFT], of_sides[RIGHT])), (asked[LEFT], asked[RIGHT])
     results = by_column[LEFT], by_column[RIGHT]
-    return Arranged(rows, names, codes, numbers, times, late, both, of_names, texts, results)
+    widths = tuple(None if shape.names is None else len(shape.names) for shape in shapes)
+    return Arranged(rows, names, codes, numbers, times, late, both, of_names, texts, widths, results)
 
 
 def _named(keyed: _Keyed, codes: Ints) -> list[Any]:
@@ -367,7 +370,7 @@ def _taken(stored: list[Any], new: Arranged, side: int, at: Ints) -> tuple[list[
         chosen = array_of(at - len(stored))
         return [], [column.take(chosen) for column in columns]
     if len(stored) <= 2 * len(at):
-        above = _by_type(stored)
+        above = _by_type(stored, new.widths[side])
         if above is not None and behind.any():
             above = None if columns is None else _one_above_the_other(above, columns)
         if above is not None:
@@ -380,11 +383,11 @@ def _at(column: Any, at: Ints) -> Any:
     return list(map(column.__getitem__, at.tolist())) if isinstance(column, tuple) else column.take(array_of(at))
 
 
-def _by_type(values: list[Any]) -> list[Any] | None:
+def _by_type(values: list[Any], width: int | None) -> list[Any] | None:
     """Return stored values by column, texts as they are, numbers as Arrow arrays; None unless each column has texts,
-    floats or whole numbers of 64 bits alone.
+    floats or whole numbers of 64 bits alone, and no row has a time of its own behind `width` values.
     """
-    if set(map(type, values)) != {list} or len(set(map(len, values))) != 1:
+    if set(map(type, values)) != {list} or set(map(len, values)) != {width}:
         return None
     columns: list[Any] = []
     for column in zip(*values, strict=True):
