@@ -50,7 +50,7 @@ class GivenKeys:
             value = max(key, key=lambda part: len(pack(part))) if type(key) is tuple and key else key
             parts.append(pack(value) if type(key) is tuple else needle)
             if type(value) is int:
-                sizes = (4, 8) if -(2**31) <= value < 2**31 else (8,)
+                sizes = [size for size in (4, 8) if -(1 << 8 * size - 1) <= value < 1 << 8 * size - 1]
                 parts += [value.to_bytes(size, "little", signed=True) for size in sizes]
         return tuple(parts)
 

@@ -513,17 +513,36 @@ def test_shards_are_merged_after_an_erase(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_in_the_columns_of_kept_results_are_erased(tmp_path: Path) -> None:
+    """Also from a pack with older results, which is not written anew for others."""
     small, large = 123_456_789, 12_345_678_901_234
     with hs.open(tmp_path, checkpoints=KEEP) as state:
         state.set("topology", {"key": ["a"], "process": None})
+        state.key_value(RESULTS)
+        draw = random.Random(2)
+        state.key_value("users").put_many({f"{number:06d}": draw.randbytes(100) for number in range(30_000)})
         for commit, (key, other) in enumerate([(small, 7), (large, 8)], 1):
             RunState(commit=commit).set_in(state)
             keep(state, commit, ResultTable(["a", "n"], None, [[key, other], [1, 2]]), 0)
             state.commit()
-            state.checkpoint(wait=True)
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path, checkpoints=hs.CheckpointPolicy(every_commits=None, keep=1)) as state:
+        RunState(commit=3).set_in(state)
+        keep(state, 3, ResultTable(["a", "n"], None, [[large, 9], [3, 4]]), 3)
+        state.commit()
+        state.checkpoint(wait=True)
     bytes_of = [small.to_bytes(4, "little"), large.to_bytes(8, "little")]
-    assert all(bytes_left(tmp_path, each) for each in bytes_of)
+    assert all(bytes_left(tmp_path / "packs", each) for each in bytes_of)
     hs.erase(tmp_path, small, large)
     assert not any(bytes_left(tmp_path, each) for each in bytes_of)
     with hs.open(tmp_path) as state:
-        assert [kept(state, commit).columns for commit in (1, 2)] == [[[7], [2]], [[8], [2]]]
+        assert kept(state, 3).columns == [[9], [4]]
+
+
+def test_whole_numbers_that_no_store_has_as_keys_are_erased_and_proved(tmp_path: Path) -> None:
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        RunState(commit=1).set_in(state)
+        keep(state, 1, ResultTable(["a"], None, [[1, -(2**63)]]), 0)
+        state.commit()
+    for key in (2**63, 2**64 - 1, 2**70, -(2**63), (1, 2**63)):
+        assert hs.erase(tmp_path, key).records == 0
+        assert hs.prove(tmp_path, key).traces == []
