@@ -51,8 +51,8 @@ RETRY_SECONDS: Final = 30.0
 BESIDE_RECORDS: Final = 4096
 _MOST_RECORDS: Final = 1_000_000
 _MOST_BYTES: Final = 64 << 20
-_MOST_RECORDS_LIMITED: Final = 150_000
-_MOST_BYTES_LIMITED: Final = 12 << 20
+MOST_RECORDS_LIMITED: Final = 150_000
+MOST_BYTES_LIMITED: Final = 12 << 20
 # After so many failures of the process, one after the other, a state does without it.
 _MOST_FAILURES: Final = 3
 # How long a caller that waits for the process waits between two looks at it.
@@ -253,7 +253,7 @@ class Checkpointer:
     def _given(self, beside: Callable[[], Job | None]) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""
         limited = BUDGET.limit is not None
-        records, size = (_MOST_RECORDS_LIMITED, _MOST_BYTES_LIMITED) if limited else (_MOST_RECORDS, _MOST_BYTES)
+        records, size = (MOST_RECORDS_LIMITED, MOST_BYTES_LIMITED) if limited else (_MOST_RECORDS, _MOST_BYTES)
         fits = BESIDE_RECORDS <= self.since.records <= records and self.since.bytes <= size
         job = beside() if fits and not (self._alone or self._refused) else None
         if job is None:

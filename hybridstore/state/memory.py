@@ -30,7 +30,7 @@ from recovery.checkpoint import Ahead
 
 from ..stores.cold_blocks import SPARING
 from ..stores.cold_tail import Maps
-from .checkpointer import Checkpointer
+from .checkpointer import MOST_BYTES_LIMITED, MOST_RECORDS_LIMITED, Checkpointer
 from .group import StoreGroup
 from .hydration import COMMIT_BUDGET_MS, hydrate, read_ahead, stop_ahead
 from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, give_back, usable
@@ -45,7 +45,8 @@ _FULL: Final = 0.7
 # The share of what is in memory that the tail may have where a state becomes cold without a new checkpoint.
 _TAIL: Final = 1 / 8
 # A checkpoint begins after so many records, too, once memory is used: what it copies at a commit stays short. In a
-# large state after more, one for so many in it: a checkpoint of few in every block takes as long as one of many.
+# large state after more, one for so many in it: a checkpoint of few in every block takes as long as one of many; but
+# before there are too many for the writer process.
 _CUT_RECORDS: Final = 10_000
 _CUT_SHARE: Final = 128
 # How long a commit waits for a checkpoint for each of its records, and at most (s), below the limit and beyond: so long
@@ -192,20 +193,22 @@ class Memory:
                 return Relief.COLD
             if renewed and used > _RENEWED * limit and SPEED.factor * behind.seconds <= _REPLAY_SECONDS:
                 return Relief.COLD
-        cut = behind.records >= self._cut_records and used > _RENEWED * limit
+        cut = self._many(behind) and used > _RENEWED * limit
         if (full or cut or changed > _CHANGES * limit) and behind.commits and checkpoints.ready():
             return Relief.CHECKPOINT
         return None
 
-    @property
-    def _cut_records(self) -> int:
-        """How many records begin a checkpoint once memory is used. O(stores)."""
+    def _many(self, logged: Logged) -> bool:
+        """Return whether so much was logged that a checkpoint begins once memory is used. O(stores)."""
+        if logged.records < _CUT_RECORDS:
+            return False
         reader = self._checkpoints.reader
-        return max(_CUT_RECORDS, 0 if reader is None else reader.meta.records // _CUT_SHARE)
+        enough = 0 if reader is None else min(reader.meta.records // _CUT_SHARE, MOST_RECORDS_LIMITED // 2)
+        return logged.records >= enough or logged.bytes >= MOST_BYTES_LIMITED // 2
 
     def _waiting(self, records: int) -> float:
         """Return how long a commit of so many records waits for the checkpoint in progress (s)."""
-        behind = self._filling and self._checkpoints.since.records > self._cut_records
+        behind = self._filling and self._many(self._checkpoints.since)
         # a commit of so many is slow by itself, and two of them are more than the next checkpoint should copy
         large = behind and records >= _CUT_RECORDS
         each, most = max(self._wait, _OVER_SECONDS if large else _WAIT_SECONDS if behind else _NO_WAIT)

@@ -24,6 +24,7 @@ from changelog.turn import entry
 
 from ..clock import NO_TIME, check_time, timed_by_records
 from ..markup import SHOWN_ROWS, join, short, table, tag
+from .cold_blocks import SPARING
 from .cold_tail import Tailed
 from .columns import all_flat
 from .keys import KeyRule, ShutKeys, shown
@@ -71,11 +72,15 @@ class Edge(Tailed):
         return f"<{type(self).__name__} {self.name!r}>"
 
     def _repr_html_(self) -> str:
+        if type(self._keys) is ShutKeys:
+            return tag("p", repr(self))
+        about = f"{self.name}: {self.kind}, about {self.num_records:,} records"
+        if SPARING.on and self.cold_records:  # all of them would come into memory
+            return tag("p", about)
         rows = [
             {"key": short(row[0]), "value": short(row[1]), **({"ts": row[2]} if len(row) > 2 else {})}
             for row in islice(getattr(self, self._in_order)(), SHOWN_ROWS)
         ]
-        about = f"{self.name}: {self.kind}, about {self.num_records:,} records"
         return join([tag("p", about), table(rows, ("key", "ts", "value"))])
 
     def clear_state(self) -> None:

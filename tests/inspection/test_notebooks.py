@@ -63,6 +63,22 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
         assert (state.commit(), state.digest) == (before[1], before[0])
 
 
+def test_a_look_loads_no_state_beyond_a_limit_of_memory_and_reads_no_closed_store(tmp_path: Path) -> None:
+    with hs.open(tmp_path) as state:
+        state.key_value("users").put_many({f"{number}": number for number in range(50)})
+        state.window("clicks", retention="1 hour").put("ann", 1, ts=60_000)
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path, memory_limit=1 << 30) as state:
+        users, clicks = state.stores["users"], state.stores["clicks"]
+        assert users._repr_html_() == "<p>users: key_value, about 50 records</p>"
+        assert clicks._repr_html_() == "<p>clicks: window, about 1 records</p>"
+        assert (users.cold_blocks, clicks.cold_blocks) == (1, 1)
+        assert dict(users.all())["7"] == 7
+        assert users._repr_html_().count("<tr>") == 11
+    assert users._repr_html_() == "<p>&lt;KeyValueStore &#x27;users&#x27;&gt;</p>"
+
+
 def test_topologies_and_results(tmp_path: Path) -> None:
     text = sound(DRAWN._repr_html_())
     assert text.startswith("<pre>stream ")

@@ -10,6 +10,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state import memory_budget as memory
+from hybridstore.state.policy import Logged
 from recovery.table import RecordTable
 from tests.tools.hooks import check_stores, crash
 from tests.tools.vector_runner import SMALL
@@ -214,6 +215,22 @@ def test_commits_wait_for_a_checkpoint_before_the_next_one_has_many_records_to_c
         assert memory._waiting(100_000) == 1.0
         state.checkpoint(wait=True)
         assert memory._waiting(1000) == 0
+
+
+def test_a_checkpoint_begins_before_there_is_too_much_for_the_writer_process(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
+        state.key_value("k")["a"] = 1
+        state.commit()
+        state.checkpoint(wait=True)
+        memory, checkpoints = state._memory, state._checkpoints
+        for records, enough in ((1, 10_000), (5_000_000, 39_062), (10**9, 75_000)):
+            meta = checkpoints.reader.meta
+            checkpoints.reader.meta = meta._replace(stores=[meta.stores[0]._replace(records=records)])
+            assert not memory._many(Logged(1, 1 << 20, enough - 1))
+            assert memory._many(Logged(1, 1 << 20, enough))
+            # of large records fewer
+            assert memory._many(Logged(1, 6 << 20, 10_000))
+            assert not memory._many(Logged(1, 6 << 20, 9_999))
 
 
 def test_a_commit_that_has_waited_for_a_checkpoint_uses_it(tmp_path: Path) -> None:
