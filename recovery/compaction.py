@@ -9,7 +9,8 @@ much of the state is written once. Smaller ones are merged once per class, so th
 
 Under a limit of memory the writer cuts packs off at `pack_bytes`. A pack of half of that is never merged either,
 however small beside the state: else each larger checkpoint would merge all packs of the state, and cut them off again.
-Such a state has at most 2 * n / `pack_bytes` packs more.
+A pack that is not sparse has a third of its bytes in use, so such a state has some 3 * n / `pack_bytes` packs more: a
+few hundred, since packs are cut off at a 256th of the state if that is more. Each is an open file of every reader.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from .block import BLOCK_RECORDS, BlockEntry
 from .directory import PAGE_LINES, PageEntry
-from .pack import PackRecord
+from .pack import PACK_BYTES, PackRecord
 
 SPARSE_SHARE: Final = 3
 LARGE_SHARE: Final = 64
+# Packs are cut off at no less than one of so many of the bytes of a state.
+CUT_SHARE: Final = 256
 
 
 class Sizes(NamedTuple):
@@ -71,6 +74,13 @@ def live_bytes(items: Iterable[Item]) -> Counter[int]:
                 for place in line.places:
                     live[place.pack] += place.size
     return live
+
+
+def bounded(pack_bytes: int | None, state: int) -> int | None:
+    """Return where packs of a state of so many bytes are cut off, under a limit of memory at `pack_bytes` or beyond
+    (None: no limit). O(1).
+    """
+    return None if pack_bytes is None else max(pack_bytes, min(PACK_BYTES, state // CUT_SHARE))
 
 
 def packs_to_rewrite(

@@ -28,7 +28,7 @@ from .block import (
     pack_block,
 )
 from .checkpoint import CheckpointMeta, CheckpointReader, StoreRecord, encode_meta, index_hash
-from .compaction import SIZES, Item, Sizes, live_bytes, packs_to_rewrite
+from .compaction import SIZES, Item, Sizes, bounded, live_bytes, packs_to_rewrite
 from .directory import PageEntry, cut, encode_page, encode_top, page_entry
 from .erase import Erasure
 from .errors import CheckpointError
@@ -158,7 +158,8 @@ def write_checkpoint(
     erased: Erasure | None = None,
 ) -> CheckpointReport:
     """Write the checkpoint of `version` into `storage` and return its report. `pack_bytes` bounds a pack, and so the
-    memory that this takes (None: 64 MiB). `tables`: single records of the new blocks will be read (`table`).
+    memory that this takes (None: 64 MiB); in a state of many such packs they are larger (`compaction.bounded`).
+    `tables`: single records of the new blocks will be read (`table`).
     With `erased`, what was found in the packs of `previous`, the new checkpoint has no record of its keys and names no
     pack with a trace of them; `captures` then have no changes.
 
@@ -169,6 +170,8 @@ def write_checkpoint(
     """
     started = time.perf_counter()
     old_packs = [] if previous is None else previous.meta.packs
+    if previous is not None:
+        pack_bytes = bounded(pack_bytes, previous.meta.size)
     writer = PackWriter(storage, version, max((record.number for record in old_packs), default=0) + 1, pack_bytes)
     try:
         # a table knows no more than MOST_KEYS keys

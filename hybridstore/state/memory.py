@@ -46,7 +46,7 @@ _FULL: Final = 0.7
 _TAIL: Final = 1 / 8
 # A checkpoint begins after so many records, too, once memory is used: what it copies at a commit stays short. In a
 # large state after more, one for so many in it: a checkpoint of few in every block takes as long as one of many; but
-# before there are too many for the writer process.
+# before they are too many for the writer process.
 _CUT_RECORDS: Final = 10_000
 _CUT_SHARE: Final = 128
 # How long a commit waits for a checkpoint for each of its records, and at most (s), below the limit and beyond: so long

@@ -281,6 +281,28 @@ def test_packs_that_a_limit_of_memory_cuts_off_are_not_merged_again_and_again() 
     assert written < 5 * state
 
 
+def test_a_state_far_beyond_its_limit_has_no_more_packs_than_a_process_may_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # 5 GB under 100 MB: packs of 3 MB were 1600 open files of each reader
+    assert compaction.bounded(3 << 20, 5 << 30) == 20 << 20
+    assert compaction.bounded(3 << 20, 5 << 27) == 3 << 20
+    assert compaction.bounded(3 << 20, 1 << 50) == pack.PACK_BYTES
+    assert compaction.bounded(None, 5 << 30) is None
+    monkeypatch.setattr(compaction, "CUT_SHARE", 20)
+    line = Line(MemoryStorage())
+    line.pack_bytes = 500
+    for i in range(1000):
+        line.put(0, f"k{i:03d}", i, "x" * 50)
+    assert line.checkpoint().packs > 100
+    for turn in range(20):
+        for i in range(20):
+            line.put(0, f"k{(turn * 20 + i) * 37 % 1000:03d}", 1000 + turn, "y" * 50)
+        report = line.checkpoint()
+    check(line)
+    assert report.packs < 60
+
+
 def test_a_checkpoint_into_another_place_takes_everything_with_it(tmp_path: Path) -> None:
     line = Line(LocalStorage(tmp_path / "old"))
     for i in range(100):
