@@ -110,9 +110,13 @@ class BucketLog:
         """Raise Overtaken if another owner claims the state. A request every LOOK_SECONDS."""
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
-            if self._storage.list(f"{FENCES}/", after=fences_after(self._claimed)):
-                self._overtaken(version + 1)
+            self.check_owner(version)
             self._looked = now
+
+    def check_owner(self, version: int) -> None:
+        """See `Log`."""
+        if self._storage.list(f"{FENCES}/", after=fences_after(self._claimed)):
+            self._overtaken(version + 1)
 
     def _create(self, group: StoreGroup, records: dict[int, int], wall_ms: int, extra: dict[str, Any]) -> Logged:
         digest = group.journal.seal()

@@ -104,6 +104,10 @@ class DirectoryLog:
         self._writer.rollback()
         self._counted = self._writer.bytes_written
 
+    def check_owner(self, version: int) -> None:
+        """See `Log`."""
+        self._lock.check()
+
     def part_here(self) -> None:
         """End the segment because a checkpoint begins, so that the segment can be pruned later."""
         self._writer.leave(PRUNABLE_BYTES)

@@ -57,17 +57,23 @@ def _state_without(kind: str, state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "emitted": None} if kind == SUPPRESSION.name and "emitted" in state else state
 
 
-def sweep(storage: Storage, name: str, prune: Callable[[int], object]) -> None:
-    """Remove all that the checkpoint `name` replaces. Raises OSError, HybridStoreError. O(files)."""
-    storage.delete([str(each) for each in list_checkpoints(storage) if str(each) != name])
+def sweep(storage: Storage, name: str, prune: Callable[[int], object], *, through: int = sys.maxsize) -> None:
+    """Remove all that the checkpoint `name` replaces, of versions up to `through`. Raises OSError, HybridStoreError.
+    O(files).
+    """
+    older = [each for each in list_checkpoints(storage) if each.version <= through]
+    storage.delete([str(each) for each in older if str(each) != name])
     prune(1)
-    sweep_packs(storage)
+    sweep_packs(storage, through=through)
 
 
-def sweep_packs(storage: Storage) -> bool:
-    """Remove all packs that no checkpoint names; False if some stay, because this process reads them. O(files)."""
-    collect_packs(storage, through=sys.maxsize)  # of versions that a rewind has taken back, too
-    there = {name for name in storage.list(f"{PACKS}/") if parse_pack_name(name) is not None}
+def sweep_packs(storage: Storage, *, through: int = sys.maxsize) -> bool:
+    """Remove all packs of versions up to `through` that no checkpoint names; False if some stay, because this process
+    reads them. O(files).
+    """
+    collect_packs(storage, through=through)  # of versions that a rewind has taken back, too
+    packs = [(name, pack) for name in storage.list(f"{PACKS}/") if (pack := parse_pack_name(name)) is not None]
+    there = {name for name, pack in packs if pack.version <= through}
     named = {record.name for name in list_checkpoints(storage) for record in read_meta(storage, name).packs}
     return there <= named
 

@@ -15,6 +15,7 @@ a commit, or the opening after a crash, continues there:
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
@@ -199,9 +200,13 @@ class InPlace(Usable, ABC):
                 reader.close()
         else:
             name = str(list_checkpoints(home.storage)[-1])
-        sweep(home.storage, name, home.prune)
+        through = sys.maxsize if home.locks else group.version  # later files may be those of a later owner
+        log.check_owner(group.version)
+        sweep(home.storage, name, home.prune, through=through)
         self._restore_in_place()
-        if not sweep_packs(home.storage):  # on an object store a reader keeps the packs whose ranges it reads
+        if not sweep_packs(
+            home.storage, through=through
+        ):  # on an object store a reader keeps the packs whose ranges it reads
             warn("%s: packs of before an erase are still read here; the next commit removes them", self.path)
             return
         entry = {"wall_ms": int(time.time() * 1000), "keys": group.settings[ORDERS], "prefix": False}

@@ -20,7 +20,7 @@ pytest.importorskip("obstore")
 import hybridstore as hs
 from changelog.cloud_storage import CloudStorage
 from hybridstore.errors import ForeignFileError, HybridStoreError, StateLockedError, StatePoisonedError
-from hybridstore.state import bucket_log, home
+from hybridstore.state import bucket_log, home, in_place
 from hybridstore.state.group import StoreGroup
 from hybridstore.state.opening import Tuning
 from recovery.restore import Reached
@@ -443,3 +443,39 @@ def test_a_key_is_erased_while_the_job_runs(server: S3Server, open_state: Open) 
         assert dict(users.all()) == kept | {"more": 1}
         check_stores(state)
     assert not [name for name in storage.list() if b"key-3-1" in storage.get(name)]
+
+
+def test_an_erase_of_an_owner_that_was_overtaken_removes_nothing(
+    open_state: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_state(checkpoints=NEVER)
+    before.key_value("users").put_many({f"key-{number}": number for number in range(50)})
+    before.commit()
+    before.checkpoint(wait=True)
+    later: list[hs.State] = []
+
+    def overtaken(*given: Any) -> Any:
+        """The erase takes so long that another process has opened the state meanwhile, and gone on."""
+        monkeypatch.undo()
+        report = in_place.write_erased(*given)
+        later.append(open_state(checkpoints=hs.CheckpointPolicy(every_commits=None, keep=1)))
+        later[0].key_value("users")["more"] = 1
+        later[0].commit()
+        later[0].checkpoint(wait=True)
+        return report
+
+    monkeypatch.setattr(in_place, "write_erased", overtaken)
+    before.key_value("users").erase("key-3")
+    with pytest.raises(StatePoisonedError, match="an erase was cut short by Overtaken"):
+        before.commit()
+    crash(before)
+    (state,) = later
+    expected = {f"key-{number}": number for number in range(50) if number != 3} | {"more": 1}
+    assert dict(state.key_value("users").all()) == expected
+    state.key_value("users")["last"] = 2
+    state.commit()
+    state.checkpoint(wait=True)
+    crash(state)
+    with open_state() as state:
+        assert dict(state.key_value("users").all()) == expected | {"last": 2}
+        check_stores(state)
