@@ -178,12 +178,15 @@ class _Handler(BaseHTTPRequestHandler, ABC):
 
     def parse_request(self) -> bool:
         """Read the head of a request. A usual one is read here, in a quarter of the time; `http.server` reads others,
-        and refuses what is wrong.
+        and refuses what is wrong, but not every head of which a proxy might think otherwise: such a request is the last
+        of its connection.
         """
         first = self.raw_requestline
         words = first.split()
         if len(words) != 3 or words[2] != b"HTTP/1.1" or words[1][:1] != b"/" or words[1][:2] == b"//":
-            return super().parse_request()
+            usable = super().parse_request()
+            self.close_connection = True
+            return usable
         self.command, self.path, self.request_version = words[0].decode("latin-1"), words[1].decode("latin-1"), _HTTP
         self.requestline = first.decode("latin-1").rstrip("\r\n")
         self.close_connection = False
@@ -200,8 +203,14 @@ class _Handler(BaseHTTPRequestHandler, ABC):
                 return False
         self.headers = headers  # type: ignore[assignment]  # what is asked of it, it has
         connection = headers.get("connection", "").lower()
-        self.close_connection = connection == "close"
+        self.close_connection = "close" in map(str.strip, connection.split(","))
         return headers.get("expect", "").lower() != "100-continue" or bool(self.handle_expect_100())
+
+    def handle_expect_100(self) -> bool:
+        """Say that the body may be sent, at once: the client waits for it."""
+        usable = super().handle_expect_100()
+        self.wfile.flush()
+        return usable
 
     def _send(self, answer: Answer) -> None:
         status = HTTPStatus(answer.status)

@@ -197,6 +197,30 @@ def test_heads_of_requests(state: hs.State, tmp_path: Path) -> None:
             (b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: 1\r\n" % at for at in range(101)) + b"\r\n", b"431"),
             (b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000 + b"\r\n\r\n", b"431"),
             (b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n", b"200"),
+            (b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: TE, close\r\n\r\n", b"200"),
             (b"GET //evil.example/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"404"),
         ]:
             assert raw(server, head).split()[1] == status, head
+
+
+@pytest.mark.parametrize("head", [b"/ HTTP/1.0\r\nConnection: keep-alive", b"http://localhost/ HTTP/1.1"])
+def test_no_second_request_is_hidden_behind_an_unusual_head(state: hs.State, tmp_path: Path, head: bytes) -> None:
+    second = b"GET /stores/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    lengths = b"Content-Length: 0\r\nContent-Length: %d" % len(second)
+    with hs.serve(tmp_path / "state") as server:
+        answer = raw(server, b"GET " + head + b"\r\nHost: localhost\r\n" + lengths + b"\r\n\r\n" + second)
+        assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_client_that_waits_before_it_sends_a_body_is_told_to_go_on(state: hs.State, tmp_path: Path) -> None:
+    body = b'{"keys": ["int:1"]}'
+    head = b"POST /stores/a/rows HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nConnection: close\r\n"
+    with (
+        hs.serve(tmp_path / "state") as server,
+        socket.create_connection(server.address, timeout=60) as connection,
+        connection.makefile("rb") as answer,
+    ):
+        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        assert answer.readline() == b"HTTP/1.1 100 Continue\r\n"
+        connection.sendall(body)
+        assert b'"rows": [{"key": 1, "value": 0}]' in answer.read()
