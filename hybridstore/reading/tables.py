@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..stores.kinds import Row
 from .texts import format_key, plain, to_json
@@ -124,31 +124,37 @@ def _maker(name: str, times: Sequence[str], *, text: bool) -> Callable[[Piece, A
     import pyarrow as pa
 
     if name == "key":
-        return lambda piece, kind: _array(piece[0], kind, format_key, text=text)
+        return _typed_maker(0, format_key, text=text)
     if name == "value":
-        return lambda piece, kind: _array(piece[2], kind, lambda value: to_json(plain(value)), text=text)
+        return _typed_maker(2, lambda value: to_json(plain(value)), text=text)
     place = list(times).index(name)
     return lambda piece, kind: pa.Array.from_buffers(pa.int64(), len(piece[0]), [None, pa.py_buffer(piece[1][place])])
 
 
-def _array(items: list[Any], kind: Any, as_text: Callable[[Any], str], *, text: bool) -> pa.Array:
-    import pyarrow as pa
+def _typed_maker(
+    place: Literal[0, 2], as_text: Callable[[Any], str], *, text: bool
+) -> Callable[[Piece, Any], pa.Array]:
+    """Return the maker of keys or values. A first batch of several types makes all batches text."""
 
-    typed = None if text else _typed(items)
-    if typed is not None and kind == pa.string() and (typed.type != kind or typed.null_count):
-        typed = None  # None beside text is the text `null`
-    if kind is None:
-        return _texts(items, as_text) if typed is None else typed
-    if typed is not None and typed.type == kind:
-        return typed
-    if typed is not None and _covers(kind, typed.type):
-        return pa.array(items, kind)
-    if kind == pa.string():
-        return _texts(items, as_text)
-    kinds = "several types" if typed is None else str(typed.type)
-    raise ValueError(
-        f"records: found {kinds}, expected {kind} as in the rows before (text=True gives every row as text)"
-    )
+    def make(piece: Piece, kind: Any) -> pa.Array:
+        import pyarrow as pa
+
+        nonlocal text
+        items = piece[place]
+        typed = None if text else _typed(items)
+        if typed is None and (text or kind is None):
+            text = True
+            return _texts(items, as_text)
+        if typed is not None and (kind is None or typed.type == kind):
+            return typed
+        if typed is not None and _covers(kind, typed.type):
+            return pa.array(items, kind)
+        kinds = "several types" if typed is None else str(typed.type)
+        raise ValueError(
+            f"records: found {kinds}, expected {kind} as in the rows before (text=True gives every row as text)"
+        )
+
+    return make
 
 
 def _texts(items: list[Any], as_text: Callable[[Any], str]) -> pa.Array:

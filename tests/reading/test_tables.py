@@ -104,7 +104,8 @@ def test_types_of_a_first_batch(values: list[Any], kind: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [(1, 2.5), (1, "a"), ({"a": 1}, {"b": 2}), ([1], ["x"]), (1, 2**70), ([{"a": 1}], [{"b": 1}])]
+    ("first", "second"),
+    [(1, 2.5), (1, "a"), ({"a": 1}, {"b": 2}), ([1], ["x"]), (1, 2**70), ([{"a": 1}], [{"b": 1}]), ("a", 1)],
 )
 def test_a_later_row_of_another_type_is_refused_and_not_cut(first: Any, second: Any) -> None:
     rows = [Row("k", (), first), Row("l", (), second)]
@@ -112,6 +113,19 @@ def test_a_later_row_of_another_type_is_refused_and_not_cut(first: Any, second: 
         stream_of((), iter(rows), rows_per_batch=1).read_all()
     texts = stream_of((), iter(rows), text=True, rows_per_batch=1).read_all()
     assert [json.loads(text) for text in texts["value"].to_pylist()] == [first, second]
+
+
+def test_text_of_a_first_batch_of_several_types_is_json_in_every_batch() -> None:
+    rows = [Row(key, (), value) for key, value in [("a", 1), (2, "x"), ("b", "y"), ("c", "z"), (3, 4), (4, None)]]
+    table = stream_of((), iter(rows), rows_per_batch=2).read_all()
+    assert table["value"].to_pylist() == [to_json(row.value) for row in rows]
+    assert table["key"].to_pylist() == [format_key(row.key) for row in rows]
+
+
+def test_text_with_nulls_is_text_in_every_batch() -> None:
+    values = ["a", None, "b", None, None, "c"]
+    table = stream_of((), (Row("k", (), value) for value in values), rows_per_batch=2).read_all()
+    assert table["value"].to_pylist() == values
 
 
 def test_wrong_columns_are_named() -> None:
