@@ -10,7 +10,7 @@ surprise: a face reads its own source, so that a name is written once, in the fo
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -18,7 +18,8 @@ from typing import Any
 def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return the `__getattr__`, `__dir__` and `__all__` of a package, whose names are the imports `from module import
     name as name` of its block for type checkers, each on a line; `public = _name` is another name outside. No name may
-    be that of a module of the package, which would take its place. Raises ImportError for a package without source.
+    be that of a module of the package, which would take its place. Raises ImportError for a package without source and
+    code.
     """
     homes = _homes(package)
 
@@ -34,20 +35,39 @@ def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
 
 
 def _homes(package: str) -> dict[str, tuple[str, str]]:
-    """Return name -> module and the name inside, from the package's source, in a folder or an archive."""
+    """Return name -> module and the name inside, from the package's source, in a folder or an archive, or from its
+    code where the source was left out.
+    """
     spec: Any = sys.modules[package].__spec__
     try:
-        source = spec.loader.get_data(spec.origin).decode()
-    except (AttributeError, OSError) as error:
-        raise ImportError(
-            f"{package}: found no source of the package ({error}), expected {spec.origin} (install hybridstore with "
-            "its sources)"
-        ) from error
+        block = spec.loader.get_data(spec.origin).decode().partition("TYPE_CHECKING:")[2].splitlines()
+    except (AttributeError, OSError, UnicodeDecodeError):
+        block = _block_of_code(package, spec.loader)
     homes: dict[str, tuple[str, str]] = {}
-    for line in source.partition("TYPE_CHECKING:\n")[2].splitlines():
+    for line in block:
         match line.split():
             case ("from", module, "import", name, "as", public):
                 homes[public] = module, name
             case (public, "=", private) if private in homes:
                 homes[public] = homes.pop(private)
     return homes
+
+
+def _block_of_code(package: str, loader: Any) -> Iterator[str]:
+    """Yield the imports of a package's block and the names that it gives again, as lines, from compiled code."""
+    import dis  # only here: most installations have sources
+
+    code = getattr(loader, "get_code", lambda name: None)(package)
+    if code is None:
+        raise ImportError(f"{package}: found neither source nor code of the package, expected one (install it anew)")
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    begin = next(place for place, step in enumerate(steps) if step.argval == "TYPE_CHECKING")
+    module = ""
+    for place, step in enumerate(steps[begin:-1], begin):
+        after = steps[place + 1]
+        if step.opname == "IMPORT_NAME":
+            module = "." * steps[place - 2].argval + step.argval
+        elif step.opname == "IMPORT_FROM":
+            yield f"from {module} import {step.argval} as {after.argval}"
+        elif (step.opname, after.opname) == ("LOAD_NAME", "STORE_NAME"):
+            yield f"{after.argval} = {step.argval}"

@@ -7,6 +7,7 @@ import ast
 import importlib
 import inspect
 import pickle
+import py_compile
 import types
 import zipfile
 from pathlib import Path
@@ -47,26 +48,42 @@ def test_nothing_else_is_within_reach() -> None:
     assert {name for name in modules if not vars(hybridstore)[name].__name__.startswith("hybridstore.")} == set()
 
 
-def test_a_face_reads_its_names_from_its_source_in_an_archive_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("form", ["source", "code", "both"])
+def test_a_face_reads_its_names_from_its_source_or_its_code_in_an_archive_too(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = (
         '"""A face.\n\n    from nowhere import nothing as nothing\n"""\nimport typing\n'
         "from hybridstore.faces import lazy\nif typing.TYPE_CHECKING:\n    from .part import ONE as ONE\n"
         "    from .part import TWO as _TWO\n\n    SECOND = _TWO\n\n__getattr__, __dir__, __all__ = lazy(__name__)\n"
     )
+    package = f"face_by_its_{form}"
     with zipfile.ZipFile(tmp_path / "faces.zip", "w") as archive:
-        archive.writestr("face_in_an_archive/__init__.py", source)
-        archive.writestr("face_in_an_archive/part.py", "ONE, TWO = 1, 2")
+        for module, text in ("__init__", source), ("part", "ONE, TWO = 1, 2"):
+            path = tmp_path / f"{module}.py"
+            path.write_text(text, encoding="utf-8")
+            if form != "code":
+                archive.write(path, f"{package}/{module}.py")
+            if form != "source":
+                archive.write(py_compile.compile(str(path), doraise=True), f"{package}/{module}.pyc")
     monkeypatch.syspath_prepend(tmp_path / "faces.zip")
-    face = importlib.import_module("face_in_an_archive")
+    face = importlib.import_module(package)
     assert face.__all__ == ["ONE", "SECOND"]
     assert (face.ONE, face.SECOND) == (1, 2)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         face.nothing  # noqa: B018
     monkeypatch.setattr(face.__spec__, "loader", None)
-    with pytest.raises(ImportError, match="face_in_an_archive: found no source of the package"):
-        lazy("face_in_an_archive")
+    with pytest.raises(ImportError, match=f"{package}: found neither source nor code of the package"):
+        lazy(package)
+
+
+@pytest.mark.parametrize("package", ["hybridstore", "hybridstore.spark", "hybridstore.testing"])
+def test_the_code_of_a_face_has_the_names_of_its_source(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    face = importlib.import_module(package)
+    assert face.__spec__ is not None
+    names, loader = lazy(package)[2], face.__spec__.loader
+    monkeypatch.setattr(face.__spec__, "loader", types.SimpleNamespace(get_code=loader.get_code))
+    assert lazy(package)[2] == names
 
 
 def test_every_public_method_has_a_docstring() -> None:
