@@ -55,9 +55,10 @@ class Bucket(str):
                  `access_key_id`, `secret_access_key`, `account_key`, `allow_http`, `proxy_url`, ...; texts, True or
                  False
 
-    A bucket is a text, its URL; `bucket / "folder"` is the place of a folder below it, with the same settings. The
-    values of settings are shown in no message and written to no file; a pickle of a bucket contains them. No request is
-    made. Raises HybridStoreError for a URL or a setting that is not supported, and TypeError or ValueError for a wrong
+    A bucket is a text, its URL; `bucket / "folder"` is the place of a folder below it, with the same settings. A text
+    that is made of a bucket in another way (an f-string, `+`, `os.path.join`) has no settings: it is reached with those
+    of the environment. The values of settings are shown in no message and written to no file; a pickle of a bucket
+    contains them. No request is made. Raises HybridStoreError for a URL or a setting that is not supported, and TypeError or ValueError for a wrong
     `cache` or `cache_bytes`. O(settings).
 
     >>> jobs = hs.Bucket("s3://jobs", endpoint="https://minio:9000", secret_access_key="...", cache="/fast/cache")
@@ -127,11 +128,14 @@ def split_url(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
     if scheme not in _SCHEMES:
-        instead = _INSTEAD.get(
-            scheme, f"expected one of {', '.join(f'{name}://' for name in _SCHEMES[:-1])}, or a path"
-        )
-        where = f"at {scheme}:// locations" if scheme else "in a bucket of this name"
-        raise HybridStoreError(f"{scrubbed(url, ())}: state cannot be kept {where}: {instead}")
+        schemes = ", ".join(f"{name}://" for name in _SCHEMES[:-1])
+        if not scheme:
+            raise HybridStoreError(
+                f"{scrubbed(url, ())}: found no URL of a bucket, expected one of {schemes} (a path takes no settings: "
+                "give it alone)"
+            )
+        instead = _INSTEAD.get(scheme, f"expected one of {schemes}, or a path")
+        raise HybridStoreError(f"{scrubbed(url, ())}: state cannot be kept at {scheme}:// locations: {instead}")
     if parts.query or parts.fragment or parts.password:
         raise HybridStoreError(
             f"{scrubbed(url, ())}: found a query, a fragment or a password, expected a bucket and a path "

@@ -72,7 +72,7 @@ def test_nothing_that_is_shown_or_written_has_a_value() -> None:
         (
             {"location": "/x"},
             HybridStoreError,
-            "/x: state cannot be kept in a bucket of this name: expected one of s3://",
+            "/x: found no URL of a bucket, expected one of s3://",
         ),
         ({"location": f"s3://b/x?key={SECRET}"}, HybridStoreError, "found a query, a fragment or a password"),
         ({"location": "s3:///x"}, HybridStoreError, "found no bucket"),
