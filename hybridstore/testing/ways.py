@@ -277,8 +277,10 @@ def _batches(case: Case, dice: random.Random, number: int | None) -> list[Any]:
     """Return the rows cut into batches, those of a join by the names of its inputs and in order of time."""
 
     def cut(rows: list[Any]) -> list[Any]:
-        size = -(-len(rows) // number) if number else 0
-        return [rows[at : at + size] for at in range(0, len(rows), size)] if size else cut_rows(rows, dice)
+        if not number:
+            return cut_rows(rows, dice)
+        ends = [len(rows) * place // number for place in range(number + 1)]
+        return [rows[start:end] for start, end in pairwise(ends) if start < end]
 
     if not isinstance(case.rows, Mapping):
         return cut(list(case.rows))
@@ -310,8 +312,8 @@ def same_on_spark(session: Any, *, batches: int | None = None) -> SameOnSpark:
     """A way for `check`: a query with the same topology, in a Spark session, by stream time; rows are written to files,
     a file of each input for each batch. Needs `pip install 'hybridstore[spark]'` and rows of one schema.
 
-    What is open at the end is compared as it is: nothing is flushed. `batches` is the number of batches; None: batches
-    of random sizes, at most one for each row. Takes seconds. Raises ValueError for less than one batch.
+    What is open at the end is compared as it is: nothing is flushed. `batches` is the number of batches, of equal sizes
+    and of a row at least; None: batches of random sizes. Takes seconds. Raises ValueError for less than one batch.
 
     >>> from hybridstore import testing as ht
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
