@@ -105,6 +105,29 @@ def test_a_frame_that_is_changed_and_given_again_is_another_frame() -> None:
     assert taken(given(), OUTPUT) == [row("a", 1, 0.5), row("a", 2, 0.5), row("b", 2, 0.5), row("b", 2, 1.5)]
 
 
+def test_lists_and_the_like_may_be_changed_behind_their_frame() -> None:
+    inner = t.StructType().add("a", "long")
+    output = t.StructType().add("k", "string").add("h", t.ArrayType(t.LongType()))
+    output = output.add("m", t.MapType(t.StringType(), t.LongType())).add("s", inner)
+
+    def given() -> Any:
+        history: list[int] = []
+        counts: dict[str, int] = {}
+        newest: dict[str, int] = {}
+        for number, key in enumerate("aab"):
+            history.append(number)
+            counts[key] = newest["a"] = number
+            yield pd.DataFrame({"k": [key], "h": [history], "m": [counts], "s": [newest]})
+        yield pd.DataFrame({"k": ["c"], "h": [None], "m": [None], "s": [None]})
+
+    assert [(row["k"], row["h"], row["m"], row["s"]) for row in taken(given(), output)] == [
+        ("a", [0], [("a", 0)], {"a": 0}),
+        ("a", [0, 1], [("a", 1)], {"a": 1}),
+        ("b", [0, 1, 2], [("a", 1), ("b", 2)], {"a": 2}),
+        ("c", None, None, None),
+    ]
+
+
 def test_columns_are_matched_by_name_in_every_frame() -> None:
     frames = [
         pd.DataFrame([row("a", 1, 0.5)]),
