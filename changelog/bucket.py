@@ -55,11 +55,11 @@ class Bucket(str):
                  `access_key_id`, `secret_access_key`, `account_key`, `allow_http`, `proxy_url`, ...; texts, True or
                  False
 
-    A bucket is a text, its URL; `bucket / "folder"` is the place of a folder below it, with the same settings. A text
-    that is made of a bucket in another way (an f-string, `+`, `os.path.join`) has no settings: it is reached with those
-    of the environment. The values of settings are shown in no message and written to no file; a pickle of a bucket
-    contains them. No request is made. Raises HybridStoreError for a URL or a setting that is not supported, and TypeError or ValueError for a wrong
-    `cache` or `cache_bytes`. O(settings).
+    A bucket is a text, its URL; `bucket / "folder"` is the place of a folder below it, with the same settings. A
+    text that is made of a bucket in another way (an f-string, `+`, `os.path.join`) has no settings: it is reached
+    with those of the environment. The values of settings are shown in no message and written to no file; a pickle
+    of a bucket contains them. No request is made. Raises HybridStoreError for a URL or a setting that is not
+    supported, and TypeError or ValueError for a wrong `cache` or `cache_bytes`. O(settings).
 
     >>> jobs = hs.Bucket("s3://jobs", endpoint="https://minio:9000", secret_access_key="...", cache="/fast/cache")
     >>> jobs / "counts"
