@@ -117,3 +117,12 @@ def test_tables_of_odd_values_give_the_log_and_the_counts_of_rows(how: str, valu
         assert engines[0].dropped == engines[1].dropped
         for engine in engines:
             engine.close()
+
+
+def test_rows_at_times_of_numpy_whose_values_have_no_order_are_joined() -> None:
+    np = pytest.importorskip("numpy")
+    stream = hs.stream(name="left", key="k", timestamp="lt", columns=["a"])
+    join = stream.join(hs.stream(name="right", key="k", timestamp="rt", columns=["b"]), within="1 hour")
+    lefts = [{"k": 1, "lt": np.int64(5), "a": value} for value in (None, 3, "tea")]
+    results = list(join.run({"left": lefts, "right": [{"k": 1, "rt": 6, "b": 1}]}))
+    assert [(row["a"], row["lt"], type(row["lt"])) for row in results] == [(3, 5, int), ("tea", 5, int), (None, 5, int)]

@@ -22,7 +22,7 @@ from ..times import TimeForm, listed, times_as
 from .columns import all_names, chosen_columns, named_twice
 from .interval import IntervalJoin
 from .pairs import Pairs, by_value, together
-from .shapes import Shape
+from .shapes import Shape, plain
 from .spec import LEFT, RESULT_TIME, RIGHT
 from .stores import keyless_name, versions_name
 from .tables import TableJoin
@@ -70,7 +70,7 @@ class Joining(CustomLogic):
 
         def packed(at: int) -> tuple[Any, ...]:
             first, _, key, items = place(at)
-            return first, pack([key, [list(item) for item in items]])
+            return first, pack([key, [[name, plain(part)] for name, part in items]])
 
         ends = [at + 1 for at, following in zip_longest(tied, tied[1:]) if following != at + 1]
         starts = [tied[0] - 1, *(at - 1 for before, at in pairwise(tied) if at != before + 1)]

@@ -82,12 +82,12 @@ class Shape:
         if self._source.columns is None and len(row) != self._width:
             return self._as_dict(row)
         if type(moment) is not int:
-            values.append(_plain(moment))
+            values.append(plain(moment))
         return values
 
     def no_key(self, row: Mapping[str, Any]) -> Any:
         """Return what a row has in place of a key: a column is None or nan, others may have values. O(columns)."""
-        parts = tuple([_plain(row[name]) for name in self._source.key])
+        parts = tuple([plain(row[name]) for name in self._source.key])
         return parts[0] if len(parts) == 1 else parts
 
     def _as_dict(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Shape:
         if type(moment) is int:
             del value[self._source.timestamp]
         else:
-            value[self._source.timestamp] = _plain(moment)
+            value[self._source.timestamp] = plain(moment)
         return value
 
     def encoded_all(self, rows: list[Mapping[str, Any]]) -> list[Any]:
@@ -151,8 +151,8 @@ def _nothing(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return ()
 
 
-def _plain(moment: Any) -> Any:
-    """Return a time as Python's own type, in place of those of pandas and numpy."""
+def plain(moment: Any) -> Any:
+    """Return a time as Python's own type, in place of those of pandas and numpy; all else as it is."""
     if hasattr(moment, "to_pydatetime"):
         return moment.to_pydatetime()
     return moment.item() if hasattr(moment, "dtype") else moment
