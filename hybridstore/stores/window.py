@@ -192,6 +192,8 @@ class WindowStore(WindowReads[K, V]):
         [(500, ['/help'])]
         """
         self._keys.admit(keys[0])
+        if self._tail:
+            self.touch(keys)  # their waiting rows are older
         self._put_checked((keys, values, times), times[0], times[-1], True, False)
 
     def _put_checked(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool, deletes: bool) -> None:

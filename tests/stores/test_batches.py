@@ -131,6 +131,22 @@ def test_a_batch_of_any_shape_is_as_single_puts(
             state.close()
 
 
+@pytest.mark.parametrize("call", ["put", "put_many", "put_columns", "put_plain"])
+@pytest.mark.parametrize("duplicates", [False, True])
+def test_rows_of_a_batch_are_newer_than_the_rows_that_wait_after_a_restart(
+    call: str, duplicates: bool, tmp_path: Path
+) -> None:
+    with hs.open(tmp_path, durability="os") as state:
+        state.window("s", retention=RETENTION, retain_duplicates=duplicates).put_many([("a", 1, 5), ("b", 2, 5)])
+        state.commit()
+        crash(state)
+    with hs.open(tmp_path, durability="os") as state:
+        store = state.window("s", retention=RETENTION, retain_duplicates=duplicates)
+        put(store, call, [("a", 3, 5), ("b", 4, 5)])
+        values = [value for _, value in store.all()]
+        assert values == ([1, 3, 2, 4] if duplicates else [3, 4])
+
+
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[hs.State]:
     with hs.open(tmp_path / "s", durability="os", _tuning=SMALL) as opened:
