@@ -31,8 +31,9 @@ INSTALL = install() { $(BIN)/python -m pip install -q -c constraints.txt "$$@" |
 SPARK_AS_SOURCE = --build-constraint constraints.txt --config-settings=--build-option=--compression=stored --no-compile
 
 # A run of the tests starts Python some hundred times, which compiles the project anew where the environment forbids to
-# keep what was compiled: that is half a minute of processor time more. `make clean` removes it.
-test quick cover stress: export PYTHONDONTWRITEBYTECODE :=
+# keep what was compiled: that is half a minute of processor time more. `make clean` removes it. What uses Spark keeps it
+# too: pyspark is not compiled yet, which costs each start of its Python a second.
+demo test quick cover bench stress soak: export PYTHONDONTWRITEBYTECODE :=
 
 # The tests write some hundred thousand files and wait for most of them to be durable; in memory, where that has 4 GiB
 # for them, both take a tenth of the time.

@@ -38,10 +38,10 @@ KILLED_AT: Final = 0.6
 COMMIT_ROWS: Final = 10_000
 # Events of event time in a second: as the benchmark has them.
 RATE: Final = 10_000
-# Queries of one stage whose rows have a position: those of bids.
 # of Flink's events a second and core; by how much sooner the next result is there behind a kill
 TARGETS: Final = {False: Target(0.5, "ratio", True), True: Target(1, "ratio", True)}
 SOONER: Final = Target(20, "ratio", True)
+# Queries of one stage whose rows have a position: those of bids.
 NAMES: Final = tuple(name for name, query in QUERIES.items() if query.by_column and len(query.stages) == 1)
 
 

@@ -23,8 +23,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, process_time, sleep
@@ -82,14 +82,20 @@ class Client:
         self._socket.sendall(f"GET /stores/users/rows?key={key}{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         data = b""
         while (end := data.find(b"\r\n\r\n")) < 0:
-            data += self._socket.recv(65536)
+            data += self._receive(key)
         head, body = data[:end].lower(), data[end + 4 :]
         size = int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
         while len(body) < size:
-            body += self._socket.recv(65536)
+            body += self._receive(key)
         if not head.startswith(b"http/1.1 200"):
             raise WrongAnswerError(f"{key}: {head[:40]!r} {body!r}")
         return body
+
+    def _receive(self, key: str) -> bytes:
+        part = self._socket.recv(65536)
+        if not part:
+            raise WrongAnswerError(f"{key}: the server ended the connection in the middle of an answer")
+        return part
 
     def close(self) -> None:
         """Close the connection."""
@@ -150,15 +156,14 @@ def measure_gets(path: Path, records: int, count: int) -> None:
         p50, p99 = (times[int(len(times) * share)] * 1000 for share in (0.5, 0.99))
         show("latency, one connection", f"half below {p50:.2f} ms, 99 % below {p99:.2f} ms", p99 < GOALS["p99 ms"])
         many: list[list[float]] = [[] for _ in range(CONNECTIONS)]
-        threads = [
-            threading.Thread(target=gets, args=(port, records, count // CONNECTIONS, 3 + at, many[at]))
-            for at in range(CONNECTIONS)
-        ]
         cpu, wall = cpu_of(pid), perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(CONNECTIONS) as threads:
+            started = [
+                threads.submit(gets, port, records, count // CONNECTIONS, 3 + at, times)
+                for at, times in enumerate(many)
+            ]
+            for each in started:
+                each.result()  # a wrong answer ends the run
         cpu, wall = cpu_of(pid) - cpu, perf_counter() - wall
         total = sum(map(len, many))
         rate = total / cpu

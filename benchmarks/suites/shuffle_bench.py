@@ -143,6 +143,8 @@ def judge(
 ) -> Outcome:
     """Return what a kill cost, from (moment, latency in seconds) of every output."""
     before = sorted(latency for moment, latency in points if moment < killed)
+    if not before:
+        raise SystemExit(f"{engine}, {victim}: no output before the kill (is the load more than it sustains?)")
     p50, p95, p99 = (before[min(len(before) - 1, int(len(before) * share))] for share in (0.5, 0.95, 0.99))
     behind = sorted((moment - killed, latency) for moment, latency in points if moment >= killed)
     seconds: dict[int, list[float]] = {}
@@ -155,7 +157,7 @@ def judge(
         (moment for moment, latency in behind if high and int(moment) == max(high) and latency > allowed), default=0.0
     )
     first = behind[0][0] if behind else float("inf")
-    peak = max(latency for _, latency in behind)
+    peak = max((latency for _, latency in behind), default=float("inf"))
     return Outcome(engine, victim, rate, 1e3 * p50, 1e3 * p95, 1e3 * p99, 1e3 * peak, first, max(back, first), 0, 0)
 
 
@@ -183,8 +185,8 @@ def kill_plain(folder: Path, rate: float, asked: argparse.Namespace) -> Outcome:
     process = start("plain", folder, rate, begun, 0, log=folder / "log")
     time.sleep(after)
     end(process)
-    # what is missing at the end of the load comes from one more run, which ends
-    most = int(rate * (time.time() - begun))
+    # what is missing at the end of the load comes from one more run, which ends; a record comes at most 19 too soon
+    most = int(rate * (time.time() - begun)) + 20
     process = start("plain", folder, 0, begun, most, log=folder / "log")
     process.wait()
     lines = [json.loads(text) for text in (folder / "outputs.jsonl").read_text().splitlines() if text.endswith("]")]

@@ -161,7 +161,9 @@ class Job:
                 pending = b""
                 while time.monotonic() < started + seconds or first:
                     if process.poll() is not None or time.monotonic() > started + seconds + 120:
-                        raise SystemExit(f"WRONG: the job ended: {process.stderr.read().decode()[-1500:]}")
+                        what = "ended" if process.returncode is not None else "has not committed for 120 s"
+                        process.kill()
+                        raise SystemExit(f"WRONG: the job {what}: {process.stderr.read().decode()[-1500:]}")
                     self.memory = max(self.memory, anonymous_bytes(process.pid))
                     if not select.select([process.stdout], [], [], 0.2)[0]:
                         continue
@@ -298,9 +300,10 @@ def main() -> int:
                 grown += verdict(part, soak(job, part, seconds))
                 if store is not None:
                     print(f"{part}: requests {dict(store.count)}, faults {dict(weather.count)}")
-    print(
-        "\n".join(f"GROWS: {line}" for line in grown) or "flat: memory and files of the last quarter as of the second"
-    )
+    lines = [f"GROWS: {line}" for line in grown]
+    if failed:
+        lines.append("GROWS or WRONG: spark, as it says above")
+    print("\n".join(lines) or "flat: memory and files of the last quarter as of the second")
     return 1 if grown or failed else 0
 
 

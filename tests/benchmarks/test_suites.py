@@ -255,6 +255,7 @@ def test_a_calculation_follows_its_assumptions() -> None:
 
 
 def test_no_number_of_the_pages_is_typed_by_hand() -> None:
+    from benchmarks import brief
     from benchmarks import pages as report
     from benchmarks.suites import scale_model
 
@@ -266,7 +267,12 @@ def test_no_number_of_the_pages_is_typed_by_hand() -> None:
     raw = ROOT / "benchmarks" / "results" / name
     head, results = report.read(raw)
     pictures = {picture for picture in report.PICTURES if f"({picture})" in text}
-    assert report.tables(head, results, name, pictures, report.carried(raw, results)) == text
+    earlier = report.carried(raw, results)
+    assert report.tables(head, results, name, pictures, earlier) == text
+    measured = [*results, *(result for _, result in earlier)]
+    shown = {picture for picture in brief.PLOTS if (ROOT / "docs" / picture).exists()}
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert brief.page(head, measured, name, shown, report.machine(head)) == text
     scale = next(result for result in results if result.suite == "scale")
     page = ROOT / "docs" / "scale.md"
     text = page.read_text(encoding="utf-8")

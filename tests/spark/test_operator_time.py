@@ -43,7 +43,7 @@ def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: So
     }
 
 
-@classic_first
+@both_modes
 def test_the_watermark_as_time_needs_a_watermark(source: Source, job: Job) -> None:
     topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count())
 
@@ -59,6 +59,11 @@ def test_the_watermark_as_time_needs_a_watermark(source: Source, job: Job) -> No
     marked = source.stream().withWatermark("t", "1 second")
     for df in (marked, marked.where("v > 0").union(source.stream()), marked.selectExpr("k", "v", "t")):
         assert apply(df).isStreaming
+    # what Spark's operators behind it take for the mark, as a client sees it, too
+    final = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("10 seconds"))
+    final = final.aggregate(emit="close", n=hs.Count())
+    out = final.apply(marked, "op", location=str(job.checkpoint), shards=2, time="watermark", event_time="at")
+    assert out.schema["at"].metadata == {"spark.watermarkDelayMs": 0}
 
 
 def test_a_topology_gives_what_plain_python_gives(source: Source, job: Job) -> None:

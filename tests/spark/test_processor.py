@@ -488,14 +488,7 @@ class TestBothEngines:
         assert any(row[1] == "timer" and row[2] == 1 for row in rows)
         assert any(row[1] == "before" and row[2] for row in rows)
 
-    # values that expire have timers of processing time
-    @pytest.mark.parametrize(
-        "mode",
-        [
-            "EventTime",
-            pytest.param("ProcessingTime", marks=pytest.mark.further("test_values_that_expire_give_the_same_rows")),
-        ],
-    )
+    @pytest.mark.parametrize("mode", ["EventTime", "ProcessingTime"])
     def test_timers_expire_in_shards_without_rows(self, spark: "SparkSession", tmp_path: Path, mode: str) -> None:
         from tests.tools.spark_processors import Alarm
 

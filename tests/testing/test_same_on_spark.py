@@ -60,9 +60,7 @@ def test_right_programs_give_the_same_on_spark(spark: SparkSession) -> None:
 
 
 def test_a_program_that_spark_runs_otherwise_is_found(spark: SparkSession) -> None:
-    """A global dict: on Spark each worker has its own. A column with whole numbers only in some rows: Spark has one
-    type.
-    """
+    """A column with whole numbers only in some rows: Spark has one type."""
     with pytest.raises(ht.DifferentResultsError, match=r"same_on_spark\(\), seed 0: \d+ batches"):
         ht.check(mixed, planted.rows(), ht.same_on_spark(spark))
 
