@@ -12,8 +12,8 @@ before the kill, or within `--floor` ms of it.
 
     plain                 the plain engine in a process; killed: that process
     hybridstore, native   Spark on local-cluster[2,1,1024], by `apply` and by Spark's own aggregation (RocksDB with
-                          changelog): a file of records each half a second; killed: an executor (worker), a process of
-                          Python (holder; ours alone), the driver with all of its processes
+                          changelog): a file of records each half a second; killed: an executor (worker), a process that
+                          holds shards (holder; ours alone), the driver with all of its processes
 
 At the end every count is compared with the records: lost and double outputs are counted, and expected to be 0.
 """
@@ -237,16 +237,15 @@ def spark(folder: str, engine: str, placement: Any) -> None:
 
 
 def victims_of(process: subprocess.Popen[bytes], victim: str) -> list[int]:
-    """Return the processes of a query that can be killed as a worker (an executor) or a holder (one of Python)."""
+    """Return the processes of a query that can be killed as a worker (an executor) or a holder of shards."""
     chosen = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             command = (path / "cmdline").read_bytes().decode(errors="replace")
             fields = (path / "stat").read_text().rpartition(")")[2].split()
             if int(fields[2]) == process.pid or int(fields[3]) == process.pid:
-                executor = "CoarseGrainedExecutorBackend" in command
-                python = "pyspark" in command and "java" not in command and "shuffle_bench" not in command
-                if (executor and "java" in command) if victim == "worker" else python:
+                part = "CoarseGrainedExecutorBackend" if victim == "worker" else "hybridstore.spark.holder"
+                if part in command:
                     chosen.append(int(path.name))
     return sorted(chosen)
 
