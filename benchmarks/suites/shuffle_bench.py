@@ -279,7 +279,7 @@ def kill_spark(folder: Path, engine: str, victim: str, asked: argparse.Namespace
     process = start("spark", folder, engine, placement, log=folder / "log")
     try:
         while not any((folder / "out").glob("[0-9]*")):
-            if process.poll() is not None or time.time() > begun + 180:
+            if process.poll() is not None or time.time() > begun + 300:
                 raise SystemExit((folder / "log").read_text()[-1500:])
             time.sleep(0.2)
         # what gathered while Spark started is worked off before the measurement begins
