@@ -23,6 +23,7 @@ from recovery.write import CheckpointReport, write_checkpoint
 
 from ..stores.kinds import SUPPRESSION
 from .given_keys import GivenKeys
+from .memory_budget import BUDGET, pack_bytes
 
 # What no store has: bytes that are not of any key, and a rule that takes none.
 _NOTHING: Final = Wanted(lambda key: False, (b"\xc1\xc1\xc1\xc1\xc1\xc1\xc1\xc1",))
@@ -48,6 +49,8 @@ def write_erased(
         settings=settings,
         captures=captures,
         previous=reader,
+        pack_bytes=pack_bytes(),
+        tables=BUDGET.limit is not None,
         erased=erased,
     )
 

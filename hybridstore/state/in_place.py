@@ -135,15 +135,13 @@ class InPlace(Usable, ABC):
 
     def _check_ways(self, path: Path, *, leave_forks: bool) -> None:
         """Raise HybridStoreError where a running job cannot erase all that the state has."""
+        states = self._states_at(path)
         shard = self._home.identity
-        states = [path]
-        if shard is not None and identity_at(LocalStorage(path)) is not None:
-            if shard.generation:
-                raise HybridStoreError(
-                    f"{path}: erase: is a shard behind a rescale, whose older shards have the key, too (stop the job, "
-                    "and run: hybridstore erase)"
-                )
-            states.append(path.parent)
+        if len(states) > 1 and shard is not None and shard.generation:
+            raise HybridStoreError(
+                f"{path}: erase: is a shard behind a rescale, whose older shards have the key, too (stop the job, "
+                "and run: hybridstore erase)"
+            )
         if _PROGRAM in self._group.settings and any(_pins(state) for state in states):
             raise HybridStoreError(
                 f"{path}: erase: found pins of a topology, expected none while its job runs (remove them with "
@@ -156,6 +154,11 @@ class InPlace(Usable, ABC):
                 "leave_forks=True; or stop the job, and run: hybridstore erase --forks)"
             )
 
+    def _states_at(self, path: Path) -> list[Path]:
+        """Return the states of which forks and pins may have a key: this one and, of a shard, the whole topology's."""
+        shard = self._home.identity is not None and identity_at(LocalStorage(path)) is not None
+        return [path, path.parent] if shard else [path]
+
     def _erase_ordered(self) -> None:
         """Do what is ordered, behind a commit or a restore. Raises StatePoisonedError for an erase that was cut short:
         the next opening continues it. O(1) without an order.
@@ -166,7 +169,8 @@ class InPlace(Usable, ABC):
         with ExitStack() as stack:
             if isinstance(home.storage, LocalStorage) and not self._asked.erasing:
                 try:
-                    stack.enter_context(kept_from_erase(home.storage.root, erasing=True))
+                    for state in self._states_at(home.storage.root):
+                        stack.enter_context(kept_from_erase(state, erasing=True))
                 except RestoreError as error:  # the version is durable, and with it the order
                     warn("%s: nothing is erased yet: %s; the next commit tries again", self.path, error)
                     return

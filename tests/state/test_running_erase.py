@@ -207,3 +207,33 @@ def test_a_row_that_asks_to_be_forgotten(tmp_path: Path, shards: int) -> None:
     more = [dict(row) for row in topology.run(source + rest, tmp_path, shards=shards, commit_rows=50)]
     assert [row["seen"] for row in more if row["k"] == "key-1"][-1] == 43 + 20
     assert not bytes_left(tmp_path, b"key-3")
+
+
+def test_an_erase_in_a_shard_waits_for_a_fork_of_its_topology(tmp_path: Path) -> None:
+    topology = hs.stream(key="k", timestamp="ts").process(forget, None, [hs.key_value_store("seen")])
+    source = [{"k": f"key-{number % 7}", "ts": number, "forget": number == 94} for number in range(100)]
+    for _ in topology.run(source[:50], tmp_path, shards=2, commit_rows=25):
+        pass
+    with kept_from_erase(tmp_path):
+        for _ in topology.run(source[:95], tmp_path, shards=2, commit_rows=25):
+            pass
+        assert bytes_left(tmp_path, b"key-3")
+    for _ in topology.run(source[:95], tmp_path, shards=2, commit_rows=25):
+        pass
+    assert not bytes_left(tmp_path, b"key-3")
+
+
+def test_the_packs_of_an_erase_are_as_small_as_those_of_a_limit_of_memory(tmp_path: Path) -> None:
+    draw = random.Random(2)
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        state.key_value("users").put_many({f"key-{number}": draw.randbytes(2000) for number in range(4000)})
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path, checkpoints=KEEP, memory_limit=20_000_000) as state:
+        users = state.key_value("users")
+        users.erase("key-77")
+        state.commit()
+        assert state.settings["erase"] is None
+        assert max(each.stat().st_size for each in (tmp_path / "packs").iterdir()) < 3_000_000
+        assert users.get("key-77") is None
+        assert {key for key, _ in users.all()} == {f"key-{number}" for number in range(4000) if number != 77}
