@@ -124,6 +124,9 @@ class InPlace(Usable, ABC):
 
     def order_erase(self, orders: list[list[Any]]) -> None:
         """Order more, as part of the version in progress. O(orders)."""
+        waiting = self._group.settings.get(ORDERS)
+        if type(waiting) is int:  # an erase whose files could not be removed yet: they are removed with those of this
+            self._note_erasure(waiting)
         self._group.set(ORDERS, [*self.erase_orders, *orders])
 
     def _order_erase(self, store: str, key: Any, leave_forks: bool) -> None:
@@ -213,10 +216,13 @@ class InPlace(Usable, ABC):
         ):  # on an object store a reader keeps the packs whose ranges it reads
             warn("%s: packs of before an erase are still read here; the next commit removes them", self.path)
             return
-        entry = {"wall_ms": int(time.time() * 1000), "keys": group.settings[ORDERS], "prefix": False}
-        group.set(ERASURES, [*group.settings.get(ERASURES, []), entry])
+        self._note_erasure(group.settings[ORDERS])
         group.set(ORDERS, None)
         checkpoints.since = log.commit(group)
+
+    def _note_erasure(self, keys: int) -> None:
+        entry = {"wall_ms": int(time.time() * 1000), "keys": keys, "prefix": False}
+        self._group.set(ERASURES, [*self._group.settings.get(ERASURES, []), entry])
 
     def _erase_in(self, pin: Path, orders: list[list[Any]]) -> None:
         """Erase in a pin, which is a state of its own, as its owner."""

@@ -13,6 +13,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.errors import StatePoisonedError
+from hybridstore.state import in_place
 from hybridstore.state.registry import kept_from_erase
 from tests.state.test_erase import KEEP, bytes_left, content, fill, kill_from, secrets, without
 from tests.state.test_fork import Killed
@@ -237,3 +238,29 @@ def test_the_packs_of_an_erase_are_as_small_as_those_of_a_limit_of_memory(tmp_pa
         assert max(each.stat().st_size for each in (tmp_path / "packs").iterdir()) < 3_000_000
         assert users.get("key-77") is None
         assert {key for key, _ in users.all()} == {f"key-{number}" for number in range(4000) if number != 77}
+
+
+def test_an_order_behind_an_erase_that_waits_keeps_the_entry_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, 2)
+
+    def killed(*given: Any, **options: Any) -> None:
+        raise Killed
+
+    state = hs.open(tmp_path, checkpoints=KEEP)
+    content(state)
+    order(state)
+    with monkeypatch.context() as patch:
+        patch.setattr(in_place, "sweep", killed)
+        assert not killed_again(tmp_path, 1 << 30, state.commit)
+    crash(state)
+    with kept_from_erase(tmp_path):
+        state = hs.open(tmp_path, checkpoints=KEEP)
+        assert state.settings["erase"] == 4
+        state.key_value("users").erase("key-bob")
+    state.commit()
+    assert [entry["keys"] for entry in state.settings["erasures"]] == [4, 1]
+    assert state.key_value("users").get("key-bob") is None
+    state.close()
+    assert not secrets(tmp_path)
