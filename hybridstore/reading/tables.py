@@ -107,14 +107,18 @@ def _cut(pieces: Iterator[Piece], times: int, size: int) -> Iterator[Piece]:
         values += more_values
         for column, more in zip(ints, more_ints, strict=True):
             column += more
-        while len(keys) >= size:
+        if len(keys) == size:  # as a rule: a batch is so many whole blocks
             full = True
-            if len(keys) == size:  # as a rule: a batch is so many whole blocks
-                yield keys, ints, values
-                keys, ints, values = [], [array("q") for _ in range(times)], []
-            else:
-                yield keys[:size], [column[:size] for column in ints], values[:size]
-                keys, values, ints = keys[size:], values[size:], [column[size:] for column in ints]
+            yield keys, ints, values
+            keys, ints, values = [], [array("q") for _ in range(times)], []
+            continue
+        start = 0  # a piece may be all changes behind a checkpoint: what is left of it is copied once
+        while len(keys) - start >= size:
+            end, full = start + size, True
+            yield keys[start:end], [column[start:end] for column in ints], values[start:end]
+            start = end
+        if start:
+            keys, values, ints = keys[start:], values[start:], [column[start:] for column in ints]
     if keys or not full:
         yield keys, ints, values
 
