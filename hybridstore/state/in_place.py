@@ -25,10 +25,9 @@ from typing import Any, Final, Self
 
 from changelog.identity import Identity
 from changelog.storage import LocalStorage
-from recovery.checkpoint import CheckpointReader
 from recovery.erase import ERASURES
 from recovery.errors import RestoreError
-from recovery.layout import PINS, list_checkpoints
+from recovery.layout import PINS
 
 from ..errors import HybridStoreError
 from ..markup import stores_table
@@ -194,7 +193,8 @@ class InPlace(Usable, ABC):
             if self._checkpoint(log, wait=True) and checkpoints.failure is not None:
                 raise checkpoints.failure
             log.part_now(group.version)
-            reader = CheckpointReader(home.storage, list_checkpoints(home.storage)[-1])
+            assert checkpoints.reader is not None
+            reader = checkpoints.reader.twin()
             try:
                 if (reader.meta.version, reader.meta.digest) != (group.version, group.digest):
                     raise RestoreError(
@@ -206,7 +206,9 @@ class InPlace(Usable, ABC):
             finally:
                 reader.close()
         else:
-            name = str(list_checkpoints(home.storage)[-1])
+            # the restored one: of the same version there may be another, of before, which is damaged
+            assert checkpoints.reader is not None
+            name = checkpoints.reader.name
         through = sys.maxsize if home.locks else group.version  # later files may be those of a later owner
         log.check_owner(group.version)
         sweep(home.storage, name, home.prune, through=through)

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.errors import StatePoisonedError
 from hybridstore.state import in_place
 from hybridstore.state.registry import kept_from_erase
+from recovery.checkpoint import read_meta
+from recovery.layout import CheckpointName, list_checkpoints
 from tests.state.test_erase import KEEP, bytes_left, content, fill, kill_from, secrets, without
 from tests.state.test_fork import Killed
 from tests.state.test_rewind import SMALL
@@ -263,4 +266,31 @@ def test_an_order_behind_an_erase_that_waits_keeps_the_entry_of_both(
     assert [entry["keys"] for entry in state.settings["erasures"]] == [4, 1]
     assert state.key_value("users").get("key-bob") is None
     state.close()
+    assert not secrets(tmp_path)
+
+
+def test_a_damaged_checkpoint_of_the_version_is_not_taken_for_the_erased_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = fill(tmp_path, 2)
+
+    def killed(*given: Any, **options: Any) -> None:
+        raise Killed
+
+    state = hs.open(tmp_path, checkpoints=KEEP)
+    content(state)
+    order(state)
+    with monkeypatch.context() as patch:
+        patch.setattr(in_place, "sweep", killed)
+        assert not killed_again(tmp_path, 1 << 30, state.commit)
+    crash(state)
+    storage = LocalStorage(tmp_path)
+    newest = list_checkpoints(storage)[-1].version
+    names = [name for name in list_checkpoints(storage) if name.version == newest]
+    whole = next(str(name) for name in names if type(read_meta(storage, name).settings["erase"]) is list)
+    (tmp_path / whole).rename(tmp_path / str(CheckpointName(newest, 0, "f" * 32)))
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        assert content(state) == without(seen)
+        assert state.settings["erase"] is None
+        assert [entry["keys"] for entry in state.settings["erasures"]] == [4]
     assert not secrets(tmp_path)
