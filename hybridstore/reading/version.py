@@ -213,8 +213,9 @@ class Version:
         return f"<Version {self.number} of {self.place.where!r}>"
 
 
-# A commit is shorter.
+# A commit is shorter: so many bytes, and so many for each store, whose times and counts are behind the digest.
 _END_BYTES: Final = 256
+_STORE_BYTES: Final = 128
 
 
 class _Plain:
@@ -229,6 +230,7 @@ class _Plain:
         self._size = -1
         # the end of the newest version in it, by which a version of another line is known after a rewind
         self._end = b""
+        self._end_bytes = _END_BYTES
 
     def open(self, into: Version, at: int | None) -> None:
         self._position, self._size = None, -1
@@ -240,7 +242,7 @@ class _Plain:
         kinds = into.group.kinds
         into.tail = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, kinds)
         self._position = restored.resume.reached
-        self._end = self._end_of_version()
+        self._note_end(into)
         into.reached(Step(report.version, report.digest), report.version)
 
     def advance(self, into: Version, at: int | None) -> None:
@@ -268,15 +270,19 @@ class _Plain:
         walk = log_walk(log, into.step, start=self._position, identity=self._identity)
         into.apply(walk if at is None else _through(walk, at))
         self._position = walk.position or self._position
-        self._end = self._end_of_version()
+        self._note_end(into)
         # A segment that grew during the read is larger than the size asked before.
         self._size = size if self._position.segment == segment and at is None else -1
+
+    def _note_end(self, into: Version) -> None:
+        self._end_bytes = _END_BYTES + _STORE_BYTES * len(into.group.stores)
+        self._end = self._end_of_version()
 
     def _end_of_version(self) -> bytes:
         """Return the last bytes of the newest version in the segment, with its digest; b"" if they are not there."""
         if self._position is None or self._path is None:
             return b""
-        first = max(0, self._position.offset - _END_BYTES)
+        first = max(0, self._position.offset - self._end_bytes)
         try:
             with open(self._path / CHANGELOG / segment_name(self._position.segment), "rb", buffering=0) as file:
                 return os.pread(file.fileno(), self._position.offset - first, first)

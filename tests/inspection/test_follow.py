@@ -365,3 +365,23 @@ def test_a_view_of_a_query_that_is_turned_back_again_and_again(tmp_path: Path) -
         rows = {row.key for row in view["default"]}
         assert {f"k{version}" for version in range(6) if version < min((4, 2, 5, 3)[:turn])} <= rows
         assert not view.refresh()
+
+
+def test_a_view_of_many_stores_knows_another_line_after_a_rewind(tmp_path: Path) -> None:
+    """The digest of a commit is far from its end, behind which the times of all stores are."""
+
+    def commits(*values: int) -> None:
+        with hs.open(tmp_path, checkpoints=CheckpointPolicy(every_commits=None)) as state:
+            for value in values:
+                for number in range(80):
+                    state.window(f"store-{number}", retention="1 hour").put("k", value, ts=1_000_000)
+                state.commit()
+
+    commits(0, 1)
+    with hs.inspect(tmp_path).follow() as view:
+        assert view.get("store-0", "k")[0].value == 1
+        view.refresh()
+        run(["rewind", str(tmp_path), "--to", "1", "--write"])
+        commits(2)
+        view.refresh()
+        assert (view.version, view.get("store-0", "k")[0].value) == (2, 2)
