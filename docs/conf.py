@@ -11,6 +11,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
 myst_heading_anchors = 4
 exclude_patterns = ["_build"]
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = "hybridstore"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
@@ -27,7 +28,7 @@ _CODE = re.compile(r"`([^`]+)`")
 _HIDDEN = re.compile(r", _\w+: .*?(?=\) ->|\)$)")
 
 
-def _docstring(_app: object, _what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:
+def _docstring(_app: object, _what: str, name: str, _obj: object, _options: object, lines: list[str]) -> None:
     """Make reStructuredText of a docstring: paragraphs, tables of two columns, programs, examples."""
     out: list[str] = []
     for paragraph in "\n".join(lines).split("\n\n"):
@@ -39,7 +40,7 @@ def _docstring(_app: object, _what: str, _name: str, _obj: object, _options: obj
                 item = _ITEM.fullmatch(line)
                 out.append(f"* **{item[1]}**: {_escaped(item[2])}" if item else f"  {_escaped(line.strip())}")
         elif _LAID_OUT.search(paragraph):
-            out += ["::", "", *("    " + line for line in part)]
+            raise ValueError(f"{name}: found {part[0]!r}, expected each line as `name  meaning`, with two spaces")
         else:
             out += map(_escaped, part)
         out.append("")
@@ -59,7 +60,8 @@ def _signature(
     """Leave out what a caller does not give."""
     if what == "class" and "Made by" in (obj.__doc__ or ""):
         return "", None
-    return (_HIDDEN.sub("", signature) if signature else signature), returned
+    # a mode of files is octal in the source, and no other default is
+    return (_HIDDEN.sub("", signature).replace("= 420", "= 0o644") if signature else signature), returned
 
 
 def setup(app: Any) -> None:

@@ -44,8 +44,8 @@ def metrics(location: str | Path | Location, operator: str | None = None) -> lis
     differing_attempts         versions of which several attempts wrote different objects
     failed_checkpoints, failed_clearings  failures of the process since it loaded the shard
     files, bytes               objects in the shard's directory, and their size
-    total_rows, total_rows_out, total_late, total_null_key, total_null_timestamp, total_segment_bytes,
-    total_logged_records       of all batches since the query began, over all its runs
+    total_rows, total_rows_out, total_late  of all batches since the query began, over all its runs
+    total_null_key, total_null_timestamp, total_segment_bytes, total_logged_records  of all batches, too
 
     `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError
     without a state.

@@ -93,7 +93,7 @@ class State(InPlace, NamedStores):
                     has it, and survives a killed process only (object stores always acknowledge)
         lazy        blocks of the checkpoint load when touched (the first read takes milliseconds); False reads, checks
                     and decodes all blocks now, so that no later read waits for the disk or a decoder
-        checkpoints when to checkpoint, by default so that a restart takes under a second
+        checkpoints  when to checkpoint, by default so that a restart takes under a second
         memory_limit  bytes of memory that the stores of this process may take; the smallest limit of any open state
                       governs. Before the limit is reached, records that a checkpoint holds are freed, and single
                       records are read again when they are touched: state may exceed memory (docs/operating.md)

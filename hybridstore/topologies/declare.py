@@ -244,7 +244,7 @@ class Topology(Steps):
                     than the watermark of the batch before
         types       the types of aggregates by name, as Spark's DDL text or Arrow types, if they do not follow from a
                     built-in aggregator
-        checkpoints when to checkpoint; None: so that a restart takes under half a second, with an aim of 25 ms, and
+        checkpoints  when to checkpoint; None: so that a restart takes under half a second, with an aim of 25 ms, and
                     every 100 batches
         placement   where shards are kept in memory: in Spark's workers, in holder processes, or in the faster of both
                     ("auto")
