@@ -165,7 +165,7 @@ def page(head: dict[str, Any], results: Sequence[Result], source: str, pictures:
         text += ["Nothing that was measured in this run."]
     text += [
         "",
-        "See also [scale.md](scale.md): cost per record as state grows, and a calculation to a thousand shards.",
+        "See also [scale.md](scale.md): cost per record as state grows, and a calculation to 10,000 shards.",
         "",
     ]
     return "\n".join(text)

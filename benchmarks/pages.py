@@ -533,7 +533,7 @@ def tables(
         "## What is left out",
         *bullets(left_out(results, bool(head["full"]))),
         "",
-        "See also [scale.md](scale.md): cost per record as state grows, and a calculation to a thousand shards.",
+        "See also [scale.md](scale.md): cost per record as state grows, and a calculation to 10,000 shards.",
         "",
     ]
     return "\n".join(text)

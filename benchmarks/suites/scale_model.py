@@ -146,10 +146,12 @@ def counted_section(rows: Sequence[dict[str, Any]]) -> list[str]:
             for row in rows
         ),
         "",
-        "* A later batch costs one create for each shard with rows, and nothing for a worker, a shard without rows, or "
-        "the driver: no lists, no reads.",
+        "* A later batch costs one create for each shard, and nothing for a worker or the driver: no lists, no reads.",
         "* The start of a run costs the driver three requests at every size. The first batch looks for each shard "
-        "once (two lists), and each worker claims the launch (a list, and two reads but for the first).",
+        "once (two lists), and each worker looks for the launch (a list): the first worker creates its run, each other "
+        "worker reads that (two reads).",
+        "* Not counted: a shard without rows costs a create, too, that of a note; and in the batches 1, 2, 4, 8, ... "
+        "of a run a task that has rows looks for each shard of the next task (a list).",
     ]
 
 

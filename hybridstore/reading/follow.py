@@ -1,7 +1,7 @@
 """Follow: a read-only view that stays at the newest committed version of a running job, beside its writer.
 
     follow = hs.inspect("checkpoint").follow()
-    follow.refresh()                 what was committed since is read and applied; nothing new: one small read
+    follow.refresh()                 what was committed since is read and applied; nothing new: two small reads
     follow.get("counts", "alice")    from memory, or one block
 
 Each state or shard is a `Version`. All shards of a query are at the same version: that of the newest finished batch.
@@ -176,8 +176,8 @@ class Followed:
     def refresh(self) -> bool:
         """Apply the commits since the last call; True when the version changed.
 
-        Without new commits this is one small read: of Spark's commits/, or of a segment's size. Raises as opening does;
-        the view is then at the version before, and another `refresh` continues.
+        Without new commits this is a look at the end of a segment, or, for a query, a list of Spark's commits/ and of
+        runs/. Raises as opening does; the view is then at the version before, and another `refresh` continues.
 
         >>> with hs.open("state") as state:
         ...     users = state.key_value("users")
