@@ -318,7 +318,7 @@ def test_a_view_follows_prunes_rewinds_erases_and_changes_of_the_program(
                 one_commit(state, r, now)
                 state.checkpoint(wait=True)
         elif act == "rewind":
-            versions = [commit.version for commit in hs.inspect(tmp_path).versions][-3:]
+            versions = [commit.version for commit in hs.inspect(tmp_path).versions][-3:] or [state.version]
             state.close()
             run(["rewind", str(tmp_path), "--to", str(r.choice(versions)), "--write"])
             state = opened(tmp_path)
