@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -183,8 +184,8 @@ class FrameTable:
     """The frames that a function gives, in turn, as a table of the output.
 
     The values of a frame are copied when the frame comes, as Spark does: a function may change a frame and give it
-    again, and the next frame lies where the last one was freed, which is near. Lists, dicts and the like can be changed
-    inside of a copy, so their columns are converted at once. `schema` is the output as a StructType.
+    again, and the next frame lies where the last one was freed, which is near. Lists, dicts and the like are copied to
+    their depth, because they can be changed, too. `schema` is the output as a StructType.
     """
 
     def __init__(self, schema: Any, output: pa.Schema, settings: FrameSettings) -> None:
@@ -221,7 +222,8 @@ class FrameTable:
             columns = _columns(frame)
             part = [columns[place] for place in places]
             for place in self._nested:
-                part[place] = self._array(part[place], place)
+                if part[place].dtype == object:
+                    part[place] = deepcopy(part[place])
             self._parts.append(part)
 
     def table(self) -> pa.Table:
@@ -230,34 +232,29 @@ class FrameTable:
         Raises what Spark raises for the same: TypeError and ValueError for values of other types.
         """
         import numpy as np
+        import pandas as pd
         import pyarrow as pa
 
         if not self._parts:
             return self._output.empty_table()
         arrays = []
-        for place in range(len(self._schema.fields)):
+        for place, field in enumerate(self._schema.fields):
             given = [columns[place] for columns in self._parts]
-            if place in self._nested:
-                arrays.append(pa.concat_arrays(given))
-                continue
             types = {column.dtype for column in given}
+            kind = self._output.field(place).type
             chunks: list[Any] = []
             if len(types) == 1 and isinstance(next(iter(types)), np.dtype):
                 # of its type, because pandas makes datetime64 of objects: in the zone of the session, and Spark in UTC
                 values = np.concatenate([np.asarray(column) for column in given])
+                joined = pd.Series(values, dtype=values.dtype)
                 # Arrow takes numbers, or texts of numbers, but not both in one column; frames may differ in that.
                 with suppress(*((TypeError, ValueError) if len(given) > 1 else ())):
-                    chunks = [self._array(values, place)]
-            chunks = chunks or [self._array(each, place) for each in given]
-            arrays.append(pa.chunked_array(chunks, self._output.field(place).type))
+                    chunks = [_array(joined, field, kind, self._settings)]
+            chunks = chunks or [
+                _array(pd.Series(each, dtype=each.dtype), field, kind, self._settings) for each in given
+            ]
+            arrays.append(pa.chunked_array(chunks, kind))
         return pa.Table.from_arrays(arrays, schema=self._output)
-
-    def _array(self, values: Any, place: int) -> Any:
-        """Return values of a column as Arrow's."""
-        import pandas as pd
-
-        series = pd.Series(values, dtype=values.dtype)
-        return _array(series, self._schema.fields[place], self._output.field(place).type, self._settings)
 
 
 def _columns(frame: Any) -> list[Any]:
