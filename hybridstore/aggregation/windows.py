@@ -303,8 +303,9 @@ class SessionWindows:
     """Sessions: records of a key that are at most `gap` apart. The start and end of a session are the times of its
     first and last record.
 
-    A session that ends before `stream time - grace - gap` is dropped; `grace` is 0 by default. Raises ValueError or
-    TypeError for an invalid duration, a gap of 0 or a negative grace.
+    A session closes when it ends before `stream time - grace - gap`: no later record can join it, and with
+    `emit="close"` its result is emitted. A record whose session would be closed is late. `grace` is 0 by default.
+    Raises ValueError or TypeError for an invalid duration, a gap of 0 or a negative grace.
 
     >>> clicks = hs.stream(key="user", timestamp="ts")
     >>> visits = clicks.windowed_by(hs.SessionWindows("1 minute")).aggregate(emit="commit", n=hs.Count())

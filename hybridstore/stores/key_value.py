@@ -36,7 +36,8 @@ _FEW_ROUNDS: Final = 4  # a heap of up to so many times the new rows is rebuilt 
 
 
 class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
-    """A key-value store, also a mapping. Made by `State.key_value`; see there for the parameters.
+    """A key-value store, also a mapping: `[]`, `in`, `del`, `len`, `keys`, `items` and the other methods of a dict.
+    Made by `State.key_value`; see there for the parameters.
 
     Type checkers know the types of keys and values that are declared:
     `users: hs.KeyValueStore[str, int] = state.key_value("users")`.

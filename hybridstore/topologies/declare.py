@@ -143,7 +143,8 @@ class Topology(Steps):
         location        where the state is: a directory, or a place on an object store (`s3://bucket/path`); None keeps
                         the state for this run only, in a temporary directory
         shards          parts of the key space, as for `open`
-        commit_rows     rows per commit at most; an Arrow batch of fewer rows is a commit by itself
+        commit_rows     rows per commit at most; an Arrow batch of fewer rows is a commit by itself. 1: rows are
+                        processed as they arrive
         commit_seconds  a commit takes no further row when taking rows, and processing them at the speed of the commit
                         before, come to this time; None: no bound. Arrow batches are not cut for it
         position        the position of a row in the source: a column or a function of the row (of Arrow batches: a
@@ -163,6 +164,9 @@ class Topology(Steps):
         allow           consent to the losses of a changed topology, in the words of the error that asks for it; a
                         restarted job may keep them
         memory_limit    bytes that the stores of this process may hold, an estimate, as for `hybridstore.open`
+
+        Within a commit and a shard, rows are processed in canonical order: by time, then key, then values. A row that
+        arrives behind a later row of its commit is in order, so which rows are late depends on where commits are cut.
 
         `run(...).tables()` yields the number and the results of each commit as an Arrow table, in place of rows.
 

@@ -218,6 +218,9 @@ class Steps(Plan):
     ) -> Self:
         """Hold results back and emit the last one per key and window, so that fewer are emitted (Kafka's `suppress`).
 
+        `aggregate(emit="close")` has the same final results as `hold("close")`, which has bounds and a grace of its
+        own.
+
         until      how long a result is held at most, in stream time (None: no limit); or "close": until no record can
                    change its window any more, so that it is emitted once and is final
         grace      with "close": how long after its end a window still changes (None: the grace of the windows)
@@ -354,20 +357,24 @@ class Steps(Plan):
         clock_ticks: Duration | None = None,
     ) -> Self:
         """Run custom logic on every row, with its own stores; `stores` are made by
-        `hybridstore.key_value_store(...)` and its kin.
+        `hybridstore.key_value_store(...)` and its kin. A store has the keys that the function gives it: it is not
+        divided by the key of the row.
 
         `function(row, stores)` gets a row (a dict) and the stores by name, and returns an iterable of output rows
         (dicts) or None. A class is made once per shard with the stores, its `process(row)` is called, and, if it has
         one, its `finish()` at the end of each commit, which may return rows too. Before each row the stores are at the
-        stream time of all rows so far, so that old records have expired; `stores.time` is the row's own time (ms).
+        stream time of all rows so far, this row among them, so that old records have expired; `stores.time` is the
+        row's own time (ms), and `stores.timers.now` that stream time. No row is late for `process`: a function that
+        emits final results compares the two.
         `output_schema` names the output columns and their types: DDL text such as "k string, n bigint", a StructType or
         an Arrow schema; in plain Python it may be None. Each row must have exactly these columns, with values of these
         types, in plain Python too.
 
         `on_timer(timer, stores)`, of a class the method `on_timer(timer)`, is called with each `hybridstore.Timer` that
         fires, and may return rows too. Timers belong to a key, and are part of the state: a class keeps `stores` and
-        asks for `stores.timers` in its methods, not in `__init__`. `stores.timers` sets, lists
-        and deletes those of the key in hand by event time, which fire when stream time (or the watermark) reaches them.
+        asks for `stores.timers` in its methods, not in `__init__`; a store may be kept from `__init__` on.
+        `stores.timers` sets, lists and deletes those of the key in hand by event time, which fire when stream time (or
+        the watermark) reaches them; without `on_timer` it raises ValueError.
         `clock_ticks` allows timers by the clock as well, `stores.clock_timers`, which fire at the end of the first
         commit whose clock has reached them. On Spark a batch is made as often as `clock_ticks`, with or without rows,
         and its time, which a replay repeats, is the clock.
@@ -381,6 +388,22 @@ class Steps(Plan):
         >>> firsts = clicks.process(first_visits, "user string", [hs.key_value_store("seen")])
         >>> [row["user"] for row in firsts.run([{"user": name, "ts": 0} for name in ("ann", "bob", "ann")])]
         ['ann', 'bob']
+
+        A class with a timer: the clicks of a user, one minute behind the first of them.
+
+        >>> class Clicks:
+        ...     def __init__(self, stores):
+        ...         self.stores, self.counts = stores, stores["counts"]
+        ...     def process(self, row):
+        ...         if (count := self.counts.get(row["user"], 0)) == 0:
+        ...             self.stores.timers.set(row["ts"] + 60_000)
+        ...         self.counts[row["user"]] = count + 1
+        ...     def on_timer(self, timer):
+        ...         yield {"user": timer.key, "clicks": self.counts.delete(timer.key)}
+        >>> minutes = clicks.process(Clicks, stores=[hs.key_value_store("counts")])
+        >>> rows = [{"user": "ann", "ts": 0}, {"user": "ann", "ts": 9_000}, {"user": "bob", "ts": 60_000}]
+        >>> [dict(row) for row in minutes.run(rows)]
+        [{'user': 'ann', 'clicks': 2}]
         """
         if not callable(function):
             raise TypeError(f"process: function: found {type(function).__name__}, expected a function or class")

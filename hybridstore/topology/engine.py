@@ -228,8 +228,8 @@ class Engine:
 
     @entry_of_all
     def process_many(self, rows: Any) -> list[dict[str, Any]]:
-        """Process the rows of one commit (dicts or an Arrow batch) in canonical order, shard by shard, and return the
-        results. O(n log n).
+        """Process the rows of one commit (dicts or an Arrow batch) in canonical order (by time, then key, then values),
+        shard by shard, and return the results. O(n log n).
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> engine = minutes.aggregate(n=hs.Count()).open("state")

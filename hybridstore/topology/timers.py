@@ -83,7 +83,8 @@ class Timer(NamedTuple):
 class KeyTimers:
     """The timers of the key in hand, of event time (`stores.timers`) or by the clock (`stores.clock_timers`).
 
-    `now` is the time (ms) that decides which timers are due; -1 before the first.
+    `now` is the time (ms) that decides which timers are due: stream time, the row in hand among its rows, or the
+    watermark; of `clock_timers` the clock. -1 before the first.
 
     >>> def logged_in(row, stores):
     ...     stores.timers.set(stores.time + 60_000)
