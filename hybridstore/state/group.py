@@ -17,7 +17,7 @@ from recovery.errors import ProgramMismatchError
 
 from ..errors import StateClosedError, UpgradeError
 from ..stores.keys import shown
-from ..stores.kinds import KINDS, Store
+from ..stores.kinds import KINDS, SUPPRESSION, Store
 from .upgrades import Upgrades
 from .watching import WatchingJournal
 
@@ -42,8 +42,9 @@ class StoreGroup:
         self._watching = WatchingJournal(sink, frame_records=frame_records) if debug else None
         self.journal: Journal = self._watching or Journal(sink, frame_records=frame_records)
         self._divisor = bucket_divisor
-        # The user's handles stay valid through a rollback: stores are kept by name and refilled.
-        self._handles: dict[str, Store] = {}
+        # The user's handles stay valid through a rollback: stores are kept by number and refilled. A number is that of
+        # one definition, so a handle waits while a replay defines older stores of its name.
+        self._handles: dict[int, Store] = {}
         self.settings: dict[str, Any] = {}
         self.stores: dict[str, Store] = {}
         self._by_number: dict[int, Store] = {}
@@ -70,9 +71,16 @@ class StoreGroup:
         """
         if kind in (DROPPED, ALTERED):
             return self._redefine(number, kind, parameters)
-        store = self._handles.get(name)
-        if store is not None and (store.number, store.kind, store.parameters) == (number, kind, parameters):
+        store = self._handles.get(number)
+        altered = kind == SUPPRESSION.name  # the kind with parameters that `alter` changes
+        if (
+            store is not None
+            and (store.name, store.kind) == (name, kind)
+            and (store.parameters == parameters or altered)
+        ):
             store.clear_state()
+            if altered:
+                store.alter(parameters)
         else:
             described = KINDS.get(kind)
             if described is None:
@@ -82,7 +90,7 @@ class StoreGroup:
             if store is not None:
                 self._forget(store)
             store = described.make(name, number, parameters, self.journal, self._divisor)
-            self._handles[name] = store
+            self._handles[number] = store
         self.stores[name] = store
         self._by_number[number] = store
         self._last_number = max(self._last_number, number)
@@ -101,7 +109,7 @@ class StoreGroup:
 
     def _forget(self, store: Store) -> None:
         """Make a user's store refuse every call: another store has taken its place, or none."""
-        self._handles.pop(store.name, None)
+        self._handles.pop(store.number, None)
         store.refuse_calls(
             StateClosedError(f"store {store.name!r}: it was dropped or created again (ask for it again)")
         )
@@ -111,7 +119,12 @@ class StoreGroup:
         return self._by_number[number]
 
     def reached(self, version: int, digest: bytes) -> None:
-        """Continue from a restored version. O(stores)."""
+        """Continue from a restored version. A handle whose name belongs to another store there refuses calls from now
+        on. O(stores).
+        """
+        for handle in list(self._handles.values()):
+            if self.stores.get(handle.name, handle) is not handle:
+                self._forget(handle)
         self._continue(version, digest)
         for store in self.stores.values():
             store.pin_key_type()
@@ -243,17 +256,13 @@ class StoreGroup:
             raise
 
     def redefine_lost(self) -> None:
-        """Define again the user's stores whose definition a rollback has undone."""
-        for name, store in list(self._handles.items()):
-            if name not in self.stores:
-                store.clear_state()
-                number = self._last_number + 1
-                if number != store.number:
-                    del self._handles[name]
-                    continue
-                self.journal.record(DEFINE, number, name, store.kind, store.parameters)
-                self.stores[name] = self._by_number[number] = store
-                self._last_number = number
+        """Define again the user's stores whose definition a rollback has undone: empty, with the numbers that they had,
+        as they are in the handles. O(stores).
+        """
+        for number, store in sorted(self._handles.items()):
+            if store.name not in self.stores:
+                self.journal.record(DEFINE, number, store.name, store.kind, store.parameters)
+                self.define(number, store.name, store.kind, store.parameters)
 
     def stream_times(self) -> dict[int, int]:
         """Return store number -> stream time (ms)."""
