@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from changelog.files import Files
 from changelog.identity import Identity
 from changelog.segment import Position
-from changelog.storage import LocalStorage
+from changelog.storage import LocalStorage, Storage
 from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
 from recovery.errors import CheckpointError
@@ -78,15 +78,18 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The end of an attempt: the report of the checkpoint or the error, and the error of the pruning behind it."""
+    """The end of an attempt: the report of the checkpoint or the error, the error of the pruning behind it, and, in the
+    owner's process, the open checkpoint.
+    """
 
     report: CheckpointReport | None
     error: Exception | None = None
     prune_error: Exception | None = None
+    reader: CheckpointReader | None = None
 
     def packed(self) -> list[Any]:
         """Return what another process needs of it: errors as text."""
-        errors = [None if error is None else str(error) for error in self[1:]]
+        errors = [None if error is None else str(error) for error in self[1:3]]
         return [None if self.report is None else list(self.report), *errors]
 
     @classmethod
@@ -109,6 +112,17 @@ def outcome_of(write: Callable[[], CheckpointReport], prune: Callable[[], object
     except Exception as error:
         return Outcome(report, None, error)
     return Outcome(report)
+
+
+def opened(storage: Storage, outcome: Outcome) -> Outcome:
+    """Return the outcome with its checkpoint open, or with the error of that. Raises nothing. O(index + packs)."""
+    if outcome.report is None:
+        return outcome
+    try:
+        return outcome._replace(reader=CheckpointReader(storage, outcome.report.name, marks=True))
+    except Exception as error:
+        # Whatever the error is, the changelog has the sealed records.
+        return Outcome(None, error)
 
 
 class _WriterFiles(OwnFiles):

@@ -33,7 +33,7 @@ from recovery.compaction import Sizes
 from recovery.errors import CheckpointError
 from recovery.write import CheckpointReport, write_checkpoint
 
-from .checkpoint_job import Job, Outcome, outcome_of
+from .checkpoint_job import Job, Outcome, opened, outcome_of
 from .group import StoreGroup
 from .hydration import pass_on
 from .log_lines import info, warn
@@ -76,7 +76,8 @@ class Target(NamedTuple):
 class Attempt:
     """One checkpoint in progress: its input, what to take back if it fails, and its outcome (None until it has ended).
 
-    The work is done by a thread of the owner, or by the caller of `run`.
+    The work is done by a thread of the owner, or by the caller of `run`. The checkpoint is opened there, too, so that
+    the commit that takes it over waits for no file.
     """
 
     def __init__(self, target: Target, sealed: list[Sealed], since: Logged, work: Callable[[], Outcome]) -> None:
@@ -110,7 +111,7 @@ class Attempt:
 
     def run(self) -> None:
         """Do the work, and keep its outcome. Raises nothing: the owner reads the outcome."""
-        self.outcome = self._work()
+        self.outcome = opened(self.target.storage, self._work())
 
 
 class AttemptBeside(Attempt):
@@ -231,7 +232,7 @@ class Checkpointer:
         except (OSError, HybridStoreError) as error:
             self.fail(target.version, error)
             return
-        pending = None if wait or beside is None else self._given(beside)
+        pending = None if wait or beside is None else self._given(target.storage, beside)
         with self.apart("the beginning of a checkpoint"):
             attempt: Attempt
             if pending is not None:
@@ -250,7 +251,7 @@ class Checkpointer:
         if wait or not attempt.begin():
             self.finish(wait=True)
 
-    def _given(self, beside: Callable[[], Job | None]) -> Pending | None:
+    def _given(self, storage: Storage, beside: Callable[[], Job | None]) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""
         limited = BUDGET.limit is not None
         records, size = (MOST_RECORDS_LIMITED, MOST_BYTES_LIMITED) if limited else (_MOST_RECORDS, _MOST_BYTES)
@@ -261,7 +262,7 @@ class Checkpointer:
         from .writer_process import WRITER  # only here: few programs need it
 
         try:
-            return WRITER.give(job, self)
+            return WRITER.give(job, self, partial(opened, storage))
         except OSError as error:
             self._refused = True
             self.failed_beside += 1
@@ -304,7 +305,7 @@ class Checkpointer:
         """Use a finished checkpoint: changes are collected against it from now on. Returns its report, once.
 
         None without a finished checkpoint: no attempt, an attempt in progress (unless `wait`), or a failed one. Cold
-        blocks are still read from the packs of the checkpoint before, which stay open for that. O(packs).
+        blocks are still read from the packs of the checkpoint before, which stay open for that. O(1) unless it fails.
         """
         attempt = self.attempt
         if attempt is None or (attempt.running and not wait):
@@ -316,18 +317,13 @@ class Checkpointer:
     def _take_over(self, attempt: Attempt) -> CheckpointReport | None:
         self.attempt = None
         beside = isinstance(attempt, AttemptBeside)
-        report, error, prune_error = attempt.outcome or Outcome(None)
-        try:
-            if report is None:
-                raise error or CheckpointError("the checkpoint ended without a report")
-            reader = CheckpointReader(attempt.target.storage, report.name, marks=True)
-        except Exception as error:
-            # Whatever the error is, the changelog has the captured records.
+        report, error, prune_error, reader = attempt.outcome or Outcome(None)
+        if report is None or reader is None:
             self._group.unseal(attempt.sealed)
             self.since = self.since.plus(attempt.since)
             self._alone = beside
             self.failed_beside += beside
-            self.fail(attempt.target.version, error)
+            self.fail(attempt.target.version, error or CheckpointError("the checkpoint ended without a report"))
             if beside:
                 self._retry_at = 0.0  # at once: under a limit, memory would grow until then
                 self._failed_in_a_row += 1

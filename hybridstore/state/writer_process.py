@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -63,18 +63,23 @@ def received(link: socket.socket) -> Iterator[list[Any]]:
 
 
 class Pending:
-    """A job that was given to the process: `done` is set when it has an outcome."""
+    """A job that was given to the process: `done` is set when it has an outcome, behind `then`, which is called with
+    the outcome and returns the one to keep.
+    """
 
-    def __init__(self, process: WriterProcess) -> None:
+    def __init__(self, process: WriterProcess, then: Callable[[Outcome], Outcome]) -> None:
         self.process = process
+        self._then = then
         self.done = threading.Event()
         self.outcome: Outcome | None = None
 
     def end(self, outcome: Outcome) -> None:
         """Set the outcome, once."""
         if self.outcome is None:
-            self.outcome = outcome
-            self.done.set()
+            try:
+                self.outcome = self._then(outcome)
+            finally:
+                self.done.set()
 
 
 class WriterProcess:
@@ -92,9 +97,10 @@ class WriterProcess:
         self._number = 0
         self._heard = 0.0
 
-    def give(self, job: Job, user: object) -> Pending:
-        """Give a job to the process, which starts with the first job and ends with the last `user`. Raises OSError when
-        it cannot be started or takes no job. A start takes this thread a millisecond or two, else O(1).
+    def give(self, job: Job, user: object, then: Callable[[Outcome], Outcome]) -> Pending:
+        """Give a job to the process, which starts with the first job and ends with the last `user`. A thread calls
+        `then` with the outcome. Raises OSError when the process cannot be started or takes no job. A start takes this
+        thread a millisecond or two, else O(1).
         """
         with self._lock:
             link = self._start() if self._link is None else self._link
@@ -110,7 +116,7 @@ class WriterProcess:
                 raise OSError("the writer process takes no job")
             if not self._pending:
                 self._heard = time.monotonic()
-            pending = self._pending[self._number] = Pending(self)
+            pending = self._pending[self._number] = Pending(self, then)
             return pending
 
     def _start(self) -> socket.socket:

@@ -20,12 +20,14 @@ from hybridstore.state.checkpoint_job import Job, Outcome, make
 from hybridstore.state.lock import DirectoryLock, read_note
 from hybridstore.state.opening import Tuning
 from hybridstore.state.writer_process import WRITER, Pending, WriterProcess
+from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
 from recovery.verify import verify
 from tests.conftest import STRESS
 from tests.tools.hooks import check_stores, crash
 
 SMALL = Tuning(8, 4000, 16, 4, Sizes(page_lines=4, tier=3, small_bytes=300, large_bytes=6000))
+Then = Callable[[Outcome], Outcome]
 NEVER = hs.CheckpointPolicy(max_restore="1 day")
 
 # The process, but for a file system that kills it at the change with the number `{at}`.
@@ -145,8 +147,8 @@ class AtOnce:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> AtOnce:
     work = AtOnce()
 
-    def give(self: WriterProcess, job: Job, user: object) -> Pending:
-        pending = Pending(self)
+    def give(self: WriterProcess, job: Job, user: object, then: Then) -> Pending:
+        pending = Pending(self, then)
         again = Job.of(unpack(pack(job.packed())))
         assert again == job
         outcome = Outcome(None, OSError("planned")) if work.fails else make(again, lambda: None)
@@ -327,9 +329,9 @@ def test_what_outlives_its_owner_changes_nothing(tmp_path: Path, monkeypatch: py
 
     pending: list[Pending] = []
 
-    def give(self: WriterProcess, job: Job, user: object) -> Pending:
+    def give(self: WriterProcess, job: Job, user: object, then: Then) -> Pending:
         jobs.append(job)
-        pending.append(Pending(self))
+        pending.append(Pending(self, then))
         return pending[-1]
 
     monkeypatch.setattr(WriterProcess, "give", give)
@@ -358,9 +360,9 @@ def test_what_outlives_its_owner_ends_when_the_next_one_takes_the_lock(
 ) -> None:
     jobs: list[Job] = []
 
-    def give(self: WriterProcess, job: Job, user: object) -> Pending:
+    def give(self: WriterProcess, job: Job, user: object, then: Then) -> Pending:
         jobs.append(job)
-        return Pending(self)
+        return Pending(self, then)
 
     monkeypatch.setattr(WriterProcess, "give", give)
     state = opened(tmp_path)
@@ -401,9 +403,9 @@ def test_an_owner_that_takes_over_in_the_middle_of_a_checkpoint_keeps_its_files(
 ) -> None:
     jobs: list[Job] = []
 
-    def give(self: WriterProcess, job: Job, user: object) -> Pending:
+    def give(self: WriterProcess, job: Job, user: object, then: Then) -> Pending:
         jobs.append(job)
-        return Pending(self)
+        return Pending(self, then)
 
     monkeypatch.setattr(WriterProcess, "give", give)
     state = opened(tmp_path)
@@ -467,11 +469,11 @@ def test_the_answers_of_a_process_that_has_written_and_pruned_are_lost(
 ) -> None:
     given = WriterProcess.give
 
-    def lose(self: WriterProcess, job: Job, user: object) -> Pending:
-        outcome = given(self, job, user).outcome
+    def lose(self: WriterProcess, job: Job, user: object, then: Then) -> Pending:
+        outcome = given(self, job, user, then).outcome
         assert outcome is not None
         assert outcome.report is not None
-        lost = Pending(self)
+        lost = Pending(self, then)
         lost.end(Outcome(None, OSError("ended")))
         return lost
 
@@ -501,3 +503,45 @@ def test_a_state_that_keeps_one_checkpoint_does_without_the_process(tmp_path: Pa
         state.commit()
         assert checkpoint(state) is None
         assert (state.metrics().checkpoints_written, state.metrics().checkpoints_by_writer_process) == (1, 0)
+
+
+@pytest.mark.parametrize("records", [0, 10**9], ids=["by the process", "by a thread"])
+def test_a_checkpoint_is_opened_beside_the_commits_and_one_that_cannot_be_opened_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", records)
+    owner, threads = threading.get_ident(), []
+    broken = False
+
+    class Opened(CheckpointReader):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            threads.append(threading.get_ident())
+            if broken:
+                raise OSError("planned")
+            super().__init__(*given, **named)
+
+    monkeypatch.setattr(checkpoint_job, "CheckpointReader", Opened)
+    with opened(tmp_path) as state:
+        kv = state.key_value("kv")
+        for turn in range(4):
+            kv["a"] = turn
+            state.commit()
+            state.checkpoint()
+            attempt = state._checkpoints.attempt
+            assert attempt is not None
+            attempt.join()
+            before = len(threads)
+            kv["b"] = turn
+            state.commit()  # takes it over
+            assert state._checkpoints.version == 2 * turn + 1
+            assert len(threads) == before == turn + 1
+        assert owner not in threads
+        broken = True
+        assert "planned" in str(checkpoint(state))
+        assert state._checkpoints.version == 7
+        broken = False
+        assert checkpoint(state) is None  # of the same version: its changes count again
+        assert state._checkpoints.version == state.version == 8
+        assert owner not in threads
+    with opened(tmp_path) as state:
+        assert dict(state.key_value("kv").all()) == {"a": 3, "b": 3}
