@@ -233,10 +233,13 @@ class TopRows(OfRows):
         make = chosen(chosen_columns("topk", columns))
 
         def add(best: list[Any], value: Any) -> list[Any]:
-            if len(best) < k or _greater(value, best[-1]):
-                place = len(best)
-                while place and _greater(value, best[place - 1]):
-                    place -= 1
+            by, place = value[0], len(best)
+            # most values are below all of k, and are compared with the last one only
+            while place and (
+                by > best[place - 1][0] or (by == best[place - 1][0] and _tied_first(value, best[place - 1]))
+            ):
+                place -= 1
+            if place < k:
                 best.insert(place, value)
                 del best[k:]
             return best

@@ -19,8 +19,8 @@ BATCH_ROWS: Final = 1000
 _DENSE: Final = 8
 _LISTS: Final = frozenset({list, tuple})
 _NESTED: Final = ATOMS | _LISTS
-# A mean is a tuple of a list and a count in a list of aggregates; a list that contains itself has no end.
-_LEVELS: Final = 3
+# The rows of TopK are lists of a list in lists of a list of aggregates; a list that contains itself has no end.
+_LEVELS: Final = 4
 
 
 def column_list(column: Any) -> list[Any]:

@@ -330,7 +330,7 @@ def _plain_rows(plan: Plan, rows: list[Any], *, copied: bool) -> Records | None:
     if plan.aggregates is None:
         return Records(keys, list(map(dict, rows)) if copied else rows, times, to_time_of(moments[0]))
     columns = [
-        list(map(name.of, rows))
+        _projected_rows(name, rows, times)
         if isinstance(name, Projection)
         else rows
         if name is None
@@ -339,6 +339,18 @@ def _plain_rows(plan: Plan, rows: list[Any], *, copied: bool) -> Records | None:
     ]
     values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
     return Records(keys, values if columns else [0] * len(rows), times, to_time_of(moments[0]))
+
+
+def _projected_rows(projection: Projection, rows: list[dict[str, Any]], times: list[int]) -> list[Any]:
+    """Return the values of a projection of dicts: by column where no row lacks a column that is needed. O(rows)."""
+    if projection.needs is not None:
+        try:
+            cells = {name: list(map(itemgetter(name), rows)) for name in projection.needs}
+        except KeyError:
+            pass
+        else:
+            return projection.of_columns(cells, times)
+    return list(map(projection.of, rows))
 
 
 def joined_keys(parts: list[list[Any]], rows: int) -> list[Any]:
@@ -425,7 +437,9 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     timestamps = batch.column(plan.timestamp)
     times = arrow_times(timestamps, plan.timestamp)
     columns = [
-        _projected(name, batch) if isinstance(name, Projection) else arrow_list(batch.column(name))
+        name.of_columns({each: arrow_list(batch.column(each)) for each in name.needs or ()}, times)
+        if isinstance(name, Projection)
+        else arrow_list(batch.column(name))
         for name in plan.aggregates.columns
         if name is not None
     ]
@@ -433,13 +447,6 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     if not columns:
         values = [0] * len(keys)
     return Records(keys, values, times, arrow_to_time(timestamps.type), left_out, batch if traced else None)
-
-
-def _projected(projection: Projection, batch: Any) -> list[Any]:
-    """Return the values of a projection that needs some columns of an Arrow batch only. O(rows)."""
-    needed = tuple(dict.fromkeys(projection.needs or ()))
-    columns = [arrow_list(batch.column(name)) for name in needed]
-    return [projection.of(dict(zip(needed, cells, strict=True))) for cells in zip(*columns, strict=True)]
 
 
 def size_of(part: Any) -> int:

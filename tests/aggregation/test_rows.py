@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from changelog.codec import pack
-from hybridstore.aggregation import OfRows, check_laws, choose
+from hybridstore.aggregation import OfRows, Projection, check_laws, choose
 
 NAN = float("nan")
 
@@ -166,6 +166,36 @@ def test_columns_choose_what_results_have() -> None:
     assert hs.MaxBy("n").of([]) is hs.LastBy("n", "id").of(rows[2:]) is None
     assert repr(hs.TopK(2, by="n", columns=["id"])) == "TopK(2, by='n', columns=('id',))"
     assert hs.CountDistinct("n").of([NAN, float("nan"), 1, 1.0, True]) == 2
+
+
+DECIDING = st.one_of(st.none(), st.floats(), st.integers(-3, 3))
+
+
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries({"n": DECIDING, "id": st.text(max_size=2), "t": st.integers(0, 5)}), max_size=8
+    ),
+    columns=st.sampled_from(["id", ("id",), ("n", "id", "t")]),
+    timed=st.booleans(),
+)
+def test_values_by_column_are_those_of_single_rows(rows: list[dict[str, Any]], columns: Any, timed: bool) -> None:
+    projection = Projection(by="n", columns=columns, time="t" if timed else None)
+    cells = {name: [row[name] for row in rows] for name in projection.needs or ()}
+    # repr, because NaN is a value of a chosen column, too
+    values = projection.of_columns(cells, [row["t"] for row in rows])
+    assert repr(values) == repr([projection.of(row) for row in rows])
+
+
+@pytest.mark.parametrize("missing", ["n", "id"])
+def test_rows_without_a_column_have_none_there(missing: str, tmp_path: Path) -> None:
+    rows = [{"k": "a", "t": at, "n": at % 3, "id": f"i{at}"} for at in range(6)]
+    del rows[2][missing]
+    top = hs.stream(key="k", timestamp="t").aggregate(emit="commit", top=hs.TopK(2, by="n", columns=["n", "id"]))
+    (result,) = top.run(rows, tmp_path, commit_rows=6)
+    expected = [{"n": 2, "id": "i5"}, {"n": 1, "id": "i1"}]
+    if missing == "id":
+        expected = [{"n": 2, "id": None}, {"n": 2, "id": "i5"}]
+    assert result["top"] == expected
 
 
 @pytest.mark.parametrize(
