@@ -75,7 +75,8 @@ class FrameReader:
         self._mixed = [
             (name, place)
             for place, name in enumerate(table.column_names)
-            if _by_nulls(table.schema.types[place], settings.extension) and _has_nulls(table.column(place))
+            if _by_nulls(table.schema.types[place], settings.extension and not widened)
+            and _has_nulls(table.column(place))
         ]
         self._whole = pd.DataFrame(
             {name: self._series(place, table.column(place)) for place, name in enumerate(table.column_names)}
@@ -90,7 +91,11 @@ class FrameReader:
 
         kind = column.type
         if self._settings.extension and pa.types.is_integer(kind):
-            return column.to_pandas(types_mapper={kind: pd.api.types.pandas_dtype(f"Int{kind.bit_width}")}.get)
+            whole = column.to_pandas(types_mapper={kind: pd.api.types.pandas_dtype(f"Int{kind.bit_width}")}.get)
+            if not self._widened:
+                return whole
+            # Spark makes these frames of rows: numpy's numbers, and objects beside a null
+            return pd.Series(list(whole), dtype=object) if column.null_count else whole.astype(f"int{kind.bit_width}")
         convert: Callable[[Any], Any] = _create_converter_to_pandas(
             self._types[place],
             nullable=True,
