@@ -42,6 +42,7 @@ from benchmarks.suites import (
     restore,
     scale,
     spark_suite,
+    state_by_limit,
     stores,
     walls,
 )
@@ -77,6 +78,9 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
             "checkpoint-bytes": [lambda: checkpoint_bytes.measure(folder, checkpoints=5, changes=100, records=2000)],
             "commit-latency": [lambda: commit_latency.measure(folder, records=2000, commits=300)],
             "beyond-memory": [lambda: beyond_memory.measure(folder, records=2000, operations=300)],
+            "state-by-limit": [
+                lambda: state_by_limit.measure(folder, records=2000, operations=300, shares=(0.5, 2), works=["zipf"])
+            ],
             "scale": [lambda: scale.measure(folder, [2000, 5000], 1)],
             "bytes": [lambda: changelog_bytes.measure(2000)],
             "catching-up": [lambda: catching_up.measure(folder, **TINY)],
@@ -105,6 +109,9 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
         "beyond-memory": [
             lambda: beyond_memory.measure(folder),
             *([lambda: beyond_memory.measure(folder, **LARGE)] if full else []),
+        ],
+        "state-by-limit": [
+            partial(state_by_limit.measure, folder, records=(5 if full else 1) * 100_000, operations=10_000)
         ],
         "scale": [lambda: scale.measure(folder, [10_000, 100_000, 1_000_000, *([10_000_000] if full else [])])],
         "sliding": [lambda: sliding(quick=not full)],

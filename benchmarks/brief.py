@@ -1,4 +1,4 @@
-"""Brief: docs/performance.md, the page of two minutes: ten figures, four plots, and what is slower than what.
+"""Brief: docs/performance.md, the page of two minutes: ten figures, six plots, and what is slower than what.
 
 Every figure is a line of a result; all of them stand in docs/performance-tables.md (pages.py).
 """
@@ -19,6 +19,10 @@ PLOTS: Final = {
     "scale.png": "cost against records, as a multiple of that at the smallest size; both axes logarithmic",
     "peer-engines.png": "a point for each engine, ours in black, by powers of ten: left is better",
     "scale-out.png": "processor time per row against workers: flat is good; both axes logarithmic",
+    "state-by-limit.png": "operations per second of a key-value store against its state over its memory limit, beside "
+    "RocksDB with a cache of the limit; both axes logarithmic",
+    "commit-latency.png": "latency of a commit against the percentile of commits, with and without checkpoints, paced "
+    "and as fast as it goes; both axes logarithmic",
 }
 _READY: Final = "to the first read and write"
 _ALL: Final = "to everything in memory"

@@ -1,5 +1,5 @@
 """One suite with options of one's own, and two versions in turn: `python -m benchmarks
-restore|stores|changelog|checkpoint|checkpoint-bytes|commit-latency|beyond-memory|joins|nexmark|compare`.
+restore|stores|changelog|checkpoint|checkpoint-bytes|commit-latency|beyond-memory|state-by-limit|joins|nexmark|compare`.
 
 Each prints a table, or JSON with --json; a wrong answer prints no figure and exits with 1.
 """
@@ -28,6 +28,7 @@ from benchmarks.suites import (
     joins,
     nexmark,
     restore,
+    state_by_limit,
     stores,
 )
 from benchmarks.suites.beyond_memory_work import WORKS
@@ -103,6 +104,12 @@ def _parser() -> ArgumentParser:
     names = "works, separated by commas (default: all)"
     command.add_argument("--works", default=",".join(WORKS), help=names)
     command.add_argument("--peers", action=BooleanOptionalAction, default=True, help="also measure RocksDB and LMDB")
+    command = suite("state-by-limit", "Operations of a store as its state outgrows its limit, beside RocksDB.", 1)
+    command.add_argument("--records", type=int, default=500_000, help="records in the store (default: 500000)")
+    command.add_argument("--operations", type=int, default=50_000, help="operations of each work (default: 50000)")
+    texts = ",".join(f"{share:g}" for share in state_by_limit.SHARES)
+    command.add_argument("--shares", default=texts, help=f"the state over its limit (default: {texts})")
+    command.add_argument("--peers", action=BooleanOptionalAction, default=True, help="also measure RocksDB")
     command = suite("joins", "Joins of two streams from dicts and Arrow: rows, logged bytes, a restart.", 3)
     command.add_argument("--rows", type=int, default=200_000, help="rows of both inputs (default: 200000)")
     command.add_argument("--waiting", type=int, default=1_000_000, help="rows that wait at a restart")
@@ -178,6 +185,12 @@ def _beyond_memory(given: Namespace) -> _Suites:
     return [lambda: beyond_memory.measure(given.folder, **options, **names)] * given.runs
 
 
+def _state_by_limit(given: Namespace) -> _Suites:
+    options = {name: getattr(given, name) for name in ("records", "operations", "peers")}
+    shares = [float(share) for share in given.shares.split(",")]
+    return [lambda: state_by_limit.measure(given.folder, **options, shares=shares)] * given.runs
+
+
 def _joins(given: Namespace) -> _Suites:
     return [lambda: joins.measure(given.folder, rows=given.rows, waiting=given.waiting, repeats=given.runs)]
 
@@ -195,6 +208,7 @@ _SUITES: Final[dict[str, Callable[[Namespace], _Suites]]] = {
     "checkpoint-bytes": _checkpoint_bytes,
     "commit-latency": _commit_latency,
     "beyond-memory": _beyond_memory,
+    "state-by-limit": _state_by_limit,
     "joins": _joins,
     "nexmark": _nexmark,
 }

@@ -34,8 +34,8 @@ Earlier = list[tuple[dict[str, Any], Result]]
 
 
 def carried(raw: Path, results: Sequence[Result]) -> Earlier:
-    """Return what the run itself has not: the newest result of each measurement of Spark's and other engines that
-    stands beside `raw`.
+    """Return what the run itself has not: the newest result of each long measurement, as those of Spark's and other
+    engines, that is beside `raw`.
 
     They take most of an hour, and have to be installed, so that they are not measured each time.
     """
@@ -58,7 +58,7 @@ def carried(raw: Path, results: Sequence[Result]) -> Earlier:
             order[line[1].suite],
             -line[1].settings.get("rows", 0),
             works.index(line[1].settings.get("work")),
-            line[1].settings["keys"],
+            line[1].settings.get("keys", 0),
         ),
     )
 
@@ -135,6 +135,10 @@ def write(docs: Path, raw: Path) -> None:
         for _, result in measured:
             if result.suite == "scale-out":
                 plots.workers(result, docs / "scale-out.png")
+            elif result.suite == "state by limit":
+                plots.limits(result, docs / "state-by-limit.png")
+            elif result.suite == "commit latency":
+                plots.latencies(result, docs / "commit-latency.png")
         if engines := [result for _, result in measured if result.suite == "peer engines"]:
             plots.engines(engines, docs / "peer-engines.png")
         if warm(results):
@@ -269,6 +273,12 @@ SUITES = {
         "had before it opened the state. An operation of the distributions is a read-modify-write; YCSB's workloads "
         "are as published; a durable commit each 1,000 operations belongs to the last of them. Every read is checked. "
         "`python -m benchmarks beyond-memory` prints it.",
+    ),
+    "state by limit": (
+        "State against its limit",
+        "Read-modify-writes a second of a key-value store whose limit is its state, as it is in memory without a "
+        "limit, over each of the shares; beside RocksDB with a cache of the limit. Each in a process of its own; every "
+        "read is checked. `python -m benchmarks state-by-limit` prints it.",
     ),
     "joins": (
         "Joins",
@@ -410,7 +420,13 @@ def restart_section(runs: list[Result], others: list[Result], figures: Figures, 
 
 
 # suites whose lines are "subject: what", and whether the ratio of a line stands in its cell
-SUBJECTS = {"scale-out": False, "peer engines": True, "beyond memory": True, "commit latency": True}
+SUBJECTS = {
+    "scale-out": False,
+    "peer engines": True,
+    "beyond memory": True,
+    "commit latency": True,
+    "state by limit": True,
+}
 
 
 def subjects_table(result: Result) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any, Final
 from benchmarks.measure.result import Result
 
 _READY: Final = "to the first read and write"
+# a place on the x axis, and a figure with its lowest and highest run
+Point = tuple[float, float, float, float]
 
 
 def missing() -> str | None:
@@ -22,7 +24,7 @@ def restart_times(results: Sequence[Result], path: Path) -> None:
     """Draw the time from start to the first read and write against records, both axes by powers of ten; lower is
     better.
     """
-    curves: dict[str, list[tuple[int, float, float, float]]] = {}
+    curves: dict[str, list[Point]] = {}
     for result in results:
         records = result.settings["records"]
         for line in result.lines:
@@ -38,7 +40,7 @@ def growth(result: Result, path: Path) -> None:
 
     Lines are those named "cost, 10,000 records".
     """
-    curves: dict[str, list[tuple[int, float, float, float]]] = {}
+    curves: dict[str, list[Point]] = {}
     for line in result.lines:
         what, _, size = line.name.removesuffix(" records").partition(", ")
         if line.ratio is not None and size.replace(",", "").isdigit():
@@ -50,7 +52,7 @@ def growth(result: Result, path: Path) -> None:
 def workers(result: Result, path: Path) -> None:
     """Draw processor time per row against workers, of lines named "local[4], who: state work, of a processor per row";
     flat is good."""
-    curves: dict[str, list[tuple[int, float, float, float]]] = {}
+    curves: dict[str, list[Point]] = {}
     for line in result.lines:
         subject, _, what = line.name.rpartition(": ")
         master, _, who = subject.partition(", ")
@@ -58,8 +60,37 @@ def workers(result: Result, path: Path) -> None:
         if what in ("state work", "all processes") and master.startswith("local["):
             count = int(master.removeprefix("local[").rstrip("]"))
             curves.setdefault(f"{who}: {what}", []).append((count, line.value, line.low, line.high))
-    marks = sorted({point[0] for points in curves.values() for point in points})
+    marks = {count: str(count) for count in sorted({point[0] for points in curves.values() for point in points})}
     _draw(curves, "workers", "µs of a processor per row (flat is good)", path, marks)
+
+
+def limits(result: Result, path: Path) -> None:
+    """Draw operations/s against the state over its limit, of lines named "engine, work: state 2x the limit"; higher is
+    better.
+    """
+    curves: dict[str, list[Point]] = {}
+    for line in result.lines:
+        subject, _, what = line.name.rpartition(": ")
+        if line.unit == "/s":
+            share = float(what.removeprefix("state ").removesuffix("x the limit"))
+            curves.setdefault(subject, []).append((share, line.value, line.low, line.high))
+    marks = {share: f"{share:g}" for share in sorted({point[0] for points in curves.values() for point in points})}
+    _draw(curves, "state over its memory limit", "operations/s (higher is better)", path, marks)
+
+
+def latencies(result: Result, path: Path) -> None:
+    """Draw the latency of commits against percentiles, of lines named "loop, checkpoints or none: p99.9", both axes by
+    powers of ten; lower is better.
+    """
+    curves: dict[str, list[Point]] = {}
+    marks = {}
+    for line in result.lines:
+        subject, _, what = line.name.rpartition(": ")
+        if what.startswith("p") and what[1:].replace(".", "").isdigit():
+            tail = round(1 / (1 - float(what[1:]) / 100), 3)
+            marks[tail] = what
+            curves.setdefault(subject, []).append((tail, line.value, line.low, line.high))
+    _draw(curves, "percentile of commits", "ms of a commit of 10 puts (lower is better)", path, marks)
 
 
 def engines(results: Sequence[Result], path: Path) -> None:
@@ -92,19 +123,24 @@ def engines(results: Sequence[Result], path: Path) -> None:
 
 
 def _draw(
-    curves: dict[str, list[tuple[int, float, float, float]]], x: str, y: str, path: Path, marks: Sequence[int] = ()
+    curves: Mapping[str, list[Point]],
+    x: str,
+    y: str,
+    path: Path,
+    marks: Mapping[float, str] | None = None,
 ) -> None:
-    """Draw curves into a file. `marks`: the numbers below the x axis; without any, powers of ten."""
+    """Draw curves into a file. `marks`: the places on the x axis with their texts; None: powers of ten."""
     figure, axes = _pyplot().subplots(figsize=(7.5, 4.5))
     for name, points in curves.items():
         points.sort()
         xs, middle, low, high = zip(*points, strict=True)
-        style = {"linewidth": 2.5, "color": "black"} if name == "hybridstore" else {"linewidth": 1.2}
+        style: dict[str, Any] = {"linewidth": 2.5 if name.startswith("hybridstore") else 1.2}
+        style |= {"color": "black"} if name == "hybridstore" else {}
         (drawn,) = axes.plot(xs, middle, marker="o", label=name, **style)
         axes.fill_between(xs, low, high, alpha=0.15, color=drawn.get_color())
     axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
     if marks:
-        axes.set_xticks(marks, labels=[str(mark) for mark in marks])
+        axes.set_xticks(list(marks), labels=list(marks.values()))
         axes.tick_params(axis="x", which="minor", bottom=False)
         for kind in ("major", "minor"):
             getattr(axes.yaxis, f"set_{kind}_formatter")("{x:g}")

@@ -166,6 +166,39 @@ def test_growth_is_drawn_from_the_lines_that_have_a_size(tmp_path: Path) -> None
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plot_has_a_curve_for_each_loop_and_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[dict[str, list[plots.Point]], dict[float, str]]] = []
+    monkeypatch.setattr(plots, "_draw", lambda curves, x, y, path, marks: drawn.append((curves, marks)))
+    lines = [
+        Line("paced at 50 %, no checkpoint: p50", 1, 1, 1, "ms"),
+        Line("paced at 50 %, no checkpoint: p99.9", 2, 2, 2, "ms"),
+        Line("paced at 50 %, no checkpoint: longest", 9, 9, 9, "ms"),
+        Line("paced at 50 %, checkpoints: p50", 3, 3, 3, "ms"),
+        Line("paced at 50 %, checkpoints: made", 4, 4, 4, ""),
+    ]
+    plots.latencies(Result("commit latency", {}, lines), tmp_path / "plot.png")
+    lines = [
+        Line("hybridstore, zipf: state 0.5x the limit", 9, 9, 9, "/s"),
+        Line("hybridstore, zipf: state 50x the limit", 3, 3, 3, "/s"),
+        Line("hybridstore, zipf, anonymous memory: state 50x the limit", 7, 7, 7, "MB"),
+        Line("RocksDB, zipf: state 50x the limit", 5, 5, 5, "/s"),
+    ]
+    plots.limits(Result("state by limit", {}, lines), tmp_path / "plot.png")
+    assert drawn == [
+        (
+            {
+                "paced at 50 %, no checkpoint": [(2.0, 1, 1, 1), (1000.0, 2, 2, 2)],
+                "paced at 50 %, checkpoints": [(2.0, 3, 3, 3)],
+            },
+            {2.0: "p50", 1000.0: "p99.9"},
+        ),
+        (
+            {"hybridstore, zipf": [(0.5, 9, 9, 9), (50.0, 3, 3, 3)], "RocksDB, zipf": [(50.0, 5, 5, 5)]},
+            {0.5: "0.5", 50.0: "50"},
+        ),
+    ]
+
+
 def test_the_plot_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     points = [
@@ -178,6 +211,9 @@ def test_the_plot_is_drawn(tmp_path: Path) -> None:
     ]
     plots.restart_times(points, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    shares = [Line(f"hybridstore, zipf: state {share}x the limit", 9, 9, 9, "/s") for share in ("0.5", "2")]
+    plots.limits(Result("state by limit", {}, shares), tmp_path / "marks.png")
+    assert (tmp_path / "marks.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_only_what_noise_cannot_explain_is_a_change() -> None:

@@ -61,6 +61,7 @@ def test_all_suites_run_and_write_their_pages(
         "checkpoint bytes",
         "commit latency",
         "beyond memory",
+        "state by limit",
         "scale",
         "changelog bytes",
         "catching up",
