@@ -19,6 +19,7 @@ from recovery.errors import ProgramMismatchError
 
 from ..state.group import StoreGroup
 from ..state.upgrades import Upgrade
+from ..stores.key_value import KeyValueStore
 from ..stores.kinds import KEY_VALUE
 from ..topology.timers import TIMERS, Timers
 from .grouping_keys import GroupingKeys
@@ -46,7 +47,7 @@ class Variable:
             self._upgrade(group, name, known[1], schema, upgrade)
             group.set(_setting(name), known := [self.kind, schema])
         self.name = name
-        self._store = KEY_VALUE.open(group, f"{self.stored or self.kind}:{name}", {"ttl_ms": ttl_ms})
+        self._store = _opened(group, f"{self.stored or self.kind}:{name}", ttl_ms)
         self._ttl_ms = ttl_ms
         self._values = StateValues(schema.rpartition(" -> ")[2])
         self._changed: dict[Any, Any] = {}
@@ -139,6 +140,21 @@ class Variable:
         self._changed = {}
 
 
+def _opened(group: StoreGroup, name: str, ttl_ms: int | None) -> KeyValueStore:
+    """Open a store of a variable. O(1), and O(values) where the ttl is longer than any before.
+
+    Every value has its own time of expiry, so another ttl is that of new values, as in Spark: the store keeps records
+    as long as the longest ttl asks for.
+    """
+    store = group.stores.get(name)
+    longest = None if store is None else store.parameters["ttl_ms"]
+    if ttl_ms is not None and longest is not None:
+        if ttl_ms > longest:
+            group.rebuild(name, {"ttl_ms": ttl_ms})
+        ttl_ms = max(ttl_ms, longest)
+    return KEY_VALUE.open(group, name, {"ttl_ms": ttl_ms})
+
+
 def _setting(name: str) -> str:
     """Return the name of the setting that holds the kind and schema of a variable; None in it: deleted."""
     return f"state:{name}"
@@ -194,7 +210,7 @@ class ListVariable(Variable):
         self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None, upgrade: Upgrade | None = None
     ) -> None:
         super().__init__(group, name, schema, ttl_ms, upgrade)
-        self._tail = KEY_VALUE.open(group, f"tail:{name}", {"ttl_ms": ttl_ms})
+        self._tail = _opened(group, f"tail:{name}", ttl_ms)
         self._added: dict[str, list[Any]] = {}
 
     @staticmethod
