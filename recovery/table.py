@@ -224,14 +224,14 @@ class RecordTable:
         the key, if it is known. Raises CorruptCheckpointError. O(log keys).
         """
         key, packed, hashed, exact = wanted
-        hashes = self.hashes
+        hashes, order, keys, payload = self.hashes, self._order, self._keys, self._payload
         if i is None:
             i = bisect_left(hashes, hashed)
         end = len(hashes)
         try:
             while i < end and hashes[i] == hashed:
-                place, keys = self._order[i], self._keys
-                stored = self._payload[keys[place] : keys[place + 1]]
+                place = order[i]
+                stored = payload[keys[place] : keys[place + 1]].tobytes()  # a view compares byte by byte
                 if stored == packed if exact else unpack(stored) == key:
                     return place
                 i += 1
@@ -264,10 +264,9 @@ class RecordTable:
         wanted = packed_key(key)
         hashed, hashes = wanted[2], self.hashes
         i = bisect_left(hashes, hashed)
-        if i == len(hashes) or hashes[i] != hashed:
+        if i == len(hashes) or hashes[i] != hashed or (place := self.place_of(wanted, i)) < 0:
             return None
-        place = self.place_of(wanted, i)
-        return None if place < 0 else self.record_at(place, wanted)
+        return self.record_at(place, wanted)
 
     def record_at(self, place: int, wanted: PackedKey) -> Record | None:
         """Return the only record of the key at a place, None if its records were deleted. Raises
@@ -276,7 +275,8 @@ class RecordTable:
         if self._rows is not None or self._ints is not None:
             return _only_record(self.rows_at(place, wanted))
         try:
-            return (unpack(self._payload[self._values[place] : self._values[place + 1]]),)
+            values = self._values
+            return (unpack(self._payload[values[place] : values[place + 1]]),)
         except (*UNPACK_ERRORS, struct.error) as error:
             raise self._unreadable(error) from error
 

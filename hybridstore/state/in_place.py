@@ -83,14 +83,15 @@ class InPlace(Usable, ABC):
     def _go_cold(self) -> None:
         """Make all records cold as of the last commit, and free those in memory, in slices.
 
-        Raises StatePoisonedError when the last commit cannot be read. O(tail).
+        Raises StatePoisonedError when the last commit cannot be read. O(changed + pages), O(tail) with a replay.
         """
         self._usable()
         self._checkpoints.finish(wait=True)  # records of a checkpoint that fails are taken back into the maps
         try:
             with MarkedStep(self, "freeing memory"):
-                self._memory.leave_maps()
-                self._restore_in_place()
+                if not self._memory.cool():
+                    self._memory.leave_maps()
+                    self._restore_in_place()
                 self._memory.became_cold()
         except (OSError, HybridStoreError) as error:
             raise self._refusal("freeing memory", error) from error

@@ -14,8 +14,9 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). From 40 % on, a commit also
 waits while so many records were logged since the checkpoint in progress began: the next one has to copy them at once.
 Beyond 100 %, and in a commit of 10,000 records, it waits 100 ms for 1,000 records; never longer than 1 s.
-To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. The maps
-of before are emptied in slices, since freeing all records at once would take seconds. A key-value store takes records
+To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
+stores are key-value stores, nothing is replayed: they know which keys have changed since. The maps of before are
+emptied in slices, since freeing all records at once would take seconds. A key-value store takes records
 from its map of before rather than from blocks as long as they are there, so below 35 % that map gives up only
 as many records as come in: memory stays as it is, and holds the records of the last two periods.
 """
@@ -224,6 +225,26 @@ class Memory:
         self._old = [each for store in stores for each in store.maps() if each and id(each) not in known]
         self._old_entries = sum(map(len, self._old + self._kept))
 
+    def cool(self) -> bool:
+        """Make all stores cold without a replay, if each of them can: they keep what changed since the checkpoint in
+        use. False: nothing was done. O(changed + pages).
+        """
+        reader, stores = self._checkpoints.reader, list(self._group.stores.values())
+        known = set() if reader is None or reader.ahead is not None else {each.number for each in reader.meta.stores}
+        if reader is None or not all(store.can_cool and store.number in known for store in stores):
+            return False
+        self._old_bytes = memory_bytes(self._group)
+        self._old_entries = sum(len(each) for store in stores for each in store.maps())
+        self._old, self._kept, self._before = [], [], {}
+        for store in stores:
+            before, others = store.cool(reader.directory(store.number))
+            self._old += filter(None, others)
+            if before:
+                self._kept.append(before)
+                self._before[store.name] = before
+        self._cold = True
+        return True
+
     def became_cold(self) -> None:
         """Let stores use their maps of before, and count anew: what could not be freed is not tried again before more
         is in memory. O(blocks).
@@ -233,6 +254,7 @@ class Memory:
         self._before = {}
         self._floor = memory_bytes(self._group) * 5 // 4
         self._wait, self._filling = _NO_WAIT, False  # for a checkpoint that begins before the next count
+        self._logged, self._seen, self._due = 0, SPARING.loaded, 0  # only what comes in from now on takes room
         self.count()
 
     def _free(self, old: list[Maps], budget_ms: float, least: int) -> None:

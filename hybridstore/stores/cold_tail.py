@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Final
 from changelog.errors import ChangelogError
 from changelog.journal import Journal
 from changelog.turn import Turn, in_place
+from recovery.directory import Directory
 
 from ..collector import collector_held
 from .buckets import TOMBSTONE
@@ -346,6 +347,18 @@ class Tailed(ABC):
         read. O(1).
         """
         raise NotImplementedError(f"a store without a map of before has got one of {len(before)} keys")
+
+    @property
+    def can_cool(self) -> bool:
+        """Whether `cool` can be called now. O(1)."""
+        return False
+
+    def cool(self, directory: Directory) -> tuple[dict[Any, Any], list[Maps]]:
+        """Become cold without a replay: keep the records that changed since the newest checkpoint, whose `directory`
+        this is, and leave all others. Returns the map of before, for `recall`, and other maps to be emptied.
+        O(changed + pages).
+        """
+        raise NotImplementedError(f"a store that cannot become cold over {len(directory.pages)} pages")
 
     def _watch_tail(self) -> None:
         """After a replay: watch the keys, so that a touched key gets its rows."""

@@ -244,11 +244,15 @@ class KeyBlocks(Edge):
         self.clear_state()
         self._keys.restore(state["key"])
         self._dirty = set()
+        self._become_cold(directory)
+        self.apply_time(state["stream_time"])
+
+    def _become_cold(self, directory: Directory) -> None:
+        """Have the blocks of a checkpoint behind what is in memory. O(pages of the directory)."""
         self._source = directory.source
         self._bucket.cold = [ColdPage(page, directory) for page in directory.pages]
         self._cold_until = min((page.until for page in directory.pages), default=INT64_MAX)
         self._cold_changed()
-        self.apply_time(state["stream_time"])
 
     def chill(self, directory: Directory) -> None:
         """Make all records cold again: the checkpoint must hold exactly the records of the store. O(pages)."""

@@ -20,12 +20,12 @@ from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
 from changelog.turn import entry, in_place
 from recovery.block import BlockEntry, BucketChange, Columns
-from recovery.table import Record
+from recovery.directory import Directory
 
 from ..clock import NO_TIME, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE
-from .cold_blocks import ColdBlock, DecodedBlock, TakenBlock, read_apart, taken_block
+from .cold_blocks import ColdBlock, TakenBlock
 from .cold_tail import ColdTail, Maps
 from .columns import accepted, batches, column_list, columns_of, time_list
 from .edge import K, V
@@ -446,6 +446,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         # cold block -> keys that were deleted over it
         self._buried: dict[int, list[Any]] = {}
         self._order = None
+        self._firsts = []
         self._heap = []
         self._expired = NO_TIME
 
@@ -480,57 +481,31 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         if places:
             self._wait(places, len(places))
 
-    def _load_key(self, index: int, key: Any, *, absent: bool = False) -> None:
-        # as for every store, and at a third of the cost for a key of which nothing is in memory
-        block = self._bucket.cold[index]
-        assert isinstance(block, ColdBlock)
-        if type(block) is DecodedBlock or key in self._runs or not read_apart(block):
-            super()._load_key(index, key, absent=absent)
-            if absent and self._runs.get(key) is TOMBSTONE:
-                del self._runs[key]  # no block covers the key any more
-            return
-        record = (self._remembered(key) if self._before else None) or block.record_of(key)
-        if record is None:
-            return
-        self._take_record(taken_block(self._bucket.cold, index), key, record)
-
     @property
-    def before(self) -> dict[Any, Any]:
+    def can_cool(self) -> bool:
         """See `Tailed`."""
-        return self._runs
+        return self._dirty is not None and not self._tail
 
-    def recall(self, before: dict[Any, Any]) -> None:
+    def cool(self, directory: Directory) -> tuple[dict[Any, Any], list[Maps]]:
         """See `Tailed`."""
-        self._before = before
-
-    def _remembered(self, key: Any) -> Record | None:
-        """Return the record that a key had before the store became cold, None if that is not known any more. A block
-        covers the key, and nothing of it is in the dict. O(1).
-        """
-        row = self._before.pop(key, TOMBSTONE)
-        if row is TOMBSTONE:
-            return None
-        return (row,) if self.ttl_ms is None else row
-
-    def _take_record(self, block: TakenBlock, key: Any, record: Record) -> Any:
-        """Take the only record of a key, of which nothing is in memory, out of a cold block; return its row. O(1), with
-        a ttl O(log n).
-        """
-        try:
-            block.take(key, 1)
-            if self._order is not None:
-                self._order.changed.add(key)
-            if self.ttl_ms is None:
-                row = self._runs[key] = record[0]
-                return row
-            if record[1] <= self._expired:
-                return TOMBSTONE
-            self._runs[key] = record
-            self._wait([(record[1], key)], 1)
-            return record
-        except BaseException as error:
-            self._journal.fail(error)
-            raise
+        bucket, before, dirty = self._bucket, self._runs, self._dirty
+        assert dirty is not None
+        taken = [block.taken for block in bucket.cold if type(block) is TakenBlock]
+        others: list[Maps] = [self._heap, self._over_cold, *taken]
+        leave = before.pop
+        runs = {key: leave(key, TOMBSTONE) for key in dirty}
+        self._runs, bucket.runs = runs, runs
+        self._over_cold, self._buried, self._before, self._order = set(), {}, {}, None
+        self._become_cold(directory)
+        for key in [key for key, row in runs.items() if row is TOMBSTONE]:
+            del runs[key]
+            self.apply_delete(key)
+        if self.ttl_ms is not None:
+            self._rebuild_heap()
+            if self._expire_cold(self._expired):
+                self._prune_tombstones()
+                self._cold_changed()
+        return before, others
 
     def _loaded(self, entry: BlockEntry) -> None:
         # tombstones in this block's range are not needed any more
@@ -540,6 +515,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
                 del runs[key]
 
     def _cold_changed(self) -> None:
+        self._firsts = []
         if not self._bucket.cold:
             self._over_cold.clear()
 

@@ -1,4 +1,4 @@
-"""Key-value reads: the queries of a key-value store.
+"""Key-value reads: the queries of a key-value store, and how they bring records into memory.
 
 A put never pays for the order of keys: an ordered scan sorts them (`key_order`).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, overload
 
@@ -15,7 +15,7 @@ from changelog.turn import in_place, read
 from recovery.table import Record
 
 from .buckets import TOMBSTONE
-from .cold_blocks import TakenBlock, chosen, first_key
+from .cold_blocks import ColdBlock, DecodedBlock, TakenBlock, chosen, first_key, read_apart, taken_block
 from .cold_tail import TailKeys
 from .columns import column_list
 from .edge import K, V
@@ -33,6 +33,8 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
     ttl_ms: int | None
     _expired: int
     _before: dict[Any, Any]
+    # the first keys of the cold blocks and pages; of another length when they are not known
+    _firsts: list[Any]
     # the keys in order, from the first ordered scan on
     _order: KeyOrder | None
 
@@ -78,12 +80,13 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
         turn = self._turn
         before, turn.busy = turn.busy, self
         try:
-            cold = self._bucket.cold
-            i = bisect_right(cold, key, key=first_key) - 1
+            cold, firsts = self._bucket.cold, self._firsts
+            if len(firsts) != len(cold):  # a page was opened
+                firsts = self._firsts = list(map(first_key, cold))
+            i = bisect_right(firsts, key) - 1
             block = cold[i]
             if type(block) is TakenBlock and i >= 0 and (lookup := block.ready) is not None:
-                taken = block.taken
-                if key in taken or key > block.entry.last:
+                if key in block.taken or key > block.entry.last:
                     return _MISSING
                 record = (self._remembered(key) if self._before else None) or lookup.record_of(key)
                 return _MISSING if record is None else self._take_record(block, key, record)
@@ -92,13 +95,61 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
         finally:
             turn.busy = before
 
-    @abstractmethod
+    def _load_key(self, index: int, key: Any, *, absent: bool = False) -> None:
+        # as for every store, and at a third of the cost for a key of which nothing is in memory
+        block = self._bucket.cold[index]
+        assert isinstance(block, ColdBlock)
+        if type(block) is DecodedBlock or key in self._runs or not read_apart(block):
+            super()._load_key(index, key, absent=absent)
+            if absent and self._runs.get(key) is TOMBSTONE:
+                del self._runs[key]  # no block covers the key any more
+            return
+        record = (self._remembered(key) if self._before else None) or block.record_of(key)
+        if record is None:
+            return
+        self._take_record(taken_block(self._bucket.cold, index), key, record)
+
+    @property
+    def before(self) -> dict[Any, Any]:
+        """See `Tailed`."""
+        return self._runs
+
+    def recall(self, before: dict[Any, Any]) -> None:
+        """See `Tailed`."""
+        self._before = before
+
     def _remembered(self, key: Any) -> Record | None:
-        """Return the record that a key had before the store became cold, None if that is not known any more."""
+        """Return the record that a key had before the store became cold, None if that is not known any more. A block
+        covers the key, and nothing of it is in the dict. O(1).
+        """
+        row = self._before.pop(key, TOMBSTONE)
+        if row is TOMBSTONE:
+            return None
+        return (row,) if self.ttl_ms is None else row
+
+    def _take_record(self, block: TakenBlock, key: Any, record: Record) -> Any:
+        """Take the only record of a key, of which nothing is in memory, out of a cold block; return its row. O(1), with
+        a ttl O(log n).
+        """
+        try:
+            block.take(key, 1)
+            if self._order is not None:
+                self._order.changed.add(key)
+            if self.ttl_ms is None:
+                row = self._runs[key] = record[0]
+                return row
+            if record[1] <= self._expired:
+                return TOMBSTONE
+            self._runs[key] = record
+            self._wait([(record[1], key)], 1)
+            return record
+        except BaseException as error:
+            self._journal.fail(error)
+            raise
 
     @abstractmethod
-    def _take_record(self, block: TakenBlock, key: Any, record: Record) -> Any:
-        """Take the only record of a key, of which nothing is in memory, out of a cold block; return its row."""
+    def _wait(self, places: Iterable[tuple[int, Any]], count: int) -> None:
+        """Enter `count` rows into the heap of expiries."""
 
     @read
     def _warm_up(self, key: Any) -> None:
