@@ -112,13 +112,15 @@ class ShortPauses:
     meantime: that is growth of the stores, not garbage of the program. The growth is counted by the allocator, because
     `gc.get_objects` would hand out tuples that another thread is still making, whose making then fails. Garbage that is
     frozen while still in use is freed at the close of the last state: all objects are unfrozen then, unless some were
-    frozen before the first opening. The surprise: freezing comes before a collection of all objects, because such a
-    collection would untrack the dicts of the stores, and visit them each time they are tracked again.
+    frozen before by another. The surprise: freezing comes before a collection of all objects, because such a
+    collection would untrack the dicts of the stores, and visit them each time they are tracked again. Counting what is
+    frozen visits all of it: that is done at the first freeze, and not at an opening.
     """
 
     def __init__(self) -> None:
         self._users = 0
-        self._frozen_before = False
+        # whether another froze objects before this did; None until this freezes some
+        self._frozen_before: bool | None = None
         # the blocks of memory of the process at the last freeze, or fewer, if it has shrunk since
         self._blocks = 0
         # states of several threads are opened at once; a signal handler may open one in the middle of an opening
@@ -129,7 +131,7 @@ class ShortPauses:
         with self._turn():
             self._users += 1
             if self._users == 1:
-                self._frozen_before = gc.get_freeze_count() > 0
+                self._frozen_before = None
                 self._blocks = sys.getallocatedblocks()
                 gc.callbacks.append(self._collected)
 
@@ -140,7 +142,7 @@ class ShortPauses:
             if self._users == 0:
                 with suppress(ValueError):  # somebody else has cleared the list
                     gc.callbacks.remove(self._collected)
-                if not self._frozen_before:
+                if self._frozen_before is False:
                     gc.unfreeze()
 
     @contextmanager
@@ -157,17 +159,22 @@ class ShortPauses:
     def loaded(self) -> None:
         """Freeze the records of a restore that has loaded many: none of them is garbage. O(1)."""
         if gc.get_count()[0] > GROWTH_OBJECTS:
-            gc.freeze()
+            self._freeze()
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
         if phase != "stop" or info["generation"] != 1:
             return
         blocks = sys.getallocatedblocks()
         if gc.get_count()[2] >= YOUNG_COLLECTIONS and blocks - self._blocks >= OLD_BLOCKS:
-            gc.freeze()
+            self._freeze()
             self._blocks = blocks
         else:
             self._blocks = min(self._blocks, blocks)
+
+    def _freeze(self) -> None:
+        if self._frozen_before is None:
+            self._frozen_before = gc.get_freeze_count() > 0
+        gc.freeze()
 
 
 SHORT_PAUSES: Final = ShortPauses()

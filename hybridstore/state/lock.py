@@ -253,6 +253,8 @@ def claim(path: Path, files: Files, *, read_only: bool, erasing: bool = False) -
 def pin_above(path: Path) -> Path | None:
     """Return the directory of the pin that a state directory is or, as a shard, belongs to; None without one. O(1)."""
     path = path.absolute()
+    if PINS not in path.parts[-4:-1]:
+        return None
     for folder in (path, *path.parents[:2]):
         state = folder.parent.parent
         if folder.parent.name == PINS and any((state / name).exists() for name in (LOCK, CHANGELOG, GENERATIONS)):

@@ -107,7 +107,8 @@ class StoreBucket:
 
     def captured(self, through: int) -> None:
         """All changes are in a checkpoint now, and none of its rows is later than `through`. O(1)."""
-        self.since = max(self.since, min(through, INT64_MAX - 1) + 1)
+        if through >= self.since:
+            self.since = through + 1 if through < INT64_MAX else INT64_MAX
         self.late = {}
 
     def uncaptured(self, sealed: SealedBucket) -> None:

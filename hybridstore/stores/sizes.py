@@ -14,7 +14,7 @@ from itertools import islice
 from sys import getsizeof
 from typing import Any, Final
 
-from .cold_blocks import Cold, ColdBlock, DecodedBlock, TakenBlock
+from .cold_blocks import Cold, ColdPage, DecodedBlock, TakenBlock
 
 # So many entries of a map are measured.
 SAMPLE: Final = 32
@@ -74,7 +74,13 @@ def map_bytes(entries: Mapping[Any, Any], size_of: Callable[[Any], int] = run_by
 
 def cold_bytes(cold: Sequence[Cold]) -> int:
     """Return about how many bytes cold blocks take by being known. O(blocks)."""
-    taken = sum(len(block.taken) for block in cold if type(block) is TakenBlock)
-    decoded = sum(block.records for block in cold if type(block) is DecodedBlock)
-    tables = sum(block.tables for block in cold if isinstance(block, ColdBlock))
-    return BLOCK_BYTES * len(cold) + TABLE_BYTES * tables + PLACE_BYTES * taken + DECODED_BYTES * decoded
+    size = BLOCK_BYTES * len(cold)
+    for block in cold:
+        if isinstance(block, ColdPage):
+            continue
+        size += TABLE_BYTES * block.tables
+        if type(block) is TakenBlock:
+            size += PLACE_BYTES * len(block.taken)
+        elif type(block) is DecodedBlock:
+            size += DECODED_BYTES * block.records
+    return size

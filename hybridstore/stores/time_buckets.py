@@ -433,10 +433,16 @@ class TimeBuckets(Edge):
         sampled = buckets[:: len(buckets) // _SAMPLED_BUCKETS + 1]
         measured = sum(len(bucket.runs) for bucket in sampled)
         size = keys * sum(map_bytes(bucket.runs) for bucket in sampled) // max(1, measured)
+        places = 0
         for bucket in self._buckets.values():
-            places = len(bucket.dirty or ()) + len(bucket.late) + len(bucket.owned or ())
-            size += PLACE_BYTES * places + cold_bytes(bucket.cold)
-        return size + self._tail.bytes
+            places += len(bucket.late)
+            if bucket.dirty:
+                places += len(bucket.dirty)
+            if bucket.owned:
+                places += len(bucket.owned)
+            if bucket.cold:
+                size += cold_bytes(bucket.cold)
+        return size + PLACE_BYTES * places + self._tail.bytes
 
     def maps(self) -> list[Maps]:
         """Return the maps of the records in memory, to be emptied in slices when the store has others; none while an

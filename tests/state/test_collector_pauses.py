@@ -78,6 +78,25 @@ def test_what_a_program_has_frozen_stays_frozen(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
 
 
+def test_opening_a_state_visits_no_frozen_objects_and_what_others_froze_meanwhile_stays_frozen(tmp_path: Path) -> None:
+    program = (
+        "import gc, hybridstore as hs\n"
+        "count, asked = gc.get_freeze_count, []\n"
+        "gc.get_freeze_count = lambda: asked.append(1) or count()\n"
+        "state = hs.open('state', durability='os')\n"
+        "assert not asked\n"
+        "gc.freeze()\n"
+        "frozen = count()\n"
+        "window = state.window('window', retention=10**9)\n"
+        "for i in range(60_000):\n"
+        "    window.put(f'k{i}', [i], i)\n"
+        "assert asked and count() > frozen + 20_000\n"
+        "state.close()\n"
+        "assert count() > frozen // 2 > 0, (count(), frozen)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
 def test_garbage_is_found_while_a_state_is_open(tmp_path: Path) -> None:
     program = (
         "import gc, weakref, hybridstore as hs\n"
