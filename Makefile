@@ -11,6 +11,7 @@ ENGINE ?= spark
 LOG ?=
 N ?= 1000
 HOURS ?= 2
+MUTANTS ?= 20
 SEED ?=
 JOBS ?= auto
 ARGS ?=
@@ -33,7 +34,7 @@ SPARK_AS_SOURCE = --build-constraint constraints.txt --config-settings=--build-o
 # A run of the tests starts Python some hundred times, which compiles the project anew where the environment forbids to
 # keep what was compiled: that is half a minute of processor time more. `make clean` removes it. What uses Spark keeps it
 # too: pyspark is not compiled yet, which costs each start of its Python a second.
-demo test quick cover bench stress soak: export PYTHONDONTWRITEBYTECODE :=
+demo test quick cover mutate bench stress soak: export PYTHONDONTWRITEBYTECODE :=
 
 # The tests write some hundred thousand files and wait for most of them to be durable; in memory, where that has 4 GiB
 # for them, both take a tenth of the time.
@@ -44,7 +45,7 @@ test stress: export TMPDIR := $(or $(TMPDIR),$(MEMORY))
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python scripts/find_java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check fmt lint type cover bench docs stress soak release lock clean
+.PHONY: help demo test quick check fmt lint type cover mutate bench docs stress soak release lock clean
 
 help:  ## show this list
 	@awk -F ':.*##' '/^[a-z]+:.*##/ { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -87,6 +88,9 @@ cover: $(READY)  ## branch coverage of the tests that run without Spark
 	@$(INSTALL) coverage
 	@$(BIN)/coverage run -m pytest -q -m "not spark" $(ARGS)
 	@$(BIN)/coverage report --skip-covered --sort=cover
+
+mutate: $(READY)  ## change the code at MUTANTS=20 random places, and list those that no quick test notices; SEED=to repeat
+	@$(BIN)/python scripts/mutate.py --mutants $(MUTANTS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(READY)  ## run the benchmarks and write docs/performance.md; FULL=1 adds the long ones
 	@$(INSTALL) --group bench

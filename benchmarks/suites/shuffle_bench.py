@@ -75,11 +75,13 @@ def plain(folder: str, rate: float, begun: float, most: int) -> None:
     is in the sink when its line is in the file.
     """
     state, sink = Path(folder, "state"), Path(folder, "outputs.jsonl")
+    moments = [time.time()]
     behind = hs.inspect(state).position if state.exists() else None
     before = [json.loads(text) for text in sink.read_text().splitlines() if text.endswith("]")] if sink.exists() else []
     complete = before[-1][0] if before else 0
 
     def records() -> Iterator[dict[str, Any]]:
+        Path(folder, "moments.json").write_text(json.dumps([*moments, time.time()]))
         for number in numbers(0 if behind is None else behind + 1):
             if most and number >= most:
                 return
@@ -127,8 +129,10 @@ class Outcome(NamedTuple):
 def start(*arguments: Any, log: Path) -> subprocess.Popen[bytes]:
     """Start a part of this program in a process group of its own."""
     command = [sys.executable, "-m", "benchmarks.suites.shuffle_bench", "--work", *map(str, arguments)]
+    # a restart of an installed program compiles nothing
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with log.open("ab") as file:
-        return subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True)
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -185,6 +189,8 @@ def kill_plain(folder: Path, rate: float, asked: argparse.Namespace) -> Outcome:
     process = start("plain", folder, rate, begun, 0, log=folder / "log")
     time.sleep(after)
     end(process)
+    imported, opened = (moment - killed for moment in json.loads((folder / "moments.json").read_text()))
+    print(f"behind the kill: a process with its imports after {imported:.2f} s, its first record after {opened:.2f} s")
     # what is missing at the end of the load comes from one more run, which ends; a record comes at most 19 too soon
     most = int(rate * (time.time() - begun)) + 20
     process = start("plain", folder, 0, begun, most, log=folder / "log")

@@ -89,7 +89,7 @@ class Soak:
             NAME,
             location=str(self.checkpoint),
             shards=shards,
-            allow=[CONSENT],
+            allow=[CONSENT] if changed else [],
             memory_limit=self.asked.memory_limit,
         )
         writer = answers.writeStream.foreachBatch(self.sink).outputMode("update")

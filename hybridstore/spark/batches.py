@@ -12,10 +12,15 @@ Rows = Sequence[dict[str, Any]]
 
 
 def rows_of_query(
-    session: Any, topology: Any, batches: Sequence[Rows | Mapping[str, Rows]], shards: int
+    session: Any,
+    topology: Any,
+    batches: Sequence[Rows | Mapping[str, Rows]],
+    shards: int,
+    types: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the results of a topology for batches of rows, as dicts in the order of the batches; a batch of a join has
-    rows by the names of its inputs. A query reads a file of each input for each batch; it is gone afterwards.
+    rows by the names of its inputs, and `types` are as in `apply`. A query reads a file of each input for each batch;
+    the files are gone afterwards.
     """
     results: dict[int, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="hybridstore-", ignore_cleanup_errors=True) as folder:
@@ -31,7 +36,7 @@ def rows_of_query(
         given: Any = {name: stream(name, [side[name] for side in sides]) for name in (sides[0] if sides else ())}
         if not sides:
             given = stream("rows", [batch for batch in batches if not isinstance(batch, Mapping)])
-        answers = topology.apply(given, "tested", location=checkpoint, shards=shards)
+        answers = topology.apply(given, "tested", location=checkpoint, shards=shards, types=types)
 
         def keep(batch: Any, number: int) -> None:
             results[number] = [row.asDict(recursive=True) for row in batch.collect()]
