@@ -134,7 +134,8 @@ def to_little(column: array[int]) -> bytes:
     return column.tobytes()
 
 
-def _from_little(data: bytes) -> array[int]:
+def from_little(data: bytes) -> array[int]:
+    """Return the column that has these bytes. O(n)."""
     column = array("q")
     column.frombytes(data)
     if sys.byteorder == "big":  # pragma: no cover
@@ -247,14 +248,14 @@ def _columns(
     froms = None
     if type(counted) is list:
         packed_counts, packed_froms = counted
-        froms = list(_from_little(packed_froms))
+        froms = list(from_little(packed_froms))
         froms *= len(keys) if len(froms) == 1 else 1
         if len(froms) != len(keys):
             raise ValueError("keys and froms of different lengths")
     else:
         packed_counts = counted
-    counts = None if packed_counts is None else list(_from_little(packed_counts))
-    ints = tuple(map(_from_little, packed_ints))
+    counts = None if packed_counts is None else list(from_little(packed_counts))
+    ints = tuple(map(from_little, packed_ints))
     records = len(keys) if counts is None else sum(counts)
     if len(values) != records or any(len(column) != records for column in ints):
         raise ValueError("columns of different lengths")

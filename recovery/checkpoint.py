@@ -33,6 +33,7 @@ from .directory import Directory, PageEntry, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
 from .pack import MappedPack, OpenedPack, PackBytes, PackRecord, StoredPack, open_pack
+from .packed import PackedBlock, packed_block
 from .table import Layers, Lookup, RecordTable, Whole, look_into
 
 FORMAT_VERSION: Final = 1
@@ -338,6 +339,14 @@ class CheckpointReader:
             return ready
         self._gather(entry)
         return self.with_layers(store, entry, self.layer(store, entry, entry.places[0]))
+
+    def packed(self, store: int, entry: BlockEntry) -> PackedBlock | None:
+        """Return the columns of a block without a layer over it, most of them not decoded; None for a block that
+        `block` has to read. Raises CorruptCheckpointError. O(block).
+        """
+        if entry.layers:
+            return None
+        return packed_block(self._checked(entry.places[0], self.raw_block(entry), self._where(store, entry)))
 
     def parts(self, store: int, entry: BlockEntry) -> list[Columns]:
         """Load the base and the layers of a block, the oldest first. Raises CorruptCheckpointError. O(their size)."""

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, TypeAlias, overload
 
 from recovery.block import BlockEntry, Columns
 from recovery.block import merge as merged
 from recovery.columns import joined
+from recovery.errors import CorruptCheckpointError
 
 from ..stores.kinds import Row
 from .scan import NOTHING, Scan, outside
 from .selection import EVERYTHING, Selection
-from .tables import Piece
+from .tables import Piece, piece_of
+
+# Gives the records of a block without changes; None if they have to be decoded.
+_Whole: TypeAlias = Callable[[BlockEntry], Piece | None]
 
 
 class ColumnScan(Scan):
@@ -31,11 +35,10 @@ class ColumnScan(Scan):
         O(blocks touched), at C speed where no record of a block is left out.
         """
         for bucket, entries in self.buckets(reverse=False):
-            pieces = (self._selected(columns, selection) for columns in self._blocks_by_key(bucket, entries, selection))
             if self._kind.order == "key":
-                yield from (piece for piece in pieces if piece[0])
+                yield from (piece for piece in self._pieces_by_key(bucket, entries, selection) if len(piece[0]))
             else:
-                yield _by_time(list(pieces), len(self.columns))
+                yield _by_time(list(self._pieces_by_key(bucket, entries, selection)), len(self.columns))
 
     def pieces(
         self, bucket: int, entries: list[BlockEntry], selection: Selection, reverse: bool
@@ -51,8 +54,37 @@ class ColumnScan(Scan):
             blocks = reversed(list(blocks))
         return (self._rows(columns, selection, set(), reverse) for columns in blocks), None
 
-    def _blocks_by_key(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Columns]:
-        """Yield the blocks of a bucket, by key, each with the changes of its keys and of those before them."""
+    def _pieces_by_key(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Piece]:
+        """Yield the selected records of a bucket, by key."""
+        whole = self._piece if selection.everything and self._kind.order == "key" else None
+        for block in self._blocks_by_key(bucket, entries, selection, whole):
+            yield block if isinstance(block, tuple) else self._selected(block, selection)
+
+    def _piece(self, entry: BlockEntry) -> Piece | None:
+        """Return the records of a block, most of them not decoded; None for a block that has to be decoded."""
+        if 0 <= entry.low <= self.expired_through:
+            return None
+        assert self._checkpoint is not None
+        try:
+            block = self._checkpoint.packed(self.number, entry)
+        except CorruptCheckpointError:  # a fault when it is decoded
+            return None
+        return None if block is None else piece_of(block)
+
+    @overload
+    def _blocks_by_key(
+        self, bucket: int, entries: list[BlockEntry], selection: Selection, whole: None = None
+    ) -> Iterator[Columns]: ...
+    @overload
+    def _blocks_by_key(
+        self, bucket: int, entries: list[BlockEntry], selection: Selection, whole: _Whole | None
+    ) -> Iterator[Columns | Piece]: ...
+    def _blocks_by_key(
+        self, bucket: int, entries: list[BlockEntry], selection: Selection, whole: _Whole | None = None
+    ) -> Iterator[Columns | Piece]:
+        """Yield the blocks of a bucket, by key, each with the changes of its keys and of those before them; what
+        `whole` returns of a block without changes.
+        """
         change = self.changed.get(bucket)
         new, removed, over = NOTHING, list[Any](), None
         if change is not None:
@@ -69,6 +101,11 @@ class ColumnScan(Scan):
                 yield part
                 continue
             hidden = set(removed[bisect_left(removed, entry.first) : bisect_right(removed, entry.last)])
+            changed = bool(part.keys or hidden or (over is not None and over.between(entry.first, entry.last).keys))
+            piece = whole(entry) if whole is not None and not changed else None
+            if piece is not None:
+                yield piece
+                continue
             block = self._current(entry, selection, over)
             yield merged(block, part, hidden.difference(part.keys)) if part.keys or hidden else block
         yield new.cut(start, len(new.keys))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from recovery.packed import PackedBlock, PackedItems
 
 from ..stores.kinds import Row
 from .texts import format_key, plain, to_json
@@ -14,8 +17,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_PER_BATCH: Final = 65_536
+# Items of a column: a list of objects, or an array of Arrow.
+Part: TypeAlias = Any
 # Rows by column: keys, the columns of their times, values.
-Piece = tuple[list[Any], Sequence["array[int]"], list[Any]]
+Piece: TypeAlias = tuple[Part, Sequence["array[int]"], Part]
 
 
 # The types of Arrow of values that have no others inside of them; of whole numbers the one that nearly all have.
@@ -81,74 +86,81 @@ def stream_by_column(
             raise ValueError(f"columns: found {name!r}, expected some of {', '.join(known)}")
     if rows_per_batch < 1:
         raise ValueError(f"rows_per_batch: found {rows_per_batch}, expected at least 1")
-    makers = [_maker(name, times, text=text) for name in names]
-    cut = _cut(pieces, len(times), rows_per_batch)
-    piece = next(cut)
-    first = [maker(piece, None) for maker in makers]
+    makers = [_Column(name, times, text=text) for name in names]
+    cut = _cut(pieces, makers, rows_per_batch)
+    parts = next(cut)
+    first = [maker.array(part, None) for maker, part in zip(makers, parts, strict=True)]
     schema = pa.schema([pa.field(name, column.type) for name, column in zip(names, first, strict=True)])
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch(first, schema=schema)
-        for piece in cut:
-            arrays = [maker(piece, kind) for maker, kind in zip(makers, schema.types, strict=True)]
+        for parts in cut:
+            arrays = [maker.array(*given) for maker, *given in zip(makers, parts, schema.types, strict=True)]
             yield pa.record_batch(arrays, schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def _cut(pieces: Iterator[Piece], times: int, size: int) -> Iterator[Piece]:
-    """Yield the rows of pieces in pieces of `size` rows; at least one, which has no rows where `pieces` has none."""
-    keys: list[Any] = []
-    ints = [array("q") for _ in range(times)]
-    values: list[Any] = []
-    full = False
-    for more_keys, more_ints, more_values in pieces:
-        keys += more_keys
-        values += more_values
-        for column, more in zip(ints, more_ints, strict=True):
-            column += more
-        if len(keys) == size:  # as a rule: a batch is so many whole blocks
-            full = True
-            yield keys, ints, values
-            keys, ints, values = [], [array("q") for _ in range(times)], []
-            continue
-        start = 0  # a piece may be all changes behind a checkpoint: what is left of it is copied once
-        while len(keys) - start >= size:
-            end, full = start + size, True
-            yield keys[start:end], [column[start:end] for column in ints], values[start:end]
-            start = end
-        if start:
-            keys, values, ints = keys[start:], values[start:], [column[start:] for column in ints]
-    if keys or not full:
-        yield keys, ints, values
+def _cut(pieces: Iterator[Piece], columns: Sequence[_Column], size: int) -> Iterator[list[list[Part]]]:
+    """Yield the parts of each column of batches of `size` rows; at least one batch, without rows where `pieces` has
+    none. A piece is made arrays at once, while its objects are in the processor's cache: most are one block.
+    """
+    parts: list[list[Part]] = [[] for _ in columns]
+    count, full = 0, False
+    for piece in pieces:
+        more = [column.part(piece) for column in columns]
+        start, rows = 0, len(piece[0])
+        while count + rows - start >= size:
+            end = start + size - count
+            for column, part in zip(parts, more, strict=True):
+                column.append(part[start:end])
+            yield parts
+            parts, count, start, full = [[] for _ in columns], 0, end, True
+        if start < rows:
+            for column, part in zip(parts, more, strict=True):
+                column.append(part[start:] if start else part)
+            count += rows - start
+    if count or not full:
+        yield parts
 
 
-def _maker(name: str, times: Sequence[str], *, text: bool) -> Callable[[Piece, Any], pa.Array]:
-    """Return what makes the array of a column, of a type of Arrow, or (None) of the type that fits."""
-    import pyarrow as pa
+class _Column:
+    """What makes the arrays of one column: its times, keys or values. A first batch of several types makes all batches
+    text.
+    """
 
-    if name == "key":
-        return _typed_maker(0, format_key, text=text)
-    if name == "value":
-        return _typed_maker(2, lambda value: to_json(plain(value)), text=text)
-    place = list(times).index(name)
-    return lambda piece, kind: pa.Array.from_buffers(pa.int64(), len(piece[0]), [None, pa.py_buffer(piece[1][place])])
+    def __init__(self, name: str, times: Sequence[str], *, text: bool) -> None:
+        self._time = -1 if name in ("key", "value") else list(times).index(name)
+        self._place: Literal[0, 2] = 0 if name == "key" else 2
+        self._as_text = format_key if name == "key" else _value_text
+        self._text = text
 
-
-def _typed_maker(
-    place: Literal[0, 2], as_text: Callable[[Any], str], *, text: bool
-) -> Callable[[Piece, Any], pa.Array]:
-    """Return the maker of keys or values. A first batch of several types makes all batches text."""
-
-    def make(piece: Piece, kind: Any) -> pa.Array:
+    def part(self, piece: Piece) -> Part:
+        """Return the items of a piece: an array where all are of one flat type, else a list."""
         import pyarrow as pa
 
-        nonlocal text
-        items = piece[place]
-        typed = None if text else _typed(items)
-        if typed is None and (text or kind is None):
-            text = True
-            return _texts(items, as_text)
+        if self._time >= 0:
+            times = piece[1][self._time]
+            return pa.Array.from_buffers(pa.int64(), len(times), [None, pa.py_buffer(times)])
+        items = piece[self._place]
+        flat = _flat(items) if type(items) is list and not self._text else None
+        return items if flat is None else flat
+
+    def array(self, parts: list[Part], kind: Any) -> pa.Array:
+        """Return parts as an array of a type of Arrow, or (None) of the type that fits."""
+        import pyarrow as pa
+
+        if self._time >= 0:
+            return pa.concat_arrays(parts) if parts else pa.array([], pa.int64())
+        typed = None if self._text else _joined(parts)
+        if typed is not None and (kind is None or typed.type == kind):
+            return typed
+        items = _listed(parts)
+        if typed is None and not self._text:
+            typed = _typed(items)
+        if typed is None and (self._text or kind is None):
+            self._text = True
+            return _texts(items, self._as_text)
         if typed is not None and (kind is None or typed.type == kind):
             return typed
         if typed is not None and _covers(kind, typed.type):
@@ -158,7 +170,60 @@ def _typed_maker(
             f"records: found {kinds}, expected {kind} as in the rows before (text=True gives every row as text)"
         )
 
-    return make
+
+def _value_text(value: Any) -> str:
+    return to_json(plain(value))
+
+
+def _listed(parts: list[Part]) -> list[Any]:
+    return list(chain.from_iterable(part if type(part) is list else part.to_pylist() for part in parts))
+
+
+def _joined(parts: list[Part]) -> pa.Array | None:
+    """Return parts as one array; None unless all are arrays of one type."""
+    import pyarrow as pa
+
+    if not parts or any(type(part) is list or part.type != parts[0].type for part in parts):
+        return None
+    try:
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    except pa.ArrowInvalid:  # texts beyond 2 GB
+        return None
+
+
+def piece_of(block: PackedBlock) -> Piece | None:
+    """Return the records of a block; None for texts that are not in UTF-8, such as one with a lone surrogate. O(bytes),
+    and O(1) for each text and float.
+    """
+    keys, values = _array_of(block.keys), _array_of(block.values)
+    return None if keys is None or values is None else (keys, block.ints, values)
+
+
+def _array_of(items: PackedItems) -> Part | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(items, list):
+        return items
+    if isinstance(items, array):
+        return pa.Array.from_buffers(pa.float64(), len(items), [None, pa.py_buffer(items)])
+    count, size = len(items), items.size
+    packed = pa.Array.from_buffers(pa.binary(items.header + size), count, [None, pa.py_buffer(items.data)])
+    content = pc.binary_slice(packed, items.header).buffers()[1]
+    typed = pa.Array.from_buffers(pa.string(), count, [None, _ends(count, size), content])
+    try:
+        typed.validate(full=True)
+    except pa.ArrowInvalid:
+        return None
+    return typed
+
+
+@lru_cache(maxsize=64)
+def _ends(count: int, size: int) -> pa.Buffer:
+    """Return where texts of one size end, 0 first. O(texts); most blocks of a store have as many."""
+    import pyarrow as pa
+
+    return pa.py_buffer(array("i", range(0, count * size + 1, size)) if size else bytes(4 * count + 4))
 
 
 def _texts(items: list[Any], as_text: Callable[[Any], str]) -> pa.Array:
@@ -170,19 +235,27 @@ def _texts(items: list[Any], as_text: Callable[[Any], str]) -> pa.Array:
 
 def _typed(items: list[Any]) -> pa.Array | None:
     """Return items as an array of their type; None if they have several."""
-    import pyarrow as pa
 
+    flat = _flat(items)
+    if flat is not None:
+        return flat
     # Arrow would take ints among floats, and tuples of one length as lists, for values of one type.
     kinds = set(map(type, items)) - {type(None)}
-    if len(kinds) > 1 or tuple in kinds:
+    return None if len(kinds) > 1 or tuple in kinds else _inferred(items)
+
+
+def _flat(items: list[Any]) -> pa.Array | None:
+    """Return items as an array if they are of one type, or null, with nothing inside of them; else None."""
+    import pyarrow as pa
+
+    kinds = set(map(type, items)) - {type(None)}
+    name = _FLAT.get(next(iter(kinds))) if len(kinds) == 1 else None
+    if name is None:
         return None
-    flat = _FLAT.get(next(iter(kinds), None))
-    if flat is not None:  # Arrow need not look for a type, and nothing is inside of the values
-        try:
-            return pa.array(items, getattr(pa, flat)())
-        except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
-            return _inferred(items)
-    return _inferred(items)
+    try:
+        return pa.array(items, getattr(pa, name)())  # Arrow need not look for a type
+    except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
+        return None
 
 
 def _inferred(items: list[Any]) -> pa.Array | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -185,6 +187,74 @@ def test_bytes_of_a_store_without_a_checkpoint_are_not_known(
         assert json.loads(capsys.readouterr().out.splitlines()[0])["bytes"] > 0
 
 
+TEXTS = st.sampled_from(["", "a", "é", "\ud800", "x" * 31, "x" * 32, "é" * 16, "x" * 255, "x" * 300]) | st.text(
+    max_size=3
+)
+SHAPES = st.one_of(
+    TEXTS.map(lambda text: lambda _: text),
+    TEXTS.map(lambda text: lambda number: f"{number % 7}{text}"),
+    st.just(float),
+    st.just(lambda number: number / 3),
+    st.just(lambda number: number**9 - 50),
+    st.just(lambda number: number / 3 if number % 5 else float("inf")),
+    st.just(lambda number: None if number % 50 == 3 else "x"),
+    st.just(lambda number: number if number < 150 else "x" * (number % 3)),
+    st.just(lambda number: number / 2 if number != 77 else 3),
+    st.just(lambda number: f"{number:03}" if number != 140 else b"140"),
+    st.just(lambda number: f"{number:03}" if number != 140 else "\ud800"),
+    st.just(lambda number: bool(number % 2)),
+    st.just(lambda number: (number, "a")),
+    st.just(lambda number: [number, "a"]),
+    st.just(lambda number: 2**63 - 1 + number % 2),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    SHAPES,
+    st.sampled_from(
+        [lambda n: f"{n:05}", lambda n: f"{n}", int, lambda n: n / 4, lambda n: ("a", n), lambda n: b"%d" % n]
+    ),
+    st.sampled_from([64, 65_536]),
+    st.sets(st.integers(0, 199), max_size=3),
+    st.booleans(),
+)
+def test_blocks_of_any_shape_are_what_their_rows_are(
+    value: Any, key: Any, size: int, changed: set[int], limited: bool
+) -> None:
+    """Blocks that are read as they are packed give what the same rows give one by one: values, types and refusals."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        limit = 1 << 20 if limited else None  # blocks then have tables
+        with hs.open(path, memory_limit=limit, _tuning=Tuning(block_records=64)) as state:
+            store = state.key_value("kv", ttl="1 day") if size == 64 else state.key_value("kv")
+            times = {"ts": 5} if size == 64 else {}
+            for number in range(200):
+                if value(number) is not None:
+                    store.put(key(number), value(number), **times)
+            state.commit()
+            state.checkpoint(wait=True)
+            for number in changed:
+                store.put(key(number), "changed", **times)
+            store.put(key(201), [], **times)
+            store.delete(key(201))
+            state.commit()
+        read = look(path, "kv")
+        rows = list(read.scan())
+        assert len(rows) > 150
+        for text in (False, True):
+            how: dict[str, Any] = {"text": text, "rows_per_batch": size}
+            assert table_or_error(read.arrow, **how) == table_or_error(stream_of, read.columns, iter(rows), **how)
+
+
+def table_or_error(stream: Callable[..., pa.RecordBatchReader], *given: Any, **more: Any) -> Any:
+    try:
+        table = stream(*given, **more).read_all()
+    except ValueError as error:
+        return str(error)
+    return table.schema, [batch.num_rows for batch in table.to_batches()], repr(table.to_pylist())
+
+
 @pytest.mark.stress
 def test_arrow_is_a_scan_at_every_version(tmp_path: Path, seed: int, rounds: int) -> None:
     """Stores of every kind with blocks, layers and a tail over them, at random versions, within random bounds."""
@@ -247,11 +317,16 @@ def test_a_range_of_keys_reads_its_blocks_alone(tmp_path: Path, monkeypatch: pyt
         state.checkpoint(wait=True)
         users["000000"] = -1
         state.commit()
-    store, read = look(tmp_path, "users"), list[int]()
-    block = CheckpointReader.block
-    monkeypatch.setattr(CheckpointReader, "block", lambda *given: read.append(given[2].bytes) or block(*given))
+    store, read = look(tmp_path, "users"), dict[int, int]()
+    for reading in (CheckpointReader.block, CheckpointReader.packed):
+
+        def noted(*given: Any, reading: Callable[..., Any] = reading) -> Any:
+            read[given[2].block] = given[2].bytes
+            return reading(*given)
+
+        monkeypatch.setattr(CheckpointReader, reading.__name__, noted)
     assert len(store.arrow(key_from="025000", key_to="025499").read_all()) == 500
-    of_range = sum(read)
+    of_range = sum(read.values())
     read.clear()
     assert len(store.arrow().read_all()) == 50_000
-    assert of_range <= 0.02 * sum(read)
+    assert of_range <= 0.02 * sum(read.values())
