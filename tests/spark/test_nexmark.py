@@ -64,11 +64,7 @@ def on_spark(spark: SparkSession, name: str, query: Query) -> str:
     return digest_of(answer_of(query, rows))
 
 
-def test_the_highest_bids_are_those_that_other_engines_gave(spark: SparkSession) -> None:
-    assert on_spark(spark, "q19", QUERIES["q19"]) == STORED["answers"]["q19"]
-
-
-@pytest.mark.further("test_the_highest_bids_are_those_that_other_engines_gave")
+@pytest.mark.further("tests/benchmarks/test_nexmark.py::test_runners_of_spark_give_the_same")
 def test_all_queries_give_the_answers_that_other_engines_gave(spark: SparkSession) -> None:
     """One test, because a query takes seconds of a session that all of them share."""
     answers = {}
