@@ -306,6 +306,9 @@ class Followed:
         self._versions(name)
         return FollowedStore(self, name)
 
+    def __contains__(self, name: object) -> bool:
+        return any(name in state.stores for state in self._states)
+
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(name for state in self._states for name in state.stores))
 

@@ -11,8 +11,10 @@ Each answer is of one committed version, which it names. Keys are typed as on th
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -38,6 +40,11 @@ MOST_SECONDS: Final = 2.0
 MOST_KEYS: Final = 10_000
 MOST_WAIT_MS: Final = 10_000
 DEFAULT_WAIT_MS: Final = 1_000
+
+_MOST_FIELDS: Final = 50
+# Targets and queries in which nothing is escaped: they mean what they say.
+_PLAIN_TARGET: Final = re.compile(r"/(?!/)[\w./?&=:,-]*", re.ASCII).fullmatch
+_PLAIN_QUERY: Final = re.compile(r"[\w./:,-]+=[\w./:,=-]*(&[\w./:,-]+=[\w./:,=-]*)*", re.ASCII).fullmatch
 
 _COMMON: Final = ("min_version", "wait_ms", "format")
 _BOUNDS: Final = ("from", "to", "limit")
@@ -99,12 +106,9 @@ class Answers:
             return refusal(500, str(error))
 
     def _answer(self, method: str, target: str, body: bytes, accept: str) -> Answer:
-        try:
-            parts = urlsplit(target)
-        except ValueError as error:
-            raise RefusedError(400, f"found {target[:200]!r}, expected a path ({error})") from error
-        steps = [unquote(step) for step in parts.path.split("/")[1:]]
-        query = _query(parts.query)
+        path, asked_for = _parts(target)
+        steps = [unquote(step) for step in path.split("/")[1:]]
+        query = _query(asked_for)
         match steps:
             case [""]:
                 _only(method, "GET")
@@ -122,14 +126,14 @@ class Answers:
                     return self._rows_of_keys(name, query, body, accept)
                 _only(method, "GET", "POST")
                 return self._rows(name, query, accept)
-        raise RefusedError(404, f"{parts.path}: no such page (known: /, /stores/NAME, /stores/NAME/rows)")
+        raise RefusedError(404, f"{path}: no such page (known: /, /stores/NAME, /stores/NAME/rows)")
 
     def _rows(self, name: str, query: Mapping[str, str], accept: str) -> Answer:
         asked = _asked(query, accept, _SELECTING)
         limit, selection = _limit(query), _selection(query)
         keys = [_key("key", query["key"])] if "key" in query else []
 
-        def rows(view: Followed) -> Iterator[Row]:
+        def rows(view: Followed) -> Iterable[Row]:
             if keys:
                 return _of_key(view, name, keys[0], selection)
             return _chosen(lambda: view[name].rows(selection))
@@ -149,7 +153,7 @@ class Answers:
 
         return self._answer_rows(name, rows, limit, asked)
 
-    def _answer_rows(self, name: str, rows: Callable[[Followed], Iterator[Row]], limit: int, asked: _Asked) -> Answer:
+    def _answer_rows(self, name: str, rows: Callable[[Followed], Iterable[Row]], limit: int, asked: _Asked) -> Answer:
         # Rows are read while the view is ours; they are written after others may read again.
         with self._shared.reading(asked.min_version, asked.wait_ms) as view:
             _known(view, name)
@@ -168,7 +172,8 @@ class Answers:
                 break
             texts.append(text)
         head["complete"] = reason is None
-        head |= {} if reason is None else {"why": f"{reason} (narrow the bounds)"}
+        if reason is not None:
+            head["why"] = f"{reason} (narrow the bounds)"
         return Answer(200, JSON, f'{to_json(head)[:-1]}, "rows": [{", ".join(texts)}]}}\n'.encode())
 
     def _json(self, view: Followed, **facts: Any) -> Answer:
@@ -197,36 +202,35 @@ def _known(view: Followed, name: str) -> None:
         raise RefusedError(404, f"no store {name!r} (known: {', '.join(view) or 'none'})")
 
 
-def _of_key(view: Followed, name: str, key: Any, selection: Selection) -> Iterator[Row]:
-    """Yield the records of a key within the times of a selection."""
-    rows = _chosen(lambda: view.get(name, key))
-    grouped, wrong, first = group_key(key), None, None
+def _of_key(view: Followed, name: str, key: Any, selection: Selection) -> Iterable[Row]:
+    """Return the records of a key within the times of a selection."""
+    rows: list[Row] = []
+    wrong: Exception | None = None
     try:
-        first = next(rows, None)
-    except RefusedError as refused:
-        wrong = refused
-    if first is None and grouped is not None:  # as `inspect get`: keys of groups are stored as JSON text
-        rows = _chosen(lambda: view.get(name, grouped), silent=True)
-        first = next(rows, None)
-    if first is None and wrong is not None:
-        raise wrong
-    if first is not None:
-        yield from (row for row in (first, *rows) if selection.within(row.times))
+        rows = view.get(name, key)
+    except (TypeError, ValueError) as error:
+        wrong = error
+    if not rows and (grouped := group_key(key)) is not None:  # as `inspect get`: keys of groups are stored as JSON text
+        with suppress(TypeError, ValueError):
+            rows = view.get(name, grouped)
+    if not rows and wrong is not None:
+        raise _refused_key(wrong) from wrong
+    return rows if selection.everything else [row for row in rows if selection.within(row.times)]
 
 
-def _chosen(read: Callable[[], Iterable[Row]], *, silent: bool = False) -> Iterator[Row]:
-    """Yield rows. A key of another type than the store's keys, or that cannot be a key, is a bad request; `silent`: no
-    row.
-    """
+def _chosen(read: Callable[[], Iterable[Row]]) -> Iterator[Row]:
+    """Yield rows. A key of another type than the store's keys, or that cannot be a key, is a bad request."""
     try:
         yield from read()
     except (TypeError, ValueError) as error:
-        if not silent:
-            sentence = f"{error} (keys are typed: text, int:5, float:1.5, hex:00ff, json:[..])"
-            raise RefusedError(400, sentence) from error
+        raise _refused_key(error) from error
 
 
-def _within(rows: Iterator[Row], limit: int) -> tuple[list[Row], str | None]:
+def _refused_key(error: Exception) -> RefusedError:
+    return RefusedError(400, f"{error} (keys are typed: text, int:5, float:1.5, hex:00ff, json:[..])")
+
+
+def _within(rows: Iterable[Row], limit: int) -> tuple[list[Row], str | None]:
     """Return the rows that the bounds of an answer allow, and the bound that was reached."""
     ended = time.monotonic() + MOST_SECONDS
     read: list[Row] = []
@@ -283,9 +287,28 @@ def _only(method: str, *allowed: str) -> None:
         raise RefusedError(405, f"method: found {method}, expected {' or '.join(allowed)} (a served state is read)")
 
 
-def _query(text: str) -> dict[str, str]:
+def _parts(target: str) -> tuple[str, str]:
+    """Return the path and the query of a request's target."""
+    if _PLAIN_TARGET(target):
+        path, _, query = target.partition("?")
+        return path, query
     try:
-        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), errors="strict", max_num_fields=50)
+        parts = urlsplit(target)
+    except ValueError as error:
+        raise RefusedError(400, f"found {target[:200]!r}, expected a path ({error})") from error
+    return parts.path, parts.query
+
+
+def _query(text: str) -> dict[str, str]:
+    fields = text.split("&")
+    if _PLAIN_QUERY(text) and len(fields) <= _MOST_FIELDS:  # as `parse_qsl`, which takes longer
+        query = dict([field.split("=", 1) for field in fields])
+        if len(query) == len(fields):
+            return query
+    try:
+        pairs = parse_qsl(
+            text, keep_blank_values=True, strict_parsing=bool(text), errors="strict", max_num_fields=_MOST_FIELDS
+        )
     except ValueError as error:
         raise RefusedError(400, f"query: found {text[:200]!r}, expected name=value&name=value ({error})") from error
     query = dict(pairs)

@@ -7,10 +7,12 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hybridstore as hs
 from hybridstore.reading.follow import Followed
@@ -312,3 +314,27 @@ def test_a_closed_state_is_not_read(state: hs.State, tmp_path: Path) -> None:
     served.shared.close()
     answer = served.get("")
     assert (answer.status, json.loads(answer.body)) == (503, {"error": "the server was closed"})
+
+
+@given(st.text("ab=&%+;.:-_,/é 1\u017f", max_size=12))
+def test_plain_queries_mean_what_the_parser_of_all_queries_says(text: str) -> None:
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), errors="strict")
+    except ValueError:
+        pairs = [("refused", ""), ("refused", "")]
+    if len(dict(pairs)) < len(pairs):
+        with pytest.raises(answers_module.RefusedError):
+            answers_module._query(text)
+    else:
+        assert answers_module._query(text) == dict(pairs)
+
+
+@given(st.text("/a?#&=%@:;.[]é\t", max_size=12))
+def test_plain_targets_mean_what_the_parser_of_all_targets_says(text: str) -> None:
+    try:
+        expected = urlsplit("/" + text)
+    except ValueError:
+        with pytest.raises(answers_module.RefusedError):
+            answers_module._parts("/" + text)
+    else:
+        assert answers_module._parts("/" + text) == (expected.path, expected.query)

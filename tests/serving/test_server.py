@@ -212,6 +212,24 @@ def test_no_second_request_is_hidden_behind_an_unusual_head(state: hs.State, tmp
         assert answer.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET / HT",
+        b"GET / HTTP/1.1\r\nHost: local",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n",
+        b"POST /stores/a/rows HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n{",
+    ],
+)
+def test_a_client_that_stops_in_the_middle_is_not_answered(
+    state: hs.State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(server_module, "IDLE_SECONDS", 1)
+    with hs.serve(tmp_path / "state") as server:
+        assert raw(server, begun) == b""
+
+
 def test_a_client_that_waits_before_it_sends_a_body_is_told_to_go_on(state: hs.State, tmp_path: Path) -> None:
     body = b'{"keys": ["int:1"]}'
     head = b"POST /stores/a/rows HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nConnection: close\r\n"
