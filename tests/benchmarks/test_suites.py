@@ -360,3 +360,10 @@ def test_bytes_of_checkpoints_and_latencies_of_commits_are_measured(tmp_path: Pa
     result = commit_latency.measure(tmp_path, records=300, commits=60, checkpoints=2)
     assert result.find("paced at 50 %, checkpoints: made").value >= 1
     assert result.find("as fast as it goes, checkpoints: p99.9").ratio is not None
+
+
+@pytest.mark.parametrize("kind", ["key-value", "window", "session"])
+def test_the_price_of_a_turn_is_that_of_equal_puts(kind: str, tmp_path: Path) -> None:
+    from benchmarks.suites.turn_price import measure
+
+    assert min(measure(kind, 50, 2, tmp_path)) > 0  # it raises where the records differ
