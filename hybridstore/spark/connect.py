@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 # Spark's mark on the schema of a column that has a watermark, and the name of the step in a plan.
 DELAY: Final = "spark.watermarkDelayMs"
 _STEP: Final = "EventTimeWatermark"
+# The plan in which names are resolved, and in it the step of a grouping, up to the end of its line.
+_ANALYZED: Final = "== Analyzed Logical Plan =="
+_GROUPS: Final = re.compile(r"\bAggregate \[(?P<keys>.*)")
 _ANSWER: Final = "answer string"
 # The settings by which `foreach_batch` tells tasks their batch and run.
 BATCH: Final = "spark.hybridstore.batch"
@@ -69,15 +73,39 @@ def has_watermark(df: DataFrame) -> bool:
     """Whether the plan of a DataFrame has a watermark in it, its own or that of an input. O(plan)."""
     if watermark_column(df) is not None:
         return True
+    return _STEP in _plans(df)
+
+
+def _plans(df: DataFrame) -> str:
+    """Return the text of a DataFrame's plans."""
     text = StringIO()
     with redirect_stdout(text):
         df.explain(mode="extended")
-    return _STEP in text.getvalue()
+    return text.getvalue()
 
 
-def grouping(grouped: Any) -> tuple[str, ...]:
-    """Return the names of the columns of `df.groupBy(...)`."""
-    return tuple(grouped.count().columns[:-1])
+def grouping(grouped: Any, df: DataFrame) -> tuple[str, ...]:
+    """Return the names of the columns of `df.groupBy(...)`, as `df` writes them. O(plan).
+
+    Raises ValueError for an expression, also if it is called as a column is.
+    """
+    counted = grouped.count()
+    names = tuple(counted.columns[:-1])
+    analyzed = _plans(counted).partition(_ANALYZED)[2]
+    columns = ", ".join(rf"{re.escape(name)}#\d+L?(-T\d+ms)?" for name in names)
+    groups = _GROUPS.search(analyzed)
+    if groups is not None and "more fields" not in groups[0] and not re.match(rf"{columns}\], ", groups["keys"]):
+        raise ValueError(
+            f"groupBy: found an expression called {', '.join(names)}, expected columns of the DataFrame "
+            '(df.withColumn("name", expression).groupBy("name"))'
+        )
+    return tuple(_written(name, df.columns) for name in names)
+
+
+def _written(name: str, columns: Sequence[str]) -> str:
+    """Return the name of a column as its DataFrame writes it, which may be in capitals."""
+    same = [column for column in columns if column.lower() == name.lower()]
+    return same[0] if name not in columns and len(same) == 1 else name
 
 
 def run_near_location(session: SparkSession, question: Callable[[], Any]) -> Any:

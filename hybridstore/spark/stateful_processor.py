@@ -175,7 +175,7 @@ def grouping_of(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFram
         return frame, (key,) if isinstance(key, str) else tuple(key)
     if not hasattr(grouped, "agg") or hasattr(grouped, "schema"):
         raise ValueError("key: missing, expected the grouping columns, or df.groupBy(...) instead of the DataFrame")
-    return grouped._df, grouping(grouped)
+    return grouped._df, grouping(grouped, grouped._df)
 
 
 class ProcessorProgram(Program):

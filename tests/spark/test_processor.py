@@ -562,6 +562,9 @@ class TestBothEngines:
         assert rows(connected, "over") == without
 
     def test_bad_arguments(self, spark: "SparkSession", folder: Path, tmp_path: Path) -> None:
+        from pyspark.sql import functions as f
+
+        from hybridstore.spark.stateful_processor import grouping_of
         from tests.tools.spark_processors import Everything
 
         df = spark.readStream.schema("k string, v long, t timestamp").json(str(folder))
@@ -570,6 +573,15 @@ class TestBothEngines:
             hsp.transform_with_state(df.groupBy("k"), Everything(), Everything.output, "Update", "Sometimes", **place)
         with pytest.raises(ValueError, match="key: missing"):
             hsp.transform_with_state(df, Everything(), Everything.output, **place)
+        # an expression is no column, also where a column has its name; capitals do not matter
+        for column, name in (
+            (f.upper("k").alias("k"), "k"),
+            (f.col("k").alias("v"), "v"),
+            (f.col("v") % 2, r"\(v % 2\)"),
+        ):
+            with pytest.raises(ValueError, match=f"groupBy: found an expression called {name}, expected columns"):
+                hsp.transform_with_state(df.groupBy(column), Everything(), Everything.output, **place)
+        assert grouping_of(df.groupBy("K", f.col("T"), "v"), None) == (df, ("k", "t", "v"))
         grouped = df.selectExpr("*", "map(k, v) a").groupBy("k", "v", "a")
         with pytest.raises(TypeError, match="key column 'a': found map<string,bigint>"):
             hsp.transform_with_state(grouped, Everything(), Everything.output, **place)

@@ -21,6 +21,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as t
 
 from hybridstore.spark.arrow_schema import arrow_schema
+from hybridstore.spark.connect import grouping
 from hybridstore.spark.contract import Batch
 from hybridstore.spark.frame_processor import FrameProgram
 from hybridstore.spark.frames import FrameReader, FrameSettings
@@ -262,3 +263,42 @@ def test_no_timer_is_registered_before_a_key_is_in_hand() -> None:
     handle.select(("a",))
     handle.registerTimer(5)
     assert list(handle.listTimers()) == [5]
+
+
+class Counted:
+    """What `groupBy(...).count()` is, by its columns and the line of its grouping in the analyzed plan."""
+
+    def __init__(self, columns: list[str], groups: str) -> None:
+        self.columns, self._groups = columns, groups
+
+    def count(self) -> Counted:
+        return self
+
+    def explain(self, mode: str) -> None:
+        print("== Parsed Logical Plan ==\n'Aggregate ['x]\n")
+        print(f"== Analyzed Logical Plan ==\n~Aggregate {self._groups}\n+- x")
+
+
+@pytest.mark.parametrize(
+    ("names", "groups", "columns"),
+    [
+        (["k", "v"], "[k#0, v#1L], [k#0, v#1L, count(1) AS count#6L]", ("k", "v")),
+        (["K"], "[K#0], [K#0, count(1) AS count#16L]", ("k",)),
+        (["k"], "[k#0], [k#0 AS k#53, count(1) AS count#54L]", ("k",)),
+        (["t"], "[t#2-T0ms], [t#2-T0ms, count(1) AS count#110L]", ("t",)),
+        (["a.b", "k"], "[a.b#4, k#0], [a.b#4, k#0, count(1) AS count#100L]", ("a.b", "k")),
+        (["k"], "[s#3.k], [s#3.k AS k#36, count(1) AS count#26L]", None),
+        (["k"], "[upper(k#0)], [upper(k#0) AS k#46, count(1) AS count#47L]", None),
+        (["v"], "[k#0], [k#0 AS v#64, count(1) AS count#65L]", None),
+        (["(v % 2)"], "[(v#1L % cast(2 as bigint))], [(v#1L % cast(2 as bigint)) AS (v % 2)#84L]", None),
+    ],
+)
+def test_groups_are_by_columns_and_not_by_expressions_of_their_names(
+    names: list[str], groups: str, columns: tuple[str, ...] | None
+) -> None:
+    grouped, df = Counted([*names, "count"], groups), Counted(["k", "v", "t", "s", "a.b"], "")
+    if columns is not None:
+        assert grouping(grouped, df) == columns  # type: ignore[arg-type]
+        return
+    with pytest.raises(ValueError, match=r"groupBy: found an expression called .*, expected columns of the DataFrame"):
+        grouping(grouped, df)  # type: ignore[arg-type]
