@@ -28,6 +28,7 @@ A Spark operator, below `<location>/hybridstore/<operator>/`:
     launches/<n>                                     one for each time the operator was applied
     runs/<n>                                         the first batch of a launch
     moved                                            tasks do not run under the number of their shard
+    erasing                                          an erase has begun here and has not ended
     <generation>/<shard>/log/<version>-<n>-<attempt>-<digest8>
     <generation>/<shard>/checkpoints/<version>-<n>-<hash>.lmdb
     <generation>/<shard>/packs/<version>-<ms>-<random>.pack

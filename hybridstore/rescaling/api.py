@@ -87,11 +87,11 @@ def rescale(
             else:
                 report = rescale_state(place, asked)
         else:
-            located = _located(location, state_location)
+            at = located(location, state_location)
             if back:
-                report = go_back(located, operator, stopped=stopped)
+                report = go_back(at, operator, stopped=stopped)
             else:
-                report = rescale_operator(located, operator, asked, stopped=stopped)
+                report = rescale_operator(at, operator, asked, stopped=stopped)
     report.duration_ms = (time.perf_counter() - started) * 1000
     return report
 
@@ -108,7 +108,7 @@ def remove_old_shards(
     """
     if operator is None:
         return remove_old_state(_plain(location, state_location))
-    return remove_old(_located(location, state_location), operator)
+    return remove_old(located(location, state_location), operator)
 
 
 def _plain(location: str | PathLike[str] | Location, state_location: object) -> str | PathLike[str]:
@@ -119,10 +119,11 @@ def _plain(location: str | PathLike[str] | Location, state_location: object) -> 
     return location
 
 
-def _located(
+def located(
     location: str | PathLike[str] | Location,
     state_location: str | PathLike[str] | None,
 ) -> Location:
+    """Return the location of a query. Raises SparkSetupError for a scheme that is not supported."""
     if isinstance(location, Location):
         return location
     places = [

@@ -78,7 +78,7 @@ class Routes:
             return self._given[store]
         if "join" in self._program:
             return without_key if store in self._keyless else by_key
-        if "processor" in self._program:
+        if "processor" in self._program or "groups" in self._program:
             return next((route for start, route in _PROCESSOR.items() if store.startswith(start)), None)
         if self._program.get("process") is not None and store in _TIMERS:
             return _TIMERS[store]

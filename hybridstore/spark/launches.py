@@ -23,26 +23,41 @@ from typing import Final, NamedTuple
 
 from changelog.codec import pack, unpack
 from changelog.storage import Storage
-from recovery.layout import LAUNCHES, launch_name, parse_launch_name, run_name
+from recovery.layout import ERASING, LAUNCHES, launch_name, parse_launch_name, run_name
 from recovery.rule import Run, begun
 from recovery.runs import Claim, encode_claim, launches_begun, read_claim
 
 from ..state.log_lines import SPARK, info, warn
-from .errors import CannotCommitError, StaleAttemptError
+from .errors import CannotCommitError, SparkSetupError, StaleAttemptError
 
 # How often one applied DataFrame can be started.
 STARTS: Final = 1000
 
 
-def new_launch(storage: Storage) -> int:
-    """Take the number of a new launch; `storage` is the operator's. Raises OSError. O(launches)."""
+def new_launch(storage: Storage, *, erasing: bool = False) -> int:
+    """Take the number of a new launch; `storage` is the operator's. Raises OSError, and SparkSetupError if an erase has
+    begun and has not ended, unless it is `erasing` itself. O(launches).
+    """
     taken = [launch for name in storage.list(f"{LAUNCHES}/") if (launch := parse_launch_name(name)) is not None]
     newest = max([*taken, *launches_begun(storage)], default=0)
     while True:
         newest = (newest // STARTS + 1) * STARTS
         driver = {"wall_ms": int(time.time() * 1000), "host": socket.gethostname(), "pid": os.getpid()}
         if storage.create(launch_name(newest), pack(driver)):
+            # behind the create: an erase that begins now takes a later number, so that this launch is overtaken
+            if not erasing and _is_there(storage, ERASING):
+                raise SparkSetupError(
+                    f"{storage.url}: an erase has begun here and has not ended (run the same hybridstore erase again)"
+                )
             return newest
+
+
+def _is_there(storage: Storage, name: str) -> bool:
+    try:
+        storage.size(name)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class DriverProcess(NamedTuple):

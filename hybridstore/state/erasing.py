@@ -16,6 +16,7 @@ from changelog.segment import Position
 from changelog.storage import Storage
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader, read_meta
+from recovery.compaction import SIZES, Sizes
 from recovery.erase import Erasure, Wanted, find_traces
 from recovery.layout import PACKS, list_checkpoints, parse_pack_name
 from recovery.prune import collect_packs
@@ -30,10 +31,18 @@ _NOTHING: Final = Wanted(lambda key: False, (b"\xc1\xc1\xc1\xc1\xc1\xc1\xc1\xc1"
 
 
 def write_erased(
-    storage: Storage, reader: CheckpointReader, position: Position, settings: dict[str, Any], erased: Erasure
+    storage: Storage,
+    reader: CheckpointReader,
+    position: Position,
+    settings: dict[str, Any],
+    erased: Erasure,
+    *,
+    launch: int = 0,
+    sizes: Sizes = SIZES,
 ) -> CheckpointReport:
     """Write a checkpoint of the version of `reader` without what is erased; the changelog continues at `position`. What
-    a suppression buffer has emitted counts as taken. Raises OSError, CheckpointError. O(bytes of packs with a trace).
+    a suppression buffer has emitted counts as taken. `launch` and `sizes` as in `write_checkpoint`. Raises OSError,
+    CheckpointError. O(bytes of packs with a trace).
     """
     meta = reader.meta
     captures = [
@@ -49,6 +58,8 @@ def write_erased(
         settings=settings,
         captures=captures,
         previous=reader,
+        launch=launch,
+        sizes=sizes,
         pack_bytes=pack_bytes(),
         tables=BUDGET.limit is not None,
         erased=erased,

@@ -21,11 +21,13 @@ from typing import Any, Final, NamedTuple
 from changelog.files import FILE_MODE, Files, make_folders
 from changelog.segment import segment_name
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, CHECKPOINTS, ERASING, GENERATIONS, LOCK, PINS
+from recovery.layout import CHANGELOG, CHECKPOINTS, ERASING, GENERATIONS, LOCK, PINS, SPARK_FOLDER
 from recovery.restore import Reached
 
 from ..errors import ForeignFileError, StateDirectoryError, StateLockedError
 
+# What a folder with one of these is: a state, a topology, or the place of the state of a Spark query.
+_OF_STATES: Final = (LOCK, CHANGELOG, GENERATIONS, SPARK_FOLDER)
 _ACCEPT: Final = "make a directory of what can be read with `hybridstore inspect repair`"
 
 
@@ -257,7 +259,7 @@ def pin_above(path: Path) -> Path | None:
         return None
     for folder in (path, *path.parents[:2]):
         state = folder.parent.parent
-        if folder.parent.name == PINS and any((state / name).exists() for name in (LOCK, CHANGELOG, GENERATIONS)):
+        if folder.parent.name == PINS and any((state / name).exists() for name in _OF_STATES):
             return folder
     return None
 

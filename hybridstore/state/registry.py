@@ -21,7 +21,7 @@ from typing import Final
 from changelog.files import Files
 from changelog.storage import LocalStorage
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, FORKS, GENERATIONS
+from recovery.layout import CHANGELOG, FORKS, GENERATIONS, SPARK_FOLDER
 
 _ORIGIN = f"{FORKS}/origin"
 # The errors of a state that may be read and not written: of another user, or a snapshot of a file system.
@@ -74,7 +74,7 @@ def forks_of(state: Path) -> list[Path]:
 
 
 def _is_state(path: Path) -> bool:
-    return (path / CHANGELOG).is_dir() or (path / GENERATIONS).is_dir()
+    return any((path / name).is_dir() for name in (CHANGELOG, GENERATIONS, SPARK_FOLDER))
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""A real query with Spark's file sink goes back by `hybridstore rewind`: its rows are those of one that never did."""
+"""A real query with Spark's file sink goes back by `hybridstore rewind`: its rows are those of one that never did. Keys
+of a query are erased.
+"""
 
 from collections import Counter
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+import hybridstore as hs
 from hybridstore import cli
 from hybridstore import spark as hsp
 from tests.tools.spark_jobs import Job, Source, row
@@ -66,3 +69,28 @@ def test_a_query_that_went_back_has_the_rows_of_one_that_never_did(
         assert run(job, source) == expected(BATCHES + turn)
     # a start without new files changes nothing
     assert run(job, source) == expected(BATCHES + 3)
+
+
+def test_a_key_of_a_query_is_erased(spark: "SparkSession", tmp_path: Path) -> None:
+    source, job = Source(tmp_path / "in", spark), Job(tmp_path)
+    for number in range(BATCHES):
+        source.add(*rows_of(number))
+    run(job, source)
+    erased = hs.erase(job.checkpoint, "k3", stopped=True)
+    assert erased.records == 1
+    files = [path for path in (job.checkpoint / "hybridstore").rglob("*") if path.is_file()]
+    assert not [path for path in files if b"k3" in path.read_bytes()]
+    for number in range(BATCHES, BATCHES + 2):
+        source.add(*rows_of(number))
+    rows = run(job, source)
+    anew = Counter(each["k"] for number in (BATCHES, BATCHES + 1) for each in rows_of(number))["k3"]
+    whole = expected(BATCHES + 2)
+    assert {each: n for each, n in rows.items() if each[0] != "k3"} == {
+        each: n for each, n in whole.items() if each[0] != "k3"
+    }
+    before = expected(BATCHES)
+    assert {each: n for each, n in rows.items() if each[0] == "k3"} == {
+        each: n
+        for each, n in (before + Counter(("k3", n, n * 3) for n in range(1, anew + 1))).items()
+        if each[0] == "k3"
+    }

@@ -14,7 +14,7 @@ import hybridstore as hs
 from changelog.files import AppendFile, Files
 from hybridstore.cli import run
 from hybridstore.errors import StateDirectoryError, StateLockedError
-from hybridstore.rewinding import erase as erasing
+from hybridstore.rewinding import erase_directory as erasing
 from hybridstore.rewinding import fork as forking
 from hybridstore.topology.results import ResultTable
 from hybridstore.topology.run_state import RESULTS, RunState, keep, kept
@@ -332,8 +332,7 @@ def test_what_cannot_be_erased_is_refused_and_nothing_is_written(
     (tmp_path / "q" / "offsets").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
     for place, message in (
-        (str(tmp_path / "q"), "is of a Spark query, expected a plain state or topology"),
-        ("s3://bucket/state", "found a URL, expected a state on a local disk"),
+        (str(tmp_path / "q"), "found no state of an operator"),
         (str(tmp_path / "empty"), "found no state"),
     ):
         assert run(["erase", place, "key-ann"]) == 1
