@@ -88,7 +88,7 @@ def has(data: bytes) -> bool:
     return KEY.encode() in data.replace(b"k-anna", b"")
 
 
-def left(root: Path) -> list[Path]:
+def with_key_in(root: Path) -> list[Path]:
     return [each for each in (root / "hybridstore").rglob("*") if each.is_file() and has(each.read_bytes())]
 
 
@@ -98,11 +98,11 @@ def test_the_query_goes_on_as_if_the_key_had_never_come(tmp_path: Path, name: st
     batches = 2 + seed * 3
     job = begun(Job(tmp_path / "q", program(name)), batches, seed)
     other = begun(Job(tmp_path / "o", program(name)), batches, seed, KEY)
-    assert left(tmp_path / "q")
+    assert with_key_in(tmp_path / "q")
     assert hs.prove(tmp_path / "q", KEY).traces
     done = hs.erase(tmp_path / "q", KEY)
     assert done.records > 0
-    assert not left(tmp_path / "q")
+    assert not with_key_in(tmp_path / "q")
     assert all("the bytes of a key" in trace for trace in hs.prove(tmp_path / "q", KEY).traces)
     assert job.rows() == other.rows()
     assert run(["inspect", "verify", str(tmp_path / "q"), "--full"]) == 0
@@ -154,13 +154,13 @@ def test_a_batch_that_was_begun_is_done_again_from_the_source(tmp_path: Path) ->
     job.batch(rows_of(4, 2))
     job.query.delete(["commits/4"])  # killed before the commit
     hs.erase(tmp_path, KEY)
-    assert not left(tmp_path)
+    assert not with_key_in(tmp_path)
     job.number = 4
     job.query.delete(["offsets/4"])  # the simulation writes it again
     job.start(2)
     results = job.batch(rows_of(4, 2))
     assert [row for row in results if row["k"] == KEY]  # what the source gives again is the source's
-    assert left(tmp_path)
+    assert with_key_in(tmp_path)
 
 
 def test_a_query_without_a_committed_batch(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_query_without_a_committed_batch(tmp_path: Path) -> None:
     job.batch(rows_of(0, 1))
     job.query.delete(["commits/0", "offsets/0"])
     assert hs.erase(tmp_path, KEY).removed > 0
-    assert not left(tmp_path)
+    assert not with_key_in(tmp_path)
     job.number = 0
     assert begun(job, 3, 1, KEY, shards=2).rows()
 
@@ -209,12 +209,12 @@ def test_what_cannot_be_erased_is_refused_and_nothing_is_written() -> None:
         hs.erase(job.location, KEY)
     storage.delete([launch_name(10**6)])
     folder = storage.below("000000/000001")
-    gone = folder.list("log/")[-1:]
-    content = folder.get(gone[0])
-    folder.delete(gone)
+    lost = folder.list("log/")[-1:]
+    content = folder.get(lost[0])
+    folder.delete(lost)
     with pytest.raises(HybridStoreError, match="batch 1 did not reach shard 1"):
         hs.erase(job.location, KEY)
-    folder.create(gone[0], content)
+    folder.create(lost[0], content)
     assert job.location.storage.objects == before  # type: ignore[attr-defined]
     hs.rescale(job.location, "op", shards=4)
     with pytest.raises(RestoreError, match="--remove-old"):
