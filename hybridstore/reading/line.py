@@ -28,7 +28,7 @@ class SegmentLine(NamedTuple):
 
     Of a shard: `newest` is the version reached (None elsewhere), `runs` decide which objects count, `void` returns why
     an object does not count, by its name ("": it counts), and `absent` are the versions behind the newest segment whose
-    expected objects are absent.
+    expected objects are absent. What is older than version `begin` is not in the log any more (0: nothing is).
     """
 
     segments: list[Segment]
@@ -39,6 +39,7 @@ class SegmentLine(NamedTuple):
     absent: tuple[int, ...] = ()
     objects: Storage | None = None
     identity: Identity | None = None
+    begin: int = 0
 
     def takes(self, name: CheckpointName) -> bool:
         """True for a checkpoint that may be of this line.
@@ -144,7 +145,11 @@ def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | 
     moved = operator is not None and bool(operator.list(MOVED))
     reached = max(needed, floor, segments[-1].first if segments else 0)
     absent = () if moved or claim is None else tuple(standing.absent(reached, standing.newest - 1))
-    return SegmentLine(segments, SegmentShape.SHARD, standing.newest, void, runs, absent, identity=identity)
+    first = segments[0].first if segments else 0
+    begin = 0 if moved or claim is None or first < 2 or standing.has(first - 1) else first
+    return SegmentLine(
+        segments, SegmentShape.SHARD, standing.newest, void, runs, absent, identity=identity, begin=begin
+    )
 
 
 def _guessed(names: list[LogName]) -> Runs:

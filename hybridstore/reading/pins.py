@@ -84,7 +84,9 @@ def read_pin(path: Path) -> Pin:
         view = open_view(resolve(path / there.folder(0) if there is not None else path)[0])
     except Exception as error:  # whatever its files hold, the other pins are shown
         return Pin(path.name, path, 0, None, size, str(error))
-    return Pin(path.name, path, view.version, view.wall_ms, size, view.faults[0] if view.faults else "")
+    # the version of a query, whose last batches may have brought this shard no rows
+    version = view.version if view.place.shard is None else view.seen
+    return Pin(path.name, path, version, view.wall_ms, size, view.faults[0] if view.faults else "")
 
 
 def _files(path: Path) -> Iterator[Path]:

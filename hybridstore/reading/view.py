@@ -355,6 +355,8 @@ class View:
         absent = [version for version in line.absent if base < version <= (self.at or version)]
         if absent and not self.faults:
             self.faults.append(f"{self.place.where}: {ABSENT.format(absent[0], absent[0] - 1)}")
+        if self.at and self.at < line.begin and not self.version and not self.faults:
+            self.faults.append(f"{self.place.where}: the oldest version in the log is {line.begin}")
         if self.at is None and not self.faults and self.place.path is not None:
             needed = 0 if start is None else start.segment
             stale = [] if self.cut is None or self.cut.offset else [Path(self.cut.path)]

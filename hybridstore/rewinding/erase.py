@@ -21,19 +21,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from changelog.errors import HybridStoreError
 from changelog.storage import LocalStorage, Storage, is_url, storage_at
 from recovery.errors import RestoreError
-from recovery.layout import ERASING, PINS, SPARK_FOLDER
+from recovery.layout import CHANGELOG, ERASING, PINS, SPARK_FOLDER
 
 from ..inspection.options import FINE, NEGATIVE, UsageError, typed_key
 from ..inspection.show.output import Out
 from ..reading.pins import is_pin_name
 from ..reading.texts import say
-from ..state.generations import identity_at
+from ..state.generations import current_shards, existing_shards, identity_at, place_below
 from ..state.given_keys import GivenKeys
 from ..state.lock import pin_above
 from ..state.registry import forks_of, kept_from_erase, origins_of
 from .command import OFFSETS
+from .erase_bucket import BucketPart
 from .erase_directory import DirectoryPart, places_of
-from .parts import Counts, Part
+from .parts import ErasedCounts, ErasePart
 
 if TYPE_CHECKING:
     from ..spark.location import Location
@@ -79,8 +80,8 @@ def erase(
 ) -> Erased:
     """Remove keys, and all that the state of a stopped job has of them, from every file; return what was done.
 
-    location  a local state directory, the local state of a plain topology, or the checkpointLocation of a Spark query,
-              a path or a URL of an object store. Its pins are part of it
+    location  a state directory, the state of a plain topology, or the checkpointLocation of a Spark query: a path, or
+              a URL of an object store. Its pins are part of it
     keys      the keys, in every store whose keys they are; of a topology those of its rows
     prefix    all keys that begin with one of these: text, bytes, or the leading parts of a tuple
     forks     what becomes of states that began as versions of this one and have the keys: "refuse" if one has, "erase"
@@ -105,7 +106,7 @@ def erase(
     (2, {'bob': 2})
     """
     chosen = GivenKeys(keys, prefix=prefix)
-    asked = _Asked(operator, state_location, stopped)
+    asked = _QueryNames(operator, state_location, stopped)
     target = _target(location, asked)
     with ExitStack() as stack:
         noted = target.locked(stack)  # before its forks are looked at, so that none is being made
@@ -127,7 +128,7 @@ def erase(
         note = chosen.note()
         for part in parts:
             part.storage.create(ERASING, note)
-        now, done = int(time.time() * 1000), Counts()
+        now, done = int(time.time() * 1000), ErasedCounts()
         for part in parts:
             done = done.plus(part.erase(chosen, now))
         pins = [pin for each in targets if each.path is not None for pin in (each.path / PINS).glob(".*.fork")]
@@ -140,7 +141,7 @@ def erase(
     return Erased(done.records, [place for part in parts for place in part.places], done.removed, done.written, holders)
 
 
-class _Asked(NamedTuple):
+class _QueryNames(NamedTuple):
     """What is said of a Spark query; see `erase`."""
 
     operator: str | None = None
@@ -148,19 +149,19 @@ class _Asked(NamedTuple):
     stopped: bool = False
 
     def __bool__(self) -> bool:
-        return self != _Asked()
+        return self != _QueryNames()
 
 
 # A fork, or a pin: what its launches say of drivers is its origin's.
-_FORK: Final = _Asked(stopped=True)
+_FORK: Final = _QueryNames(stopped=True)
 
 
-class _Target(NamedTuple):
+class _ErasedState(NamedTuple):
     """A state: its parts, and where its forks and pins are noted (None: it has none). `all` are its files."""
 
     where: str
     path: Path | None
-    parts: Sequence[Part]
+    parts: Sequence[ErasePart]
     folders: list[Path]
     storage: Storage
 
@@ -171,22 +172,38 @@ class _Target(NamedTuple):
         return sorted({fork for folder in self.folders for fork in forks_of(folder)})
 
 
-def _target(location: str | os.PathLike[str] | Location, asked: _Asked) -> _Target:
+def _target(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> _ErasedState:
     """Return the state at a location. Raises RestoreError, FileNotFoundError for what cannot be erased."""
     if not isinstance(location, str | os.PathLike) or is_query(location):
         return _query(location, asked)
     if asked and asked is not _FORK:
         raise RestoreError(f"{location}: found no Spark query, expected one with an operator or a place of its state")
     if is_url(location):
-        raise RestoreError(
-            f"{location}: found a URL, expected a state on a local disk (copy the state, erase there, and copy it back)"
-        )
+        return _bucket(location)
     path = Path(location)
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such directory, expected a state")
     _check_whole(path)
     places = places_of(path)
-    return _Target(str(path), path, list(map(DirectoryPart, places)), sorted({path, *places}), LocalStorage(path))
+    return _ErasedState(str(path), path, list(map(DirectoryPart, places)), sorted({path, *places}), LocalStorage(path))
+
+
+def _bucket(location: str | os.PathLike[str]) -> _ErasedState:
+    storage = storage_at(location)
+    if identity_at(storage) is not None:
+        raise RestoreError(f"{location}: is a shard, expected the place of the state with all of its shards")
+    there = current_shards(storage)
+    if there is None:
+        raise RestoreError(f"{location}: found no state, expected the place of one")
+    earlier = [name for name in storage.folders() if name.isdecimal() and name != there.folder(0).partition("/")[0]]
+    if there.generation and (earlier or CHANGELOG in storage.folders()):
+        raise RestoreError(
+            f"{location}: found shards before a rescale, which may have the keys (remove them: hybridstore rescale "
+            f"{location} --remove-old)"
+        )
+    shards = sorted(existing_shards(storage, there))
+    parts = [BucketPart(place_below(location, there.folder(shard))) for shard in shards]
+    return _ErasedState(str(location), None, parts, [], storage)
 
 
 def is_query(location: str | os.PathLike[str]) -> bool:
@@ -195,7 +212,7 @@ def is_query(location: str | os.PathLike[str]) -> bool:
     return OFFSETS in folders or SPARK_FOLDER in folders
 
 
-def _query(location: str | os.PathLike[str] | Location, asked: _Asked) -> _Target:
+def _query(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> _ErasedState:
     from ..rescaling.api import located  # only here: Spark's modules load much
     from .erase_operator import OperatorPart, operators_of
 
@@ -207,13 +224,13 @@ def _query(location: str | os.PathLike[str] | Location, asked: _Asked) -> _Targe
         what = "no state of an operator" if asked.operator is None else f"no operator {asked.operator!r}"
         raise RestoreError(f"{at.state}: found {what} (known: {', '.join(names) or 'none'}; or give --state)")
     chosen = names if asked.operator is None else [asked.operator]
-    parts: list[Part] = []
+    parts: list[ErasePart] = []
     if path is not None:
         _check_pinned(path)
         for pin in (path / PINS / name for name in storage.folders(PINS) if is_pin_name(name)):
             parts += [OperatorPart(located(pin, None), name, stopped=True) for name in chosen]
     parts += [OperatorPart(at, name, stopped=asked.stopped) for name in chosen]
-    return _Target(at.state, path, parts, [] if path is None else [path], storage)
+    return _ErasedState(at.state, path, parts, [] if path is None else [path], storage)
 
 
 def _check_whole(path: Path) -> None:
@@ -253,7 +270,7 @@ def _may_have(state: Path, keys: GivenKeys) -> bool:
         return True
 
 
-def _traces_in(part: Part, keys: GivenKeys) -> Iterator[str]:
+def _traces_in(part: ErasePart, keys: GivenKeys) -> Iterator[str]:
     try:
         part.storage.size(ERASING)
         yield f"{part.storage.url}: an erase has begun and has not ended"
@@ -303,7 +320,7 @@ def prove(
     []
     """
     chosen = GivenKeys(keys, prefix=prefix)
-    target = _target(location, _Asked(operator, state_location))
+    target = _target(location, _QueryNames(operator, state_location))
     traces = [trace for part in target.parts for trace in _traces_in(part, chosen)]
     files = size = 0
     for name, data in _files(target):
@@ -315,7 +332,7 @@ def prove(
     return Proof(files, size, traces)
 
 
-def _files(target: _Target) -> Iterator[tuple[str, bytes]]:
+def _files(target: _ErasedState) -> Iterator[tuple[str, bytes]]:
     """Yield the names and the bytes of all files of a state, whatever they are."""
     if target.path is None:
         names = target.storage.list()

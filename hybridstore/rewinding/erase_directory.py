@@ -36,10 +36,10 @@ from ..state.lock import claim
 from ..state.opening import TUNING, Opening
 from ..state.policy import CheckpointPolicy
 from ..topology.run_state import RESULTS, leave_out
-from .parts import Counts
+from .parts import ErasedCounts
 from .traces import grouped, traces_in_packs, traces_of, wanted
 
-_OPENING: Final = Opening(
+OPENING: Final = Opening(
     "commit",
     True,
     CheckpointPolicy(every_commits=None),
@@ -55,7 +55,7 @@ _OPENING: Final = Opening(
 
 
 class DirectoryPart:
-    """See `Part`."""
+    """See `ErasePart`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,13 +64,13 @@ class DirectoryPart:
 
     def check(self) -> None:
         """Raise HybridStoreError if a job has the state, or it cannot be opened."""
-        State.at_home(home_of(self.path, _OPENING), _OPENING).close()
+        State.at_home(home_of(self.path, OPENING), OPENING).close()
 
-    def erase(self, keys: GivenKeys, now: int) -> Counts:
-        """See `Part`."""
+    def erase(self, keys: GivenKeys, now: int) -> ErasedCounts:
+        """See `ErasePart`."""
         path = self.path
-        with State.at_home(home_of(path, _OPENING), _OPENING) as state:
-            program = _program(state.settings)
+        with State.at_home(home_of(path, OPENING), OPENING) as state:
+            program = program_of(state.settings)
             chosen = grouped(keys, program)
             leave_out(state, chosen.take, program)
             entry = {"wall_ms": now, "keys": len(keys.keys), "prefix": keys.prefix}
@@ -102,26 +102,31 @@ class DirectoryPart:
             new = CheckpointReader(storage, report.name)
             records -= sum(each.records for each in new.meta.stores if each.name != RESULTS)
             new.close()
-            return Counts(records, before + report.bytes_written - _bytes_of(path), report.bytes_written)
+            return ErasedCounts(records, before + report.bytes_written - _bytes_of(path), report.bytes_written)
         finally:
             lock.release({"version": version, "digest": digest.hex()})
 
     def traces(self, keys: GivenKeys) -> Iterator[str]:
-        """See `Part`: in the packs of every checkpoint, and in the changelog."""
+        """See `ErasePart`: in the packs of every checkpoint, and in the changelog."""
         names = list_checkpoints(self.storage)
-        program = _program(read_meta(self.storage, names[-1]).settings) if names else None
+        program = program_of(read_meta(self.storage, names[-1]).settings) if names else None
         keys = grouped(keys, program)
         yield from traces_in_packs(self.storage, keys, program)
-        story = ChangeHistory(resolve(self.path)[0])
-        for logged in story.versions():
-            for change in logged.changes:
-                if change.store != SYSTEM and wanted(story.name(change.store), keys, program).takes(change.key):
-                    where = f"{self.path}/{CHANGELOG}/{logged.segment}"
-                    yield f"{where}: a record of a key in version {logged.commit.version}"
-        yield from story.faults
+        yield from traces_in_changelog(ChangeHistory(resolve(self.path)[0]), keys, program)
 
 
-def _program(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+def traces_in_changelog(story: ChangeHistory, keys: GivenKeys, program: dict[str, Any] | None) -> Iterator[str]:
+    """Yield where keys are keys in the changelog of a place. O(bytes)."""
+    for logged in story.versions():
+        for change in logged.changes:
+            if change.store != SYSTEM and wanted(story.name(change.store), keys, program).takes(change.key):
+                where = story.place.where
+                yield f"{where}, {logged.segment}: a record of a key in version {logged.commit.version}"
+    yield from story.faults
+
+
+def program_of(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the description of the topology that settings name; None without one."""
     program = settings.get("topology")
     return program if isinstance(program, dict) else None
 

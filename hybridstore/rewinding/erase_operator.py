@@ -1,4 +1,4 @@
-"""Erase of an operator of a Spark query that is stopped, at the version that the query goes on from.
+"""Erase of an operator of a Spark query that is stopped, at the version that the query continues from.
 
     <shard>/packs, checkpoints   of a new launch: the version without the keys
     <shard>/log                  one object of the version, of that launch: the entry "erasures", chained to the digest
@@ -50,7 +50,7 @@ from ..state.erasing import sweep_packs, write_erased
 from ..state.given_keys import GivenKeys
 from ..state.group import StoreGroup
 from ..state.numbers import added
-from .parts import Counts
+from .parts import ErasedCounts
 from .traces import grouped, traces_in_packs, traces_of, wanted
 
 # The attempt in the name of a shard's object, which is not made by a task.
@@ -68,7 +68,7 @@ class _Rewritten(NamedTuple):
 
 
 class OperatorPart:
-    """See `Part`. `stopped`: the caller confirms that the query does not run."""
+    """See `ErasePart`. `stopped`: the caller confirms that the query does not run."""
 
     def __init__(self, location: Location, operator: str, *, stopped: bool) -> None:
         self.location = location
@@ -96,7 +96,7 @@ class OperatorPart:
 
     @property
     def _version(self) -> int:
-        """The version that the query goes on from."""
+        """The version that the query continues from."""
         return committed(self.location.query()) + 1
 
     def check(self) -> None:
@@ -119,8 +119,8 @@ class OperatorPart:
             for shard in self._shards():
                 self._log(shard).open(version).close()
 
-    def erase(self, keys: GivenKeys, now: int) -> Counts:
-        """See `Part`."""
+    def erase(self, keys: GivenKeys, now: int) -> ErasedCounts:
+        """See `ErasePart`."""
         storage, version, before = self.storage, self._version, newest_claim(self.storage)
         chosen = grouped(keys, self._program)
         entry = {"wall_ms": now, "keys": len(keys.keys), "prefix": keys.prefix}
@@ -134,7 +134,7 @@ class OperatorPart:
         CACHE.drop(storage.url)
         kept = {name for each in rewritten for name in (each.log, each.checkpoint)}
         removed = sum(self._sweep(shard, kept) for shard in self._shards())
-        return Counts(sum(each.records for each in rewritten), removed, sum(each.written for each in rewritten))
+        return ErasedCounts(sum(each.records for each in rewritten), removed, sum(each.written for each in rewritten))
 
     @property
     def _program(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class OperatorPart:
         return before - _bytes_of(storage)
 
     def traces(self, keys: GivenKeys) -> Iterator[str]:
-        """See `Part`: in the packs of every checkpoint, and in every object of the log, whether it counts or not."""
+        """See `ErasePart`: in the packs of every checkpoint, and in every object of the log, void ones, too."""
         keys = grouped(keys, self._program)
         folders = [name for name in self.storage.folders() if name.isdecimal() and len(name) == 6]
         for generation in folders:

@@ -11,19 +11,19 @@ from changelog.storage import Storage
 from ..state.given_keys import GivenKeys
 
 
-class Counts(NamedTuple):
+class ErasedCounts(NamedTuple):
     """What was erased: records, bytes of the files that were removed, and of those that were written in their place."""
 
     records: int = 0
     removed: int = 0
     written: int = 0
 
-    def plus(self, other: Counts) -> Counts:
+    def plus(self, other: ErasedCounts) -> ErasedCounts:
         """Return the sums."""
-        return Counts(*(mine + more for mine, more in zip(self, other, strict=True)))
+        return ErasedCounts(*(mine + more for mine, more in zip(self, other, strict=True)))
 
 
-class Part(Protocol):
+class ErasePart(Protocol):
     """A part of a state. `storage` is where the note of an erase is, `places` are its state directories and shards."""
 
     @property
@@ -35,7 +35,7 @@ class Part(Protocol):
     def check(self) -> None:
         """Raise HybridStoreError if the part cannot be erased. Nothing is written."""
 
-    def erase(self, keys: GivenKeys, now: int) -> Counts:
+    def erase(self, keys: GivenKeys, now: int) -> ErasedCounts:
         """Erase keys at a time (ms). Raises HybridStoreError, OSError."""
 
     def traces(self, keys: GivenKeys) -> Iterator[str]:

@@ -16,16 +16,20 @@ from ..inspection.show.output import Out
 from ..reading.pins import Pin, is_pin_name, pin_path, pins_of, read_pin
 from ..reading.texts import say, size_text
 from ..state.registry import kept_from_erase
-from .fork import begin_at, check_origin, split_version
+from .fork import begin_at, check_origin, origin_of, split_version
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the arguments of `pin`."""
-    where = "A state directory, or the state of a plain topology; with @VERSION (of several shards that of shard 0), or"
+    where = (
+        "A state directory, the state of a plain topology, or the checkpointLocation of a Spark query; with @VERSION "
+        "(of several shards that of shard 0, of a query the number of batches done), or"
+    )
     parser.add_argument("location", metavar="STATE[@VERSION]", help=f"{where} @TIME. Without it the newest version.")
     text = "The name: a letter, then letters, digits, _, . and -. Without NAME the pins are listed."
     parser.add_argument("name", metavar="NAME", nargs="?", help=text)
     how = parser.add_argument_group("how")
+    how.add_argument("--state", metavar="PLACE", help="The place of a query's state, if not STATE.")
     how.add_argument("--iso", action="store_true", help="Times in ISO form (UTC) instead of milliseconds.")
     how.add_argument("--debug", action="store_true", help="Show tracebacks.")
     how.add_argument("-h", "--help", action="help", help="Show this help.")
@@ -43,12 +47,12 @@ def run(given: Namespace) -> int:
     out = Out(None)
     try:
         if given.name is not None:
-            new = pin(location, given.name, at=at)
+            new = pin(location, given.name, at=at, state_location=given.state)
             out.line(f"{location}: pin {new.name}: version {new.version}, {size_text(new.size)} of its own")
             return FINE
         if at is not None:
             raise RestoreError(f"{given.location}: found no NAME, expected one for the version")
-        known = pins(location)
+        known = pins(location if given.state is None else given.state)
     except RestoreError as error:
         say(f"refused: {error}")
         return NEGATIVE
@@ -60,8 +64,8 @@ def run(given: Namespace) -> int:
 
 
 def pins(location: str | os.PathLike[str]) -> list[Pin]:
-    """Return the pins of a state, by name. Raises RestoreError for what is not the local state of a plain state or
-    topology, and FileNotFoundError. O(pins * (blocks + tail)).
+    """Return the pins of a state, by name; of a Spark query those at the place of its state. Raises RestoreError for
+    what is not local, and FileNotFoundError. O(pins * (blocks + tail)).
 
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1
@@ -74,14 +78,22 @@ def pins(location: str | os.PathLike[str]) -> list[Pin]:
     return pins_of(location)
 
 
-def pin(location: str | os.PathLike[str], name: str, *, at: int | str | None = None) -> Pin:
-    """Give a version of a state a name, so that pruning keeps it; return the pin. The job may run.
+def pin(
+    location: str | os.PathLike[str],
+    name: str,
+    *,
+    at: int | str | None = None,
+    state_location: str | os.PathLike[str] | None = None,
+) -> Pin:
+    """Give a version of a state, or of a Spark query, a name, so that pruning keeps it; return the pin. The job may
+    run.
 
-    at   the version (of several shards that of shard 0), or a time (ISO, UTC): the newest one committed by then; None:
-         the newest version
+    at   the version (of several shards that of shard 0, of a query the number of batches done), or a time (ISO, UTC):
+         the newest one committed by then; None: the newest version
+    state_location   of a Spark query, as in `apply`; its pins are there
 
-    Raises RestoreError when the version is not retained, the name is taken or no name, or the location is not the
-    local state of a plain state or topology; OSError. O(files + bytes behind the begin of the last segment).
+    Raises RestoreError when the version is not retained, the name is taken or no name, or the location is not local;
+    OSError. O(files + bytes behind the begin of the last segment).
 
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1
@@ -94,14 +106,14 @@ def pin(location: str | os.PathLike[str], name: str, *, at: int | str | None = N
     >>> hs.inspect(hs.pin("state", "before", at=1).path)["users"].get("ann")
     [Row(key='ann', times=(), value=1)]
     """
-    state = check_origin(location)
+    checkpoint, state = origin_of(location, state_location)
     target = pin_path(state, checked_name(name))
     if target.exists():
         raise RestoreError(
             f"{state}: found a pin {name} already (choose another name, or remove it: hybridstore unpin {state} {name})"
         )
     with kept_from_erase(state):
-        begin_at(state, None if at is None else str(at), target)
+        begin_at(state, None if at is None else str(at), target, checkpoint=checkpoint)
     return read_pin(target)
 
 

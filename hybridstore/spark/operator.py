@@ -12,11 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import getLogger
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 from weakref import WeakKeyDictionary
 
+from changelog.storage import is_url
+
 from ..state.arguments import check
 from ..state.changes import Difference, announce, consents
+from ..state.lock import pin_above
 from ..state.policy import CheckpointPolicy
 from ..topology.changes import OtherInputs
 from .arrow_schema import arrow_schema
@@ -231,6 +235,11 @@ def _begin(operator: Operator, default: int) -> tuple[int, int, list[Difference]
     An operator of 0 shards gets the number of its state, or `default` for a new state. Raises as `apply_program`.
     """
     location = operator.location
+    pin = None if is_url(location.state) else pin_above(Path(location.state))
+    if pin is not None:
+        raise SparkSetupError(
+            f"{location.state}: is the pin {pin.name}, which is never written (fork it: hybridstore fork)"
+        )
     check_reachable(location, operator.name)
     storage = operator_storage(location, operator.name)
     chain = [] if operator.shards else read_chain(storage)

@@ -1,5 +1,5 @@
-"""A real query with Spark's file sink goes back by `hybridstore rewind`: its rows are those of one that never did. Keys
-of a query are erased.
+"""A real query with Spark's file sink goes back by `hybridstore rewind`: its rows are those of one that never did. A
+query is forked, and a key of it is erased.
 """
 
 from collections import Counter
@@ -71,26 +71,23 @@ def test_a_query_that_went_back_has_the_rows_of_one_that_never_did(
     assert run(job, source) == expected(BATCHES + 3)
 
 
-def test_a_key_of_a_query_is_erased(spark: "SparkSession", tmp_path: Path) -> None:
-    source, job = Source(tmp_path / "in", spark), Job(tmp_path)
+def test_a_query_is_forked_and_a_key_of_it_is_erased(spark: "SparkSession", tmp_path: Path) -> None:
+    (tmp_path / "fork").mkdir()
+    source, job, fork = Source(tmp_path / "in", spark), Job(tmp_path), Job(tmp_path / "fork")
     for number in range(BATCHES):
         source.add(*rows_of(number))
     run(job, source)
-    erased = hs.erase(job.checkpoint, "k3", stopped=True)
-    assert erased.records == 1
+    hs.fork(job.checkpoint, fork.checkpoint, at=BATCHES - 2)
+    assert hs.erase(job.checkpoint, "k3", forks="leave", stopped=True).records == 1
     files = [path for path in (job.checkpoint / "hybridstore").rglob("*") if path.is_file()]
     assert not [path for path in files if b"k3" in path.read_bytes()]
+    # the fork does the batches behind its version, into a sink of its own
+    assert run(fork, source) == expected(BATCHES) - expected(BATCHES - 2)
     for number in range(BATCHES, BATCHES + 2):
         source.add(*rows_of(number))
-    rows = run(job, source)
-    anew = Counter(each["k"] for number in (BATCHES, BATCHES + 1) for each in rows_of(number))["k3"]
-    whole = expected(BATCHES + 2)
-    assert {each: n for each, n in rows.items() if each[0] != "k3"} == {
-        each: n for each, n in whole.items() if each[0] != "k3"
-    }
-    before = expected(BATCHES)
-    assert {each: n for each, n in rows.items() if each[0] == "k3"} == {
-        each: n
-        for each, n in (before + Counter(("k3", n, n * 3) for n in range(1, anew + 1))).items()
-        if each[0] == "k3"
-    }
+    rows, before = run(job, source), expected(BATCHES)
+    later = Counter(each["k"] for number in (BATCHES, BATCHES + 1) for each in rows_of(number))["k3"]
+    anew = Counter(("k3", n, n * 3) for n in range(1, later + 1))
+    others = {each: n for each, n in expected(BATCHES + 2).items() if each[0] != "k3"}
+    assert rows == Counter(others) + Counter({each: n for each, n in before.items() if each[0] == "k3"}) + anew
+    assert run(fork, source) == expected(BATCHES + 2) - expected(BATCHES - 2)

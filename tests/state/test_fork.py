@@ -219,7 +219,13 @@ def steps_of(patch: pytest.MonkeyPatch, at_step: Callable[[], None]) -> None:
         return real(*args)
 
     changes = [(Files, "create"), (Files, "append"), (Files, "link"), (Files, "remove"), (AppendFile, "truncate")]
-    for owner, name in [*changes, (Path, "rename"), (forking, "_parts"), (forking, "_build"), (forking, "_copy")]:
+    for owner, name in [
+        *changes,
+        (Path, "rename"),
+        (forking._DirectoryOrigin, "parts"),
+        (forking, "_build"),
+        (forking, "_copy"),
+    ]:
         real = getattr(owner, name)
         patch.setattr(owner, name, lambda *args, real=real: step(real, *args))
 
@@ -366,7 +372,7 @@ def test_what_cannot_be_forked_is_refused_and_nothing_is_written(
         ("s@13", "f", 1, "version 13 is not retained"),
         ("s", "full", 3, "exists already"),
         ("s", "s/inner", 1, "is inside of"),
-        ("query", "f", 1, "is of a Spark query"),
+        ("query", "f", 3, "query"),
         ("empty", "f", 1, "has no version yet"),
         ("absent", "f", 3, "absent"),
     ):

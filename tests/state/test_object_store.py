@@ -23,6 +23,7 @@ from hybridstore.errors import ForeignFileError, HybridStoreError, StateLockedEr
 from hybridstore.state import bucket_log, home, in_place
 from hybridstore.state.group import StoreGroup
 from hybridstore.state.opening import Tuning
+from recovery.errors import RestoreError
 from recovery.restore import Reached
 from tests.conftest import SEED
 from tests.tools.azurite import Azurite, installed
@@ -443,6 +444,60 @@ def test_a_key_is_erased_while_the_job_runs(server: S3Server, open_state: Open) 
         assert dict(users.all()) == kept | {"more": 1}
         check_stores(state)
     assert not [name for name in storage.list() if b"key-3-1" in storage.get(name)]
+
+
+def test_the_command_erases_a_stopped_state(server: S3Server, open_state: Open, tmp_path: Path) -> None:
+    with open_state(checkpoints=hs.CheckpointPolicy(every_commits=3, keep=2)) as state:
+        users, pairs = state.key_value("users"), state.key_value("pairs")
+        clicks = state.window("clicks", retention=10_000)
+        for number in range(20):
+            users.put_many({f"key-{number % 8}-{each}": f"secret-{number % 8}." for each in range(9)})
+            pairs[(f"key-{number % 8}-1", number)] = number
+            clicks.put("key-3-1", number, ts=number * 10)
+            if number == 17:
+                users["key-9-once"] = users["key-3-2"] = 1
+                state.commit()
+                users.delete("key-9-once")
+                users.delete("key-3-2")
+            state.commit()
+        kept, version, storage = contents(state), state.version, state._home.storage
+    where = server.bucket("states/test_the_command_erases_a_stopped_state", tmp_path / "cache") / "state"
+    assert hs.prove(where, "key-3-1").traces
+    done = hs.erase(where, "key-3-1", "key-9-once")
+    assert done.places == [storage.url]
+    assert done.records > 3
+    assert done.removed > done.written > 0
+    texts = [b"key-3-1", b"key-9-once"]
+    assert [name for name in storage.list() if texts[1] in storage.get(name)] == []
+    # of a tuple the whole key is given, or its first parts
+    assert hs.erase(where, ("key-3-1",), prefix=True).records == 3
+    assert not [name for name in storage.list() if any(text in storage.get(name) for text in texts)]
+    assert hs.prove(where, "key-3-1", "key-9-once").traces == []
+    with open_state() as state:
+        state.window("clicks", retention=10_000)
+        expected = {
+            "users": [row for row in kept["users"] if row[0] != "key-3-1"],
+            "pairs": [row for row in kept["pairs"] if row[0][0] != "key-3-1"],
+            "clicks": [],
+        }
+        assert contents(state) == expected
+        assert state.version > version
+        assert len(state.settings["erasures"]) == 2
+        check_stores(state)
+
+
+def test_a_topology_of_several_shards_is_erased_on_an_object_store(server: S3Server, tmp_path: Path) -> None:
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    source = [{"k": f"key-{number % 7}", "ts": number} for number in range(300)]
+    where = server.bucket("states/erased-topology", tmp_path / "cache")
+    for _ in topology.run(source[:200], where, shards=3, commit_rows=50):
+        pass
+    assert len(hs.erase(where, "key-3").places) == 3
+    assert hs.prove(where, "key-3").traces == []
+    rest = [dict(row) for row in topology.run(source, where, shards=3, commit_rows=50)]
+    assert {row["k"] for row in rest if row["window_start"] == 200} == {f"key-{number}" for number in range(7)}
+    with pytest.raises(RestoreError, match="is a shard"):
+        hs.erase(where / "1", "key-3")
 
 
 def test_an_erase_of_an_owner_that_was_overtaken_removes_nothing(

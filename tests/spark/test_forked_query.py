@@ -1,0 +1,196 @@
+"""Forks and pins of a Spark query: a version of all operators' shards, with Spark's files up to the batch before."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.cli import run
+from hybridstore.spark.errors import SparkSetupError
+from hybridstore.spark.location import locate
+from recovery.errors import RestoreError
+from tests.state.test_erase import kill_from
+from tests.state.test_fork import Killed
+
+pytest.importorskip("pyarrow")
+
+from tests.spark.test_erased_operator import KEY, going_on, program, rows_of, with_key_in
+from tests.tools.rescaled_jobs import Job
+
+BATCHES = 14
+
+
+def begun(root: Path, batches: int = BATCHES, seed: int = 1, name: str = "process", without: str = "") -> Job:
+    """A query of two shards, one of which has no rows in some batches."""
+    job = Job(root, program(name))
+    (root / "sources" / "0").mkdir(parents=True)
+    (root / "sources" / "0" / "0").write_text("v1")
+    (root / "metadata").write_text('{"id": "a-query"}')
+    job.start(2)
+    for batch in range(batches):
+        job.batch(quiet(batch, seed, without))
+    job.forget()
+    return job
+
+
+def quiet(batch: int, seed: int, without: str = "") -> list[dict[str, Any]]:
+    rows = rows_of(batch, seed, without)
+    return rows[-1:] if 4 < batch < 9 else rows
+
+
+def moved(job: Job, root: Path, version: int) -> Job:
+    """The same program at another place, with so many batches done."""
+    other = Job(root, program("process"))
+    other.number = version
+    return other
+
+
+@pytest.mark.parametrize("version", [4, 8, 11, 14])
+def test_a_fork_continues_as_a_query_that_has_done_so_many_batches(tmp_path: Path, version: int) -> None:
+    origin = begun(tmp_path / "q")
+    model = begun(tmp_path / "m", version)
+    assert run(["fork", f"{tmp_path / 'q'}@{version}", str(tmp_path / "f")]) == 0
+    fork = moved(origin, tmp_path / "f", version)
+    names = {str(path.relative_to(tmp_path / "f")) for path in (tmp_path / "f").rglob("*") if path.is_file()}
+    assert {f"commits/{version - 1}", f"offsets/{version - 1}", "metadata", "sources/0/0"} <= names
+    assert not {f"commits/{version}", f"offsets/{version}"} & names
+    assert not any(name.startswith("hybridstore/op/launches") for name in names)
+    assert fork.rows() == model.rows()
+    assert run(["inspect", "verify", str(tmp_path / "f"), "--full"]) == 0
+    before = origin.rows()
+    assert going_on(fork, version, 1, 2) == going_on(model, version, 1, 2)
+    assert run(["inspect", "verify", str(tmp_path / "f"), "--full"]) == 0
+    assert run(["inspect", "verify", str(tmp_path / "q"), "--full"]) == 0
+    assert origin.rows() == before
+    kept = fork.rows()
+    shutil.rmtree(tmp_path / "q")
+    assert fork.rows() == kept
+
+
+def test_files_are_named_a_second_time(tmp_path: Path) -> None:
+    begun(tmp_path / "q")
+    path = hs.fork(tmp_path / "q", tmp_path / "f")
+    copies = [each for each in path.rglob("*") if each.is_file() and each.stat().st_nlink == 1]
+    # a note stands for the notes of batches without rows, and one file says where the origin is
+    assert all(each.parent.name in ("log", "forks") for each in copies)
+    assert len(copies) <= 3
+
+
+def test_a_pin_stays_its_version_whatever_happens_to_the_query(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = begun(tmp_path / "q", 6)
+    pinned = moved(job, hs.pin(tmp_path / "q", "good").path, 6)
+    rows = job.rows()
+    assert pinned.rows() == rows
+    job.start(2)
+    for batch in range(6, 30):
+        job.batch(quiet(batch, 1))
+    job.forget()
+    assert pinned.rows() == rows
+    assert run(["pin", str(tmp_path / "q")]) == 0
+    assert run(["inspect", "stat", str(tmp_path / "q")]) == 0
+    assert "good" in capsys.readouterr().out
+    (pin,) = hs.pins(tmp_path / "q")
+    assert (pin.name, pin.version, pin.fault) == ("good", 6, "")
+    assert pin.size > 0
+    assert run(["rewind", str(tmp_path / "q"), "--to", "3", "--stopped"]) == 1
+    assert "version 3 is not retained" in capsys.readouterr().err
+    with pytest.raises(RestoreError, match="version 3 is not retained"):
+        hs.fork(pin.path, tmp_path / "g", at=3)
+    fork = moved(job, hs.fork(tmp_path / "q", tmp_path / "f", at="good"), 6)
+    assert going_on(fork, 6, 1, 2)
+    assert hs.unpin(tmp_path / "q", "good") > 0
+    assert not hs.pins(tmp_path / "q")
+    assert run(["inspect", "verify", str(tmp_path / "f"), "--full"]) == 0
+
+
+def test_no_query_writes_into_a_pin(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from hybridstore.spark.operator import _begin
+
+    job = begun(tmp_path / "q", 3)
+    pin = hs.pin(tmp_path / "q", "good")
+    with pytest.raises(SparkSetupError, match="is the pin good, which is never written"):
+        _begin(replace(job.operator, location=locate(pin.path)), 2)
+
+
+def test_when_a_value_became_wrong_in_a_fork(tmp_path: Path) -> None:
+    begun(tmp_path / "q")
+    path = hs.fork(tmp_path / "q", tmp_path / "f")
+    first = hs.bisect(path, "seen", "k-anna", "value > 0")
+    assert first.version
+    assert first.rows[0].value > 0
+
+
+@pytest.mark.parametrize("what", ["fork", "pin"])
+def test_whenever_it_is_killed_it_is_there_as_a_whole_or_not_at_all(tmp_path: Path, what: str) -> None:
+    origin = begun(tmp_path / "origin", 5)
+    rows, halves = origin.rows(), 0
+    for last in itertools.count(0, 3):
+        path = tmp_path / f"s{last}"
+        shutil.copytree(tmp_path / "origin", path)
+        new = tmp_path / f"f{last}" if what == "fork" else path / "pins" / "good"
+        with pytest.MonkeyPatch.context() as patch:
+            kill_from(patch, last)
+            try:
+                hs.fork(path, new) if what == "fork" else hs.pin(path, "good")
+                done = True
+            except Killed:
+                done = False
+        assert moved(origin, path, 5).rows() == rows
+        if new.exists():
+            assert moved(origin, new, 5).rows() == rows
+            assert run(["inspect", "verify", str(new)]) == 0
+        else:
+            halves += 1
+        if done:
+            assert new.exists()
+            break
+    assert halves > 5
+
+
+def test_an_erase_of_a_query_takes_its_pins_and_names_its_forks(tmp_path: Path) -> None:
+    job, draw = begun(tmp_path / "q"), random.Random(1)
+    pin = hs.pin(tmp_path / "q", "good", at=draw.randrange(9, BATCHES))
+    fork = hs.fork(tmp_path / "q", tmp_path / "f", at="good")
+    second = hs.fork(fork, tmp_path / "g")
+    with pytest.raises(RestoreError, match=r"found forks that have the keys: .*/f, .*/g"):
+        hs.erase(tmp_path / "q", KEY)
+    with pytest.raises(RestoreError, match="belongs to the pin good"):
+        hs.erase(pin.path, KEY)
+    done = hs.erase(tmp_path / "q", KEY, forks="leave")
+    assert done.holders == [fork, second]
+    assert len(done.places) == 4
+    assert not with_key_in(tmp_path / "q")
+    assert not with_key_in(pin.path)
+    assert not hs.prove(tmp_path / "q", "k-ann", prefix=False).traces or with_key_in(fork)
+    assert with_key_in(fork)
+    assert with_key_in(second)
+    assert hs.erase(tmp_path / "q", KEY, forks="erase").holders == []
+    assert not with_key_in(fork)
+    assert not with_key_in(second)
+    version = hs.pins(tmp_path / "q")[0].version
+    assert going_on(moved(job, second, version), version, 1, 2)
+    assert run(["inspect", "verify", str(second), "--full"]) == 0
+    assert hs.fork(tmp_path / "q", tmp_path / "h", at="good").is_dir()
+
+
+def test_what_cannot_be_forked_is_refused(tmp_path: Path) -> None:
+    begun(tmp_path / "q", 3)
+    for at in (0, 4, 9):
+        with pytest.raises(RestoreError, match=r"is none that the query can continue from .known: 1 to 3"):
+            hs.fork(tmp_path / "q", tmp_path / "f", at=at)
+    with pytest.raises(RestoreError, match="is inside of"):
+        hs.fork(tmp_path / "q", tmp_path / "q" / "f")
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(RestoreError, match="found no Spark query"):
+        hs.fork(tmp_path / "plain", tmp_path / "f", state_location=tmp_path / "q")
+    assert not (tmp_path / "f").exists()
