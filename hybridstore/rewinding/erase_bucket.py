@@ -80,7 +80,7 @@ class BucketPart:
         keys = grouped(keys, program)
         yield from traces_in_packs(storage, keys, program)
         named = ChangeHistory(resolve(self.location)[0])
-        # one by one: of older versions there are objects without content, which stop earlier owners
+        # one by one: objects of older versions, without content, stay, because they stop earlier owners
         for name in storage.list(f"{CHANGELOG}/"):
             story = ChangeHistory(Place(storage.below(CHANGELOG), "segment", "", name.removeprefix(f"{CHANGELOG}/")))
             story.names.update(named.names)
