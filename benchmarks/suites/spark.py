@@ -20,6 +20,13 @@ join: rows with an even value with rows with an odd one of the same key, 1.0 par
 native-v3 and native-v4: with Spark's other formats of a join's state.
 hybridstore-tws, hybridstore-pandas, hybridstore-apws: the classes and functions of Spark's three doors, on ours.
 bare: rows to Python and back, no state. hybridstore-worker and hybridstore-holder: ours, told where to keep its shards.
+hybridstore-worker-limited, hybridstore-holder-limited: the same with `--memory-limit`.
+
+Beside the times is the highest anonymous memory of a Python process that has rows or state (a worker or a holder), read
+from outside; that of the engine bare, or of the limit, tells which part is state:
+
+    python -m benchmarks.suites.spark --keys 300000 --batches 8 --memory-limit 12000000 \
+        --engines hybridstore-worker,hybridstore-worker-limited,bare,native-changelog
 """
 
 from __future__ import annotations
@@ -32,11 +39,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure.watched import anonymous_bytes
 from benchmarks.suites.spark_queries import WINDOW_MS, plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -44,6 +53,8 @@ ENGINES = (
     "hybridstore",
     "hybridstore-worker",
     "hybridstore-holder",
+    "hybridstore-worker-limited",
+    "hybridstore-holder-limited",
     "hybridstore-tws",
     "hybridstore-pandas",
     "hybridstore-apws",
@@ -78,6 +89,8 @@ ENGINES_OF: dict[str, tuple[str, ...]] = {
 # our doors, each with Spark's own, and how many times as long as ours a batch of Spark's is meant to take
 DOORS = {"hybridstore-tws": ("tws-row", 6), "hybridstore-pandas": ("tws-pandas", 10), "hybridstore-apws": ("apws", 10)}
 WARM = 3
+# how long between two looks at the memory of the processes
+_LOOK_SECONDS = 0.02
 SCHEMA = "k string, v long, ms long, t timestamp"
 
 
@@ -132,7 +145,9 @@ def settings_of(engine: str) -> dict[str, str]:
     }
 
 
-def run(folder: Path, engine: str, work: str, batches: int, turn: int, keys: int, rows: int) -> dict[str, Any]:
+def run(
+    folder: Path, engine: str, work: str, batches: int, turn: int, keys: int, rows: int, limit: int | None = None
+) -> dict[str, Any]:
     """Run `batches` timed batches, and one more whose rows are told."""
     from pyspark.sql import SparkSession
 
@@ -158,7 +173,7 @@ def run(folder: Path, engine: str, work: str, batches: int, turn: int, keys: int
         for path in files:
             os.link(path, source / path.name)
         df = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
-        frame, mode = plan(df, engine, work, str(checkpoint), keys, rows)
+        frame, mode = plan(df, engine, work, str(checkpoint), keys, rows, limit)
         writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
         writer = writer.format("noop") if timed else writer.foreachBatch(tell)
         query = writer.trigger(availableNow=True).start()
@@ -172,7 +187,8 @@ def run(folder: Path, engine: str, work: str, batches: int, turn: int, keys: int
 
     warm = WARM if batches > 2 * WARM else batches // 2
     marks: list[tuple[int, float]] = []
-    phases = step(sorted((folder / "in").iterdir())[:batches], True)
+    with PythonMemory() as memory:
+        phases = step(sorted((folder / "in").iterdir())[:batches], True)
     shards = hsp.metrics(checkpoint) if engine.startswith("hybridstore") else []
     step(sorted((folder / "check").iterdir())[batches : batches + 1], False)
     session.stop()
@@ -183,6 +199,7 @@ def run(folder: Path, engine: str, work: str, batches: int, turn: int, keys: int
         "timed": times[warm:],
         "phases": phases,
         "shards": shards,
+        "anonymous": memory.highest,
     }
     # A process that ended between the marks without a parent that waits for it took its time with it: no figure then.
     if len(marks) == 2 and marks[1][0] > marks[0][0] and (used := marks[1][1] - marks[0][1]) > 0:
@@ -203,8 +220,53 @@ def processor_ms() -> float:
     return ticks * 1000 / os.sysconf("SC_CLK_TCK")
 
 
+class PythonMemory:
+    """A block whose thread reads, every few ms, the anonymous memory of this session's other Python processes."""
+
+    def __init__(self) -> None:
+        self.highest = 0  # of one process (bytes)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> PythonMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Read the memory once."""
+        self.highest = max([self.highest, *map(anonymous_bytes, python_processes())])
+
+
+def python_processes() -> list[int]:
+    """Return the Python processes of this session but this one; none where the system does not tell."""
+    session, pids = os.getsid(0), []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # one that has just ended
+            pid = int(path.parent.name)
+            name, _, fields = path.read_text(encoding="ascii", errors="replace").partition("(")[2].rpartition(")")
+            if pid != os.getpid() and name.startswith("python") and int(fields.split()[3]) == session:
+                pids.append(pid)
+    return pids
+
+
 def measure(
-    folder: Path, engine: str, work: str, batches: int, turn: int, keys: int, rows: int, timeout: float
+    folder: Path,
+    engine: str,
+    work: str,
+    batches: int,
+    turn: int,
+    keys: int,
+    rows: int,
+    timeout: float,
+    limit: int | None = None,
 ) -> dict[str, Any]:
     """`run` in a process of its own. Raises RuntimeError with its last words, or TimeoutError."""
     command = [
@@ -219,6 +281,7 @@ def measure(
         work,
     ]
     command += ["--batches", str(batches), "--turn", str(turn), "--keys", str(keys), "--rows", str(rows)]
+    command += [] if limit is None else ["--memory-limit", str(limit)]
     return spark_process(command, engine, timeout)
 
 
@@ -253,14 +316,23 @@ def batches_of(engine: str, batches: int, keys: int, rows: int) -> int:
 
 
 def compare(
-    folder: Path, work: str, keys: int, rows: int, batches: int, engines: Sequence[str], rounds: int, timeout: float
+    folder: Path,
+    work: str,
+    keys: int,
+    rows: int,
+    batches: int,
+    engines: Sequence[str],
+    rounds: int,
+    timeout: float,
+    limit: int | None = None,
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
     """Run all engines in turn, `rounds` times.
 
     Returns their runs, each with "agrees" (None for a stand-in), and sentences on those left out. Every other round
     goes the other way round, so that neither of two engines is always the one that runs first.
     """
-    reference = engines[0] if work in ENGINES_OF else "hybridstore"
+    ours = [engine for engine in engines if engine in ("hybridstore", "hybridstore-worker", "hybridstore-holder")]
+    reference = engines[0] if work in ENGINES_OF else (ours or ["hybridstore"])[0]
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         place = Path(scratch)
         write_input(place, keys, rows, batches + 1)
@@ -274,7 +346,7 @@ def compare(
                     continue
                 count = batches_of(engine, batches, keys, rows)
                 try:
-                    answer = measure(place, engine, work, count, turn, keys, rows, timeout)
+                    answer = measure(place, engine, work, count, turn, keys, rows, timeout, limit)
                 except (RuntimeError, TimeoutError) as error:
                     left_out.append(f"{work}, {keys:,} keys: {error}")
                     continue
@@ -317,6 +389,7 @@ def show_runs(engines: dict[str, list[dict[str, Any]]], work: str, keys: int, ro
         bound = target(work, keys, rows, engine)
         judged = "" if bound is None else f"target x{bound:g}: {'reached' if middle / ours >= bound else 'MISSED'}"
         spread = f"{min(times):,.0f} - {max(times):,.0f}, {len(times)} batches"
+        spread += f"; a process {max(run.get('anonymous', 0) for run in runs) / 1e6:,.0f} MB"
         mine = processor(runs)
         if used and mine:
             spread += f"; processor {mine:,.0f} ms, x{mine / used:.2f}"
@@ -376,16 +449,19 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one engine")
     parser.add_argument("--work", default="count", help=f"some of {','.join(WORKS)}")
     parser.add_argument("--engines", default="hybridstore,native,native-changelog,native-hdfs,tws-row")
+    parser.add_argument("--memory-limit", type=int, help="bytes of the shards of a process, of the limited engines")
     parser.add_argument("--raw", type=Path, help="append what was measured to this file, one JSON object a line")
     for hidden in ("--one", "--folder"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--turn", type=int, default=0, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        answers = run(Path(asked.folder), asked.one, asked.work, asked.batches, asked.turn, int(asked.keys), asked.rows)
-        print(json.dumps(answers))
+        sizes = (asked.batches, asked.turn, int(asked.keys), asked.rows, asked.memory_limit)
+        print(json.dumps(run(Path(asked.folder), asked.one, asked.work, *sizes)))
         return 0
     engines, works = asked.engines.split(","), asked.work.split(",")
+    if asked.memory_limit is None and any(engine.endswith("-limited") for engine in engines):
+        parser.error("--memory-limit: expected the bytes of the limited engines")
     asked_for: list[tuple[str, tuple[str, ...]]] = [(work, WORKS) for work in works]
     asked_for += [(engine, ENGINES_OF.get(work, ENGINES)) for work in works for engine in engines]
     for value, known in asked_for:
@@ -394,9 +470,8 @@ def main() -> int:
     wrong = 0
     for work in works:
         for keys in map(int, asked.keys.split(",")):
-            runs, left_out = compare(
-                Path(tempfile.gettempdir()), work, keys, asked.rows, asked.batches, engines, asked.rounds, asked.timeout
-            )
+            folder, bounds = Path(tempfile.gettempdir()), (asked.rounds, asked.timeout, asked.memory_limit)
+            runs, left_out = compare(folder, work, keys, asked.rows, asked.batches, engines, *bounds)
             wrong += show_runs(runs, work, keys, asked.rows)
             for sentence in left_out:
                 print(f"  left out: {sentence}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 WINDOW_MS = 10_000
 OUT = {
@@ -17,32 +17,50 @@ OUT = {
     "variables": "k string, n long, total long, recent long, high long",
     "totals": "k string, n long, total long",
 }
+SHARDS: Final = 2
+SHARDS_OF_LIMITED: Final = 16
 # of how many batches the list of "variables" has an element
 RECENT = 5
 
 
-def hybridstore(df: Any, work: str, checkpoint: str, placement: Any, keys: int, rows: int) -> tuple[Any, str]:
+def hybridstore(
+    df: Any,
+    work: str,
+    checkpoint: str,
+    placement: Any,
+    keys: int,
+    rows: int,
+    limit: int | None = None,
+    shards: int = SHARDS,
+) -> tuple[Any, str]:
     import hybridstore as hs
     from hybridstore import spark as hsp
 
     stream = hs.stream(key="k", timestamp="ms")
+    asked: dict[str, Any] = {
+        "location": checkpoint,
+        "shards": shards,
+        "placement": placement,
+        "memory_limit": limit,
+    }
     if work == "join":
         evens = hs.stream(name="left", key="k", timestamp="lt", columns=["lv"])
         odds = hs.stream(name="right", key="k", timestamp="rt", columns=["rv"])
         near = evens.join(odds, within=f"{near_ms(keys, rows)} ms", select=SELECTED)
         inputs = dict(zip(("left", "right"), sides(df), strict=True))
-        return near.apply(inputs, "bench", location=checkpoint, shards=2, time="watermark"), "append"
+        return near.apply(
+            inputs, "bench", location=checkpoint, shards=2, time="watermark", memory_limit=limit
+        ), "append"
     if work == "count":
         from tests.tools.spark_programs import RunningCount
 
-        asked: dict[str, Any] = {"name": "bench", "location": checkpoint, "shards": 2, "placement": placement}
-        return hsp.apply_program(df, RunningCount(), **asked), "append"
+        return hsp.apply_program(df, RunningCount(), name="bench", **asked), "append"
     if work == "tumbling":
         topology = stream.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count(), emit="commit")
-        answers = topology.apply(df, "bench", location=checkpoint, shards=2, placement=placement)
+        answers = topology.apply(df, "bench", **asked)
         return answers.selectExpr("k", "window_start as start", "n"), "append"
     topology = stream.windowed_by(hs.SlidingWindows("10 seconds")).aggregate(n=hs.Count(), total=hs.Sum("v"))
-    answers = topology.apply(df, "bench", location=checkpoint, shards=2, placement=placement)
+    answers = topology.apply(df, "bench", **asked)
     return answers.selectExpr("k", "window_end as ms", "n", "total"), "append"
 
 
@@ -242,10 +260,17 @@ def apply_in_pandas(df: Any, work: str, ours: str | None = None) -> tuple[Any, s
     return counts, "update"
 
 
-def plan(df: Any, engine: str, work: str, checkpoint: str, keys: int, rows: int) -> tuple[Any, str]:
-    """Return the engine's streaming DataFrame and its output mode."""
-    if engine in ("hybridstore", "hybridstore-worker", "hybridstore-holder"):
-        return hybridstore(df, work, checkpoint, engine.partition("-")[2] or "auto", keys, rows)
+def plan(
+    df: Any, engine: str, work: str, checkpoint: str, keys: int, rows: int, limit: int | None = None
+) -> tuple[Any, str]:
+    """Return the engine's streaming DataFrame and its output mode. `limit` (bytes) is for those of ours with one; all
+    of ours then have more shards, of which a process keeps some.
+    """
+    name, limited, _ = engine.partition("-limited")
+    if name in ("hybridstore", "hybridstore-worker", "hybridstore-holder"):
+        placement = name.partition("-")[2] or "auto"
+        shards = SHARDS if limit is None else SHARDS_OF_LIMITED
+        return hybridstore(df, work, checkpoint, placement, keys, rows, limit if limited else None, shards)
     if engine == "bare":
         return bare(df)
     if engine.startswith("native"):

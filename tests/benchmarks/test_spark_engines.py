@@ -1,5 +1,6 @@
 """Spark's engines as suites of benchmarks/, on tiny sizes."""
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,8 @@ def here(spark: "SparkSession", rounds: int) -> Iterator[None]:
     before = {name: spark.conf.get(name, None) for engine in engines for name in bench_spark.settings_of(engine)}
 
     def run(*which: Any) -> dict[str, Any]:
-        return bench_spark.run(*which[:-1])
+        *sizes, _, limit = which
+        return bench_spark.run(*sizes, limit)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench_spark, "measure", run)
@@ -88,6 +90,31 @@ def test_targets_of_sparks_engines_are_those_of_large_batches() -> None:
     assert batches_of("tws-pandas", 10, 100_000, 100_000) == 3
     assert batches_of("tws-pandas", 10, 10_000, 1000) == 10
     assert batches_of("hybridstore", 10, 100_000, 100_000) == 10
+
+
+def test_the_memory_of_other_processes_of_the_session_is_read_from_outside() -> None:
+    program = "import sys; data = bytearray(b'x') * (50 << 20); print('filled', flush=True); sys.stdin.read()"
+    pipe = subprocess.PIPE
+    memory = bench_spark.PythonMemory()
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"filled\n"
+        memory.look()
+    assert memory.highest > 50 << 20
+
+
+def test_shards_of_an_engine_with_a_limit_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.suites import spark_queries
+
+    monkeypatch.setattr(spark_queries, "hybridstore", lambda *asked: asked)
+    several, few = spark_queries.SHARDS_OF_LIMITED, spark_queries.SHARDS
+    for engine, limit, asked in (
+        ("hybridstore", None, ("auto", 9, 7, None, few)),
+        ("hybridstore-worker", 1000, ("worker", 9, 7, None, several)),
+        ("hybridstore-worker-limited", 1000, ("worker", 9, 7, 1000, several)),
+        ("hybridstore-holder-limited", 1000, ("holder", 9, 7, 1000, several)),
+    ):
+        assert spark_queries.plan(None, engine, "count", "place", 9, 7, limit) == (None, "count", "place", *asked)
 
 
 def test_an_engine_says_how_it_went_on_its_last_line_or_why_not() -> None:
