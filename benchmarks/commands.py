@@ -104,6 +104,7 @@ def _parser() -> ArgumentParser:
     names = "works, separated by commas (default: all)"
     command.add_argument("--works", default=",".join(WORKS), help=names)
     command.add_argument("--peers", action=BooleanOptionalAction, default=True, help="also measure RocksDB and LMDB")
+    command.add_argument("--storage", choices=("disk", "s3"), default="disk", help=storage)
     command = suite("state-by-limit", "Operations of a store as its state outgrows its limit, beside RocksDB.", 1)
     command.add_argument("--records", type=int, default=500_000, help="records in the store (default: 500000)")
     command.add_argument("--operations", type=int, default=50_000, help="operations of each work (default: 50000)")
@@ -180,7 +181,7 @@ def _commit_latency(given: Namespace) -> _Suites:
 
 
 def _beyond_memory(given: Namespace) -> _Suites:
-    options = {name: getattr(given, name) for name in ("records", "operations", "limit", "peers")}
+    options = {name: getattr(given, name) for name in ("records", "operations", "limit", "peers", "storage")}
     names = {"kinds": given.kinds.split(","), "works": given.works.split(",")}
     return [lambda: beyond_memory.measure(given.folder, **options, **names)] * given.runs
 

@@ -3,6 +3,7 @@
     python -m benchmarks beyond-memory --records 5000000 --limit 100000000 --operations 300000
     python -m benchmarks beyond-memory --records 1000000 --kinds window,session,sliding,suppression
     python -m benchmarks beyond-memory --records 300000 --operations 3000 --works uniform   # memory of the five kinds
+    python -m benchmarks beyond-memory --records 300000 --operations 3000 --works uniform --storage s3
     python -m benchmarks beyond-memory --records 50000000 --limit 500000000 --operations 1000000 --kinds key-value \
         --works uniform   # some 30 minutes, 15 GB of disk and 2 GB of memory
 
@@ -15,10 +16,12 @@ store is first measured without one, and gets a fifth of the memory that its loa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
 from benchmarks.measure import watched
+from benchmarks.measure.range_server import RangeServer, serving
 from benchmarks.measure.result import Line, Result, Target
 from benchmarks.measure.state import scratch
 from benchmarks.measure.timing import stopwatch
@@ -44,27 +47,41 @@ def measure(
     kinds: Sequence[str] = KINDS,
     works: Sequence[str] = tuple(WORKS),
     peers: bool = True,
+    storage: Literal["disk", "s3"] = "disk",
 ) -> Result:
     """Measure `operations` of each of `works` on stores of `records` under a limit (bytes; None: a fifth of what a
-    store without a limit takes).
+    store without a limit takes). `storage`: where the states are; s3: on an object store that a process of our own
+    stands for.
     """
     result = Result("beyond memory", {"records": records, "operations": operations})
     result.settings["limit"] = limit or f"1/{SHARE}"
-    with stopwatch() as clock:
+    if storage == "s3":
+        result.settings["storage"] = storage
+        peers = False
+    with stopwatch() as clock, serving() if storage == "s3" else nullcontext() as server:
         for kind in kinds:
             chosen = [name for name in works if kind == "key-value" or name in DISTRIBUTIONS]
-            _measure_kind(folder, result, kind, chosen, (records, operations, limit), peers=peers)
+            _measure_kind(folder, result, kind, chosen, (records, operations, limit), server, peers=peers)
     result.seconds = clock.seconds
     return result
 
 
 def _measure_kind(
-    folder: Path, result: Result, kind: str, works: list[str], sizes: tuple[int, int, int | None], *, peers: bool
+    folder: Path,
+    result: Result,
+    kind: str,
+    works: list[str],
+    sizes: tuple[int, int, int | None],
+    server: RangeServer | None,
+    *,
+    peers: bool,
 ) -> None:
     records, operations, limit = sizes
 
     def run(subject: str, bound: int | None, chosen: list[str]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
-        sizes = {"limit": bound, "records": records, "operations": operations, "works": chosen}
+        sizes: dict[str, Any] = {"limit": bound, "records": records, "operations": operations, "works": chosen}
+        if server is not None:
+            sizes["bucket"] = {"location": server.url(f"{subject}-{bound}"), **server.options}
         killed = subject == "key-value" and bound is not None
         with scratch(folder) as place:
             module = "benchmarks.suites.beyond_memory_work"

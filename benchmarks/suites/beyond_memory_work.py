@@ -23,6 +23,7 @@ from typing import Any, Final
 from benchmarks.measure.choosing import Chooser, chooser
 from benchmarks.measure.timing import check
 from benchmarks.measure.watched import BASE, phase
+from hybridstore import Bucket
 from hybridstore.aggregation import Sum
 from hybridstore.state.directory import open_store
 
@@ -123,9 +124,9 @@ class Keyed(Subject):
 class KeyValue(Keyed):
     """Our key-value store."""
 
-    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
+    def __init__(self, place: Path | Bucket, limit: int | None, expected: array[int]) -> None:
         super().__init__(expected)
-        self.state = open_store(folder, memory_limit=limit)
+        self.state = open_store(place, memory_limit=limit)
         self.store = self.state.key_value("records")
 
     def get(self, key: str) -> bytes | None:
@@ -258,9 +259,9 @@ class Lmdb(Keyed):
 class Timed(Subject):
     """One of our stores that keep records by time: record i has time i, and one of a tenth as many keys as records."""
 
-    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
+    def __init__(self, place: Path | Bucket, limit: int | None, expected: array[int]) -> None:
         super().__init__(expected)
-        self.state = open_store(folder, memory_limit=limit)
+        self.state = open_store(place, memory_limit=limit)
         self.keys = max(1, len(expected) // 10)
         self.retention = len(expected) + 1
 
@@ -280,8 +281,8 @@ class Timed(Subject):
 class Window(Timed):
     """Our window store."""
 
-    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
-        super().__init__(folder, limit, expected)
+    def __init__(self, place: Path | Bucket, limit: int | None, expected: array[int]) -> None:
+        super().__init__(place, limit, expected)
         self.store = self.state.window("records", retention=self.retention)
 
     def insert(self, i: int, number: int) -> None:
@@ -299,8 +300,8 @@ class Window(Timed):
 class Session(Timed):
     """Our session store."""
 
-    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
-        super().__init__(folder, limit, expected)
+    def __init__(self, place: Path | Bucket, limit: int | None, expected: array[int]) -> None:
+        super().__init__(place, limit, expected)
         self.store = self.state.session("records", retention=self.retention)
 
     def insert(self, i: int, number: int) -> None:
@@ -318,8 +319,8 @@ class Session(Timed):
 class Sliding(Timed):
     """Our sliding store: `expected` has the sum of each key, and every operation adds a value."""
 
-    def __init__(self, folder: Path, limit: int | None, expected: array[int]) -> None:
-        super().__init__(folder, limit, expected)
+    def __init__(self, place: Path | Bucket, limit: int | None, expected: array[int]) -> None:
+        super().__init__(place, limit, expected)
         self.store = self.state.sliding("records", size=2 * len(expected), aggregator=Sum())
         self.now = 0
 
@@ -340,8 +341,8 @@ class Suppression(Timed):
     """Our suppression buffer, full: a new key emits the oldest record. `first` is the oldest record, which makes room
     for record `last`."""
 
-    def __init__(self, folder: Path, limit: int | None, expected: array[int], records: int) -> None:
-        super().__init__(folder, limit, expected)
+    def __init__(self, place: Path | Bucket, limit: int | None, expected: array[int], records: int) -> None:
+        super().__init__(place, limit, expected)
         self.store = self.state.suppression("records", max_records=records, timer="first")
         self.room, self.first, self.last = records, 0, 0
 
@@ -383,16 +384,25 @@ _KILLED: Final[list[Subject]] = []
 
 
 def work(
-    folder: str, subject: str, limit: int | None, records: int, operations: int, works: list[str], *, killed: bool
+    folder: str,
+    subject: str,
+    limit: int | None,
+    records: int,
+    operations: int,
+    works: list[str],
+    *,
+    killed: bool,
+    bucket: dict[str, Any] | None = None,
 ) -> dict[str, dict[str, float]]:
     """Load `records` and run each of `works`; return operations/s, and the longest and the 99.9th percentile operation
-    in ms, by phase. `killed`: the process ends without closing anything, for `restarted`.
+    in ms, by phase. `killed`: the process ends without closing anything, for `restarted`. `bucket`: the settings of an
+    object store for the state, whose cache is in the folder; None: the state is in the folder.
 
     The commit that follows each 1,000 operations belongs to the last of them.
     """
     # what measures is in memory before the subject is
     expected = array("q", [0]) * (records + operations * max(1, len(works)))
-    arguments: list[Any] = [Path(folder) / "state", limit, expected]
+    arguments: list[Any] = [_place(folder, bucket), limit, expected]
     if subject == "suppression":
         arguments.append(records)
     choosers, seconds = _choosers(works, records), array("d", [0.0]) * max(records, operations)
@@ -415,7 +425,16 @@ def work(
     return figures
 
 
-def restarted(folder: str, limit: int, records: int, operations: int, works: list[str]) -> dict[str, float]:
+def _place(folder: str, bucket: dict[str, Any] | None) -> Path | Bucket:
+    if bucket is None:
+        return Path(folder) / "state"
+    settings = dict(bucket)
+    return Bucket(settings.pop("location"), cache=Path(folder) / "cache", **settings)
+
+
+def restarted(
+    folder: str, limit: int, records: int, operations: int, works: list[str], bucket: dict[str, Any] | None = None
+) -> dict[str, float]:
     """Open the key-value store that a killed `work` has left, check the number of its records, and read, check and
     write records at random; return the figures, and as `ready` the time until the first record was read (ms).
     """
@@ -430,7 +449,7 @@ def restarted(folder: str, limit: int, records: int, operations: int, works: lis
     phase(BASE)
     phase(RESTART)
     started = perf_counter()
-    tested = KeyValue(Path(folder) / "state", limit, model.expected)
+    tested = KeyValue(_place(folder, bucket), limit, model.expected)
     tested.read(loaded - 1, 0)
     ready = 1000 * (perf_counter() - started)
     check(len(tested.store) == records, f"{len(tested.store)} records after a kill, {records} were committed")

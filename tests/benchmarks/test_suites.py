@@ -367,3 +367,23 @@ def test_the_price_of_a_turn_is_that_of_equal_puts(kind: str, tmp_path: Path) ->
     from benchmarks.suites.turn_price import measure
 
     assert min(measure(kind, 50, 2, tmp_path)) > 0  # it raises where the records differ
+
+
+@pytest.mark.slow
+def test_a_store_on_an_object_store_is_measured_under_a_limit(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    from benchmarks.suites import beyond_memory
+
+    result = beyond_memory.measure(
+        tmp_path,
+        records=1000,
+        operations=100,
+        limit=100_000,
+        kinds=["key-value"],
+        works=["uniform"],
+        storage="s3",
+    )
+    assert result.settings["storage"] == "s3"
+    assert result.find("key-value, uniform: anonymous memory").target is not None
+    assert result.find("key-value, restart after a kill: until the first record is read").value > 0
+    assert list(tmp_path.iterdir()) == []
