@@ -6,10 +6,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import SEED, STRESS
+from tests.tools.recorded import INPUTS, SparksRows
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.tools.spark_jobs import Job, Source
+
+# in `make stress` all that is recorded, and what is not
+_OF_A_RUN = (*range(INPUTS), None) if STRESS else (SEED % INPUTS,)
+_INPUTS = [
+    pytest.param(
+        number, id="drawn" if number is None else f"{number}" if STRESS else "recorded", marks=pytest.mark.stress
+    )
+    for number in _OF_A_RUN
+]
+
+
+@pytest.fixture(params=_INPUTS)
+def sparks(request: pytest.FixtureRequest, seed: int) -> SparksRows:
+    """The rows of Spark's own operators for an input of this test."""
+    return SparksRows(request.node.originalname, request.param, seed)
 
 
 @pytest.fixture

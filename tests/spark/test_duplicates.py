@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,7 @@ import hybridstore as hs
 
 pytest.importorskip("pyspark")
 
+from tests.tools.recorded import SparksRows, plain
 from tests.tools.spark_jobs import Job, Source, row
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_rows_without_duplicates_are_those_of_sparks_own_operator(
-    spark: SparkSession, tmp_path: Path, seed: int
+    spark: SparkSession, tmp_path: Path, sparks: SparksRows
 ) -> None:
-    r = random.Random(seed)
+    r = random.Random(sparks.seed)
     source = Source(tmp_path / "in", spark)
     now = 60
     for _ in range(5):
@@ -32,13 +33,18 @@ def test_rows_without_duplicates_are_those_of_sparks_own_operator(
         source.add(*[row(key, 1, times[key]) for key in r.choices("abcd", k=6)])
         now += r.choice([3, 8, 25])
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    ours.mkdir()
-    theirs.mkdir()
-    jobs = Job(ours), Job(theirs)
-    marked = [source.stream().withWatermark("t", "10 seconds") for _ in jobs]
-    once = hs.stream(timestamp="t").drop_duplicates("k", within="10 seconds")
-    jobs[0].run(once.apply(marked[0], "op", location=str(jobs[0].checkpoint), shards=2, time="watermark"))
-    jobs[1].run(marked[1].dropDuplicatesWithinWatermark(["k"]))
-    given = [{number: rows for number, rows in job.rows.items() if rows} for job in jobs]
-    assert given[0] == given[1]
-    assert sum(map(len, given[0].values())) < 30
+
+    def run(folder: Path) -> dict[int, Any]:
+        folder.mkdir()
+        job = Job(folder)
+        marked = source.stream().withWatermark("t", "10 seconds")
+        if folder == ours:
+            once = hs.stream(timestamp="t").drop_duplicates("k", within="10 seconds")
+            job.run(once.apply(marked, "op", location=str(job.checkpoint), shards=2, time="watermark"))
+        else:
+            job.run(marked.dropDuplicatesWithinWatermark(["k"]))
+        return {number: rows for number, rows in job.rows.items() if rows}
+
+    given = plain(run(ours))
+    assert given == sparks("rows", lambda: run(theirs))
+    assert sum(map(len, given.values())) < 30

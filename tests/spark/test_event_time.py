@@ -15,6 +15,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from tests.tools.modes import classic_first, patiently
+from tests.tools.recorded import SparksRows, plain
 from tests.tools.spark_jobs import Job, Source, failure, row
 from tests.tools.watermark_streams import DELAY, GAP, SIZE, random_stream, read, write
 
@@ -188,7 +189,7 @@ def test_a_time_of_process_is_checked_as_spark_checks_it(source: Source, job: Jo
 
 
 def test_the_event_time_of_a_processor_is_that_of_sparks_operator(
-    source: Source, job: Job, spark: SparkSession, tmp_path: Path
+    source: Source, spark: SparkSession, tmp_path: Path, sparks: SparksRows
 ) -> None:
     from pyspark.sql import functions as f
 
@@ -196,27 +197,31 @@ def test_the_event_time_of_a_processor_is_that_of_sparks_operator(
     from tests.tools.spark_processors import Tens
 
     pytest.importorskip("google.protobuf", reason="Spark's own transformWithState needs protobuf")
+    draw = random.Random(sparks.seed)
     for second in (0, 12, 61, 200):
-        source.add(row("a", second=second), row("b", second=second + 1))
+        source.add(row("a", second=second), row("b", second=second + draw.randint(1, 9)))
     grouped = source.stream().withWatermark("t", "5 seconds").groupBy("k")
     arguments: Any = (Tens(), Tens.output, "Append", "EventTime", None, "at")
-    answers_of: dict[str, Answers] = {}
+
+    def run(name: str) -> Answers:
+        results: Answers = {}
+        if name == "theirs":
+            out = grouped.transformWithState(*arguments)
+        else:
+            out = hsp.transform_with_state(grouped, *arguments, name="op", location=str(tmp_path / name), shards=2)
+        sums = out.groupBy("k", f.window("at", "1 minute")).agg(f.sum("n").alias("n"))
+        answers(sums.select("k", f.minute("window.start"), "n"), tmp_path / name, results)
+        return results
+
     setting = "spark.sql.streaming.stateStore.providerClass"
     spark.conf.set(setting, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
     try:
-        for name in ("theirs", "ours"):
-            place: Any = {"name": "op", "location": str(tmp_path / name), "shards": 2}
-            if name == "theirs":
-                out = grouped.transformWithState(*arguments)
-            else:
-                out = hsp.transform_with_state(grouped, *arguments, **place)
-            sums = out.groupBy("k", f.window("at", "1 minute")).agg(f.sum("n").alias("n"))
-            answers(sums.select("k", f.minute("window.start"), "n"), tmp_path / name, answers_of.setdefault(name, {}))
-        assert answers_of["ours"] == answers_of["theirs"]
-        assert sum(map(len, answers_of["ours"].values())) >= 4
+        rows = plain(run("ours"))
+        assert rows == sparks("rows", lambda: run("theirs"))
+        assert sum(map(len, rows.values())) >= 4
         # a time that is late ends the batch, as in Spark
         source.add(row("a", -1, 201))
-        text = failure(lambda: answers(sums.select("k", "n"), tmp_path / "ours", {}))
+        text = failure(lambda: run("ours"))
     finally:
         spark.conf.unset(setting)
     assert "EMITTING_ROWS_OLDER_THAN_WATERMARK: operator 'op'" in text

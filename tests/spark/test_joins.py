@@ -18,6 +18,7 @@ pytest.importorskip("pyarrow")
 import hybridstore as hs
 from hybridstore.spark.errors import SparkSetupError
 from tests.tools.modes import patiently
+from tests.tools.recorded import SparksRows, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,34 +140,46 @@ def test_random_streams_give_what_sparks_own_joins_give(
                 assert ours[how].get(number, Counter()) == rows, (how, number, seed, round_number)
 
 
+def in_lists(results: dict[int, Counter[Any]]) -> dict[int, list[Any]]:
+    """Return the rows of each batch that has some, in one order."""
+    return {number: sorted(rows.elements(), key=repr) for number, rows in results.items() if rows}
+
+
 @pytest.mark.usefixtures("one_partition")
 def test_a_query_whose_shards_were_merged_and_split_gives_the_rows_of_sparks_own_join(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, sparks: SparksRows
 ) -> None:
     """Stopped, rescaled while rows of all shards wait, and started again, twice: from 5 to 3 shards, and to 4."""
     from pyspark.sql import functions as f
 
-    batches = random_batches(random.Random(23), 6, 4)
+    batches = random_batches(random.Random(sparks.seed), 6, 4)
     stream = hs.stream(name="l", key="k", timestamp="lt", columns=["lv"])
     other = hs.stream(name="r", key="k", timestamp="rt", columns=["rv"])
     join = stream.join(other, within=(f"{BEFORE} s", f"{AFTER} s"), how="left")
-    theirs: dict[int, Counter[Any]] = {}
-    ours: dict[int, Counter[Any]] = {}
-    checkpoint = tmp_path / "ours"
-    for first, last, shards in ((0, 2, 5), (2, 4, 3), (4, len(batches), 4)):
-        write(tmp_path / "in", batches[first:last], first)
-        lefts, rights = read(spark, tmp_path / "in", "left"), read(spark, tmp_path / "in", "right")
-        if first:
-            assert hs.rescale(str(checkpoint), "join", shards=shards).done
-        rows = join.apply({"l": lefts, "r": rights}, "join", location=str(checkpoint), shards=shards, time="watermark")
-        answers(rows, checkpoint, ours)
+
+    def run(name: str) -> dict[int, list[Any]]:
+        results: dict[int, Counter[Any]] = {}
+        folder = tmp_path / name
         # a stop has a batch without data behind it, which moves the watermark: Spark's query stops as often
-        near = f.expr(f"l.k = r.k and rt >= lt - interval {BEFORE} seconds and rt <= lt + interval {AFTER} seconds")
-        joined = lefts.alias("l").join(rights.alias("r"), near, HOWS["left"])
-        answers(joined.select(f.expr("coalesce(l.k, r.k) k"), "lv", "rv"), tmp_path / "theirs", theirs)
-    assert {number: rows for number, rows in ours.items() if rows} == {
-        number: rows for number, rows in theirs.items() if rows
-    }
+        for first, last, shards in ((0, 2, 5), (2, 4, 3), (4, len(batches), 4)):
+            write(folder / "in", batches[first:last], first)
+            lefts, rights = read(spark, folder / "in", "left"), read(spark, folder / "in", "right")
+            if name == "ours":
+                if first:
+                    assert hs.rescale(str(folder), "join", shards=shards).done
+                inputs = {"l": lefts, "r": rights}
+                rows = join.apply(inputs, "join", location=str(folder), shards=shards, time="watermark")
+            else:
+                near = f.expr(
+                    f"l.k = r.k and rt >= lt - interval {BEFORE} seconds and rt <= lt + interval {AFTER} seconds"
+                )
+                joined = lefts.alias("l").join(rights.alias("r"), near, HOWS["left"])
+                rows = joined.select(f.expr("coalesce(l.k, r.k) k"), "lv", "rv")
+            answers(rows, folder, results)
+        return in_lists(results)
+
+    theirs = sparks("left", lambda: run("theirs"))
+    assert plain(run("ours")) == theirs
     assert {row[2] is None for rows in theirs.values() for row in rows} == {True, False}
 
 
