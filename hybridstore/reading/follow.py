@@ -22,13 +22,20 @@ from ..shards import shard_of
 from ..state.generations import above
 from ..state.hydration import hydrate
 from ..state.memory import memory_bytes
-from ..state.memory_budget import give_back
+from ..state.memory_budget import give_back, usable
 from ..stores.kinds import KINDS, Row
 from .places import Place, operator_file, read_json
 from .selection import EVERYTHING, Selection
 from .version import ATTEMPTS, Version, newest_of
 
 T = TypeVar("T")
+
+
+def _room(limit: int) -> int:
+    """Return how many bytes of a limit records may take by their estimate, so that the process as a whole, seen from
+    outside, takes no more than the limit: without a record it takes 20 MB, and what is forgotten leaves gaps.
+    """
+    return usable(limit) * 4 // 5
 
 
 class FollowedStore:
@@ -248,7 +255,7 @@ class Followed:
 
     def warm(self, budget_ms: float, limit: int | None = None) -> bool:
         """Load cold blocks for about `budget_ms`, at least one; False when nothing was loaded, because all blocks are
-        in memory, or those in memory take half of `limit` (bytes). O(blocks loaded).
+        in memory, or those in memory take a third of `limit` (bytes). O(blocks loaded).
 
         >>> with hs.open("state") as state:
         ...     state.key_value("users")["ann"] = 1
@@ -259,7 +266,7 @@ class Followed:
         >>> view.warm(5.0), view.warm(5.0), view.get("users", "ann")[0].value
         (True, False, 1)
         """
-        if limit is not None and self._memory() > limit // 2:
+        if limit is not None and self._memory() > _room(limit) * 2 // 3:
             return False
         for state in self._states:
             stores = state.stores.values()
@@ -269,8 +276,8 @@ class Followed:
         return False
 
     def keep_within(self, limit: int) -> bool:
-        """Forget the records in memory where they take more than three quarters of `limit` (bytes): all blocks are cold
-        then. True when it did. The changelog behind the checkpoint stays. O(blocks), or O(pages + tail).
+        """Forget the records in memory where they take more than half of `limit` (bytes), by estimate: all blocks are
+        cold then. True when it did. The changelog behind the checkpoint stays. O(blocks), or O(pages + tail).
 
         >>> with hs.open("state") as state:
         ...     state.key_value("users")["ann"] = 1
@@ -280,7 +287,7 @@ class Followed:
         >>> view.keep_within(1_000_000)
         False
         """
-        if self._memory() <= max(limit * 3 // 4, self._least * 5 // 4):
+        if self._memory() <= max(_room(limit), self._least * 5 // 4):
             return False
         self._begin()
         self._least = self._memory()

@@ -23,6 +23,7 @@ from changelog.storage import is_url
 
 from ..reading.follow import follow
 from ..reading.places import Place, resolve
+from ..state.memory_budget import share_arena
 from ..state.metrics_server import BoundedServer
 from .answers import Answer, Answers, refusal
 from .shared import Shared
@@ -68,8 +69,7 @@ class Server:
             def _answer(self, body: bytes) -> Answer:
                 if not _allowed(self.headers.get("Host", ""), allowed):
                     return refusal(403, "Host: found another name than this server's (hosts= names more)")
-                given = self.headers.get("Authorization", "").encode("latin-1", "replace")
-                if secret is not None and not hmac.compare_digest(given, secret):
+                if secret is not None and not hmac.compare_digest(_bearer(self.headers), secret):
                     return refusal(401, "Authorization: expected `Bearer TOKEN` with the token of this server")
                 method = "GET" if self.command == "HEAD" else self.command
                 return answers.answer(method, self.path, body, self.headers.get("Accept", ""))
@@ -283,6 +283,11 @@ def _date(seconds: int) -> str:
     return formatdate(seconds, usegmt=True)
 
 
+def _bearer(headers: Any) -> bytes:
+    given: str = headers.get("Authorization", "")
+    return given.encode("latin-1", "replace")
+
+
 def _allowed(header: str, names: frozenset[str]) -> bool:
     """Whether a request may name this host: an address, or a name that is ours. Another name is that of a page in a
     browser, whose owner lets the name point to this server.
@@ -355,6 +360,9 @@ def serve(
         raise ValueError(f"serve: refresh_ms: found {refresh_ms!r}, expected a whole number from 1")
     if memory_limit is not None and (type(memory_limit) is not int or memory_limit < 1):
         raise ValueError(f"serve: memory_limit: found {memory_limit!r}, expected a number of bytes, or None")
+
+    if memory_limit is not None:
+        share_arena()
 
     def places() -> list[Place]:
         return resolve(location)

@@ -20,8 +20,8 @@ from ..reading.follow import Followed
 # Blocks are loaded for so long at once (ms), and then answers have their turn (s).
 _WARM_MS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.002
-# After so many reads the memory of the blocks that they have loaded is counted.
-_LOOK_READS: Final = 16
+# After so many reads the memory of the blocks that they have loaded is counted: each may have loaded one, of a MB.
+_LOOK_READS: Final = 4
 _LOG: Final = logging.getLogger("hybridstore")
 
 

@@ -232,6 +232,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.inspection.commands.get",
         "hybridstore.reading",
         "hybridstore.serving",
+        "hybridstore.state.memory_budget",
         "hybridstore.state.metrics_server",
         "hybridstore.stores.kinds",
     ),
