@@ -224,6 +224,7 @@ class CheckpointReader:
         # Pages and blocks are read after the restore that the index was read for.
         self.storage = behind(storage)
         self.meta = self._meta(self._tops.pop(index.META_KEY, b""))
+        self._pack_names = {record.number: record.name for record in self.meta.packs}
         self._decoded: dict[int, list[PageEntry]] = {}
         # Prefetched bytes by pack and offset, and how many bytes they are.
         self._fetched: dict[tuple[int, int], bytes | memoryview] = {}
@@ -313,8 +314,7 @@ class CheckpointReader:
             raise missing from error
 
     def _in_pack(self, number: int, offset: int) -> str:
-        name = next((record.name for record in self.meta.packs if record.number == number), f"pack {number}")
-        return f"{self.storage.url}/{name} at byte {offset}"
+        return f"{self.storage.url}/{self._pack_names.get(number) or f'pack {number}'} at byte {offset}"
 
     def _where(self, store: int, entry: BlockEntry, place: Extent | None = None) -> str:
         pack_number, offset = (entry.pack, entry.offset) if place is None else place[:2]

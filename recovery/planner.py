@@ -39,6 +39,7 @@ from .checkpoint import CheckpointReader
 from .compaction import Item
 from .directory import PageEntry
 from .erase import Erasure
+from .errors import CorruptCheckpointError
 from .pack import PackWriter
 from .table import MOST_KEYS, Lookup
 
@@ -161,8 +162,16 @@ class Planner:
         """Write what changed of a block as a layer over it, or the block anew. O(changed log keys) where single records
         can be read and a layer is written, else O(block).
         """
+        try:
+            self._change_looked(line, change, self._looked(line))
+        except CorruptCheckpointError:
+            assert self._previous is not None
+            self._previous.block(self._capture.number, line)  # a single record does not say which file is damaged
+            raise
+
+    def _change_looked(self, line: BlockEntry, change: BucketChange, look: Lookup | None) -> None:
         assert self._previous is not None
-        number, look, merged = self._capture.number, self._looked(line), _NONE
+        number, merged = self._capture.number, _NONE
         if look is None:
             parts = self._previous.parts(number, line)
             merged, keys = reduce(with_layer, parts), [hiding(part) for part in parts]

@@ -4,9 +4,11 @@
     keys     where each packed key begins             values   where the first value of each key begins
     rows     the first record of each key, in a block with counts
     froms    from which time on the records of each key replace older ones, in a layer with `froms`
+    checks   a checksum of each key with its records
 
-A block has a table when it was written under a limit of memory: then single records are read. The block's checksum is
-compared when its table is opened, once for each open block, because a damaged table makes keys absent.
+A block has a table when it was written under a limit of memory: then single records are read. The table has a checksum
+of its own, compared when the table is opened, because a damaged table makes keys absent; that of a record is compared
+when the record is read. So the first record of a block costs the bytes of its table, not those of the block.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from changelog.codec import UNPACK_ERRORS, array_header, pack, packer, unpack
@@ -29,7 +31,6 @@ from .block import (
     composed,
     content_hash,
     hiding,
-    is_sound,
     pack_counts,
     seal,
     short_froms,
@@ -38,8 +39,10 @@ from .block import (
 )
 from .errors import CorruptCheckpointError
 
-# The end of a table: how many keys, how many columns of integers, and flags.
+# The end of a table: how many keys, how many columns of integers, and flags; and the checksum of all before it.
 _TAIL: Final = struct.Struct("<IHH")
+_CHECK: Final = struct.Struct("<I")
+_END: Final = _TAIL.size + _CHECK.size
 # The flags: counts; `froms`, one for each key; a single one for all.
 _COUNTED: Final = 1
 _FROMS: Final = 2
@@ -126,24 +129,40 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
     froms = array("q") if columns.froms is None else short_froms(columns.froms)
     flags = (_ONE_FROM if len(froms) == 1 else _FROMS) if froms else 0
     flags |= 0 if counts is None else _COUNTED
-    add(
-        pack_one(
-            b"".join(
-                (
-                    to_little(array("I", map(hashes.__getitem__, order))),
-                    to_little(array("H", order)),
-                    to_little(key_places),
-                    to_little(value_places if counts is None else array("I", map(value_places.__getitem__, rows))),
-                    to_little(rows),
-                    to_little(ints),
-                    to_little(froms),
-                    _TAIL.pack(len(keys), len(ints), flags),
-                )
-            )
+    table = b"".join(
+        (
+            to_little(array("I", map(hashes.__getitem__, order))),
+            to_little(array("H", order)),
+            to_little(key_places),
+            to_little(value_places if counts is None else array("I", map(value_places.__getitem__, rows))),
+            to_little(rows),
+            to_little(ints),
+            to_little(froms),
+            to_little(_checks(columns, hashes if exact else list(map(zlib.crc32, packed_keys)), packed_values)),
+            _TAIL.pack(len(keys), len(ints), flags),
         )
     )
+    add(pack_one(table + _CHECK.pack(zlib.crc32(table))))
     payload = b"".join(parts)
     return seal(payload), content_hash(payload)
+
+
+def _checks(columns: Columns, key_checks: list[int], packed_values: list[bytes]) -> array[int]:
+    """Return a checksum for each key: the crc32 of its packed key (`key_checks`), its packed values, and its int64s of
+    each column, one after the other. O(bytes).
+    """
+    counts = columns.counts
+    if counts is not None:
+        ends = list(accumulate(counts, initial=0))
+        packed_values = [b"".join(packed_values[first:last]) for first, last in pairwise(ends)]
+    checks = list(map(zlib.crc32, packed_values, key_checks))
+    for column in columns.ints:
+        data = to_little(column)
+        spans = zip(range(len(checks)), range(1, len(checks) + 1), strict=True) if counts is None else pairwise(ends)
+        checks = [
+            zlib.crc32(data[8 * first : 8 * last], check) for (first, last), check in zip(spans, checks, strict=True)
+        ]
+    return array("I", checks)
 
 
 class Whole:
@@ -167,7 +186,7 @@ class Whole:
 
     def record_of(self, key: Any) -> Record | None:
         """Return the only record of a key, None if the block has none. O(log keys), with counts O(keys)."""
-        return _only_record(self.rows_of(key))
+        return only_record(self.rows_of(key))
 
     def count_of(self, key: Any) -> int:
         """Return how many records a key has. O(log keys), with counts O(keys)."""
@@ -179,24 +198,28 @@ class Whole:
 
 
 class RecordTable:
-    """The table of a block whose checksum was compared. `kept`: the bytes are mapped, so keeping it takes no memory."""
+    """The table of a block. `kept`: the bytes are mapped, so keeping it takes no memory."""
 
-    __slots__ = ("_froms", "_ints", "_keys", "_order", "_payload", "_rows", "_values", "_where", "hashes", "kept")
+    __slots__ = (
+        "_checks", "_froms", "_ints", "_keys", "_order", "_payload", "_rows", "_values", "_where", "hashes", "kept"
+    )  # fmt: skip
 
     def __init__(self, data: memoryview, where: str, *, kept: bool) -> None:
-        """Raises ValueError or TypeError for a table of another form. O(1)."""
+        """Raises ValueError or TypeError for a table of another form, or with another checksum. O(table)."""
         self.kept = kept
         self._where = where
         self._payload = data[4:]
-        count, columns, flags = _TAIL.unpack_from(data, len(data) - _TAIL.size)
+        count, columns, flags = _TAIL.unpack_from(data, len(data) - _END)
         if flags not in _FLAGS:
             raise ValueError(f"flags {flags}")
         counted, froms = flags & _COUNTED, count if flags & _FROMS else 1 if flags & _ONE_FROM else 0
         places, rows = 4 * (count + 1), 4 * (count + 1) * counted
-        sizes = (4 * count, 2 * count, places, places, rows, 4 * columns, 8 * froms)
-        start = len(data) - _TAIL.size - sum(sizes)
+        sizes = (4 * count, 2 * count, places, places, rows, 4 * columns, 8 * froms, 4 * count)
+        start = len(data) - _END - sum(sizes)
         if start < 4:
             raise ValueError(f"a table of {count} keys in {len(data)} bytes")
+        if _CHECK.unpack_from(data, len(data) - _CHECK.size)[0] != zlib.crc32(data[start : len(data) - _CHECK.size]):
+            raise ValueError("checksum mismatch (reopen to fall back to the previous checkpoint)")
         begins = accumulate(sizes, initial=start)
         views = [data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
         self.hashes, self._keys, self._values = (views[i].cast("I") for i in (0, 2, 3))
@@ -204,6 +227,7 @@ class RecordTable:
         self._rows = views[4].cast("I") if counted else None
         self._ints = views[5].cast("I") if columns else None
         self._froms = views[6].cast("q") if froms else None
+        self._checks = views[7].cast("I")
 
     def __len__(self) -> int:
         """How many keys the block has."""
@@ -234,6 +258,8 @@ class RecordTable:
                 stored = payload[keys[place] : keys[place + 1]].tobytes()  # a view compares byte by byte
                 if stored == packed if exact else unpack(stored) == key:
                     return place
+                if zlib.crc32(stored if exact else pack(_plain(unpack(stored)))) != hashed:
+                    raise self._damaged()  # not another key of the same hash
                 i += 1
         except (*UNPACK_ERRORS, struct.error) as error:
             raise self._unreadable(error) from error
@@ -248,10 +274,11 @@ class RecordTable:
     def rows_at(self, place: int, wanted: PackedKey) -> Columns:
         """Return the records of the key at a place. Raises CorruptCheckpointError. O(records)."""
         try:
-            key = wanted.key
+            key, check = wanted.key, wanted.hash
             if not wanted.exact:
-                key = unpack(self._payload[self._keys[place] : self._keys[place + 1]])
-            return self._read(place, key)
+                stored = self._payload[self._keys[place] : self._keys[place + 1]]
+                key, check = unpack(stored), zlib.crc32(stored)
+            return self._read(place, key, check)
         except (*UNPACK_ERRORS, struct.error) as error:
             raise self._unreadable(error) from error
 
@@ -262,21 +289,23 @@ class RecordTable:
     def record_of(self, key: Any) -> Record | None:
         """Return the only record of a key, None if the block has none. Raises CorruptCheckpointError. O(log keys)."""
         wanted = packed_key(key)
-        hashed, hashes = wanted[2], self.hashes
-        i = bisect_left(hashes, hashed)
-        if i == len(hashes) or hashes[i] != hashed or (place := self.place_of(wanted, i)) < 0:
-            return None
-        return self.record_at(place, wanted)
+        place = self.place_of(wanted)
+        return None if place < 0 else self.record_at(place, wanted)
 
     def record_at(self, place: int, wanted: PackedKey) -> Record | None:
         """Return the only record of the key at a place, None if its records were deleted. Raises
         CorruptCheckpointError. O(1).
         """
         if self._rows is not None or self._ints is not None:
-            return _only_record(self.rows_at(place, wanted))
+            return only_record(self.rows_at(place, wanted))
         try:
-            values = self._values
-            return (unpack(self._payload[values[place] : values[place + 1]]),)
+            values, check = self._values, wanted[2]
+            if not wanted[3]:
+                check = zlib.crc32(self._payload[self._keys[place] : self._keys[place + 1]])
+            packed_value = self._payload[values[place] : values[place + 1]]
+            if zlib.crc32(packed_value, check) != self._checks[place]:
+                raise self._damaged()
+            return (unpack(packed_value),)
         except (*UNPACK_ERRORS, struct.error) as error:
             raise self._unreadable(error) from error
 
@@ -297,25 +326,33 @@ class RecordTable:
     def _unreadable(self, error: Exception) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"{self._where}: record cannot be read: {error}")
 
-    def _read(self, place: int, key: Any) -> Columns:
+    def _damaged(self) -> CorruptCheckpointError:
+        return CorruptCheckpointError(
+            f"{self._where}: record checksum mismatch (reopen to fall back to the previous checkpoint)"
+        )
+
+    def _read(self, place: int, key: Any, check: int) -> Columns:
         payload, rows, froms = self._payload, self._rows, None
         if self._froms is not None:
             froms = [self._froms[place if len(self._froms) > 1 else 0]]
         start, end = self._values[place], self._values[place + 1]
         first, last = (place, place + 1) if rows is None else (rows[place], rows[place + 1])
+        check = zlib.crc32(payload[start:end], check)
+        ints = tuple(self._times(first, last))
+        for column in ints:
+            check = zlib.crc32(to_little(column), check)
+        if check != self._checks[place]:
+            raise self._damaged()
         if last == first + 1:
             values = [unpack(payload[start:end])]
             counts = None
         else:
             values = unpack(array_header(last - first) + bytes(payload[start:end]))
             counts = [last - first]
-        if self._ints is None:
-            return Columns([key], counts, (), values, froms)
-        return Columns([key], counts, tuple(self._times(first, last)), values, froms)
+        return Columns([key], counts, ints, values, froms)
 
     def _times(self, first: int, last: int) -> Iterable[array[int]]:
-        assert self._ints is not None
-        for at in self._ints:
+        for at in self._ints or ():
             column = array("q")
             column.frombytes(self._payload[at + 8 * first : at + 8 * last])
             yield column
@@ -373,7 +410,7 @@ class Layers:
         """
         tables = self._tables
         if tables is None:
-            return _only_record(self.rows_of(key))
+            return only_record(self.rows_of(key))
         wanted = packed_key(key)
         hashed = wanted[2]
         for part in tables:
@@ -398,7 +435,7 @@ class Layers:
         return 0
 
 
-def _only_record(rows: Columns) -> Record | None:
+def only_record(rows: Columns) -> Record | None:
     """Return the value and the integers of the only one of these records, None without one."""
     return (rows.values[0], *(column[0] for column in rows.ints)) if rows.values else None
 
@@ -408,14 +445,11 @@ Lookup = RecordTable | Whole | Layers
 
 def look_into(data: bytes | memoryview, where: str, *, kept: bool) -> RecordTable | Whole:
     """Return what finds single records of a block: its table, or, without one, all its records. Raises
-    CorruptCheckpointError, naming `where`, when its checksum or its form is wrong. O(size).
+    CorruptCheckpointError, naming `where`, when the checksum or the form of the table is wrong, or of a block without
+    one. O(table), O(size) without one.
     """
     if len(data) < 5 or data[4] != _FIVE or sys.byteorder == "big":
         return Whole(unpack_block(data, where))
-    if not is_sound(data):
-        raise CorruptCheckpointError(
-            f"{where}: block checksum mismatch (reopen to fall back to the previous checkpoint)"
-        )
     try:
         return RecordTable(memoryview(data), where, kept=kept)
     except (ValueError, TypeError, struct.error) as error:

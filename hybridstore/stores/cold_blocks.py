@@ -26,7 +26,8 @@ from typing import Any, Final, TypeAlias
 from changelog.errors import HybridStoreError
 from recovery.block import BlockEntry, Columns, Loader
 from recovery.directory import Directory, DirectorySource, PageEntry
-from recovery.table import Layers, Lookup, Record, Whole
+from recovery.errors import CorruptCheckpointError
+from recovery.table import Layers, Lookup, Record, Whole, only_record
 
 
 class Sparing:
@@ -69,12 +70,24 @@ class ColdBlock:
         with a table, but for the first key that is read; else O(block).
         """
         lookup = self._lookup
-        return (self._opened() if lookup is None else lookup).rows_of(key)
+        try:
+            return (self._opened() if lookup is None else lookup).rows_of(key)
+        except CorruptCheckpointError:
+            return self.decoded_rows_of(key)
+
+    def decoded_rows_of(self, key: Any) -> Columns:
+        """Return the records of a key, as `rows_of`, of which a single record was damaged: the whole block says which
+        damage that is, or comes from elsewhere, where only a copy is damaged. O(block).
+        """
+        return self._load(self.entry).between(key, key)
 
     def record_of(self, key: Any) -> Record | None:
         """Return the only record of one key, which was not taken, or None. Raises and costs as `rows_of`."""
         lookup = self._lookup
-        return (self._opened() if lookup is None else lookup).record_of(key)
+        try:
+            return (self._opened() if lookup is None else lookup).record_of(key)
+        except CorruptCheckpointError:
+            return only_record(self.decoded_rows_of(key))
 
     def _opened(self) -> Lookup:
         lookup = self._look(self.entry)

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar, overload
 
 from changelog.turn import in_place, read
+from recovery.errors import CorruptCheckpointError
 from recovery.table import Record
 
 from .buckets import TOMBSTONE
@@ -88,7 +89,10 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
             if type(block) is TakenBlock and i >= 0 and (lookup := block.ready) is not None:
                 if key in block.taken or key > block.entry.last:
                     return _MISSING
-                record = (self._remembered(key) if self._before else None) or lookup.record_of(key)
+                try:
+                    record = (self._remembered(key) if self._before else None) or lookup.record_of(key)
+                except CorruptCheckpointError:
+                    record = block.record_of(key)
                 return _MISSING if record is None else self._take_record(block, key, record)
             self._touch(key)
             return self._runs.get(key, _MISSING)

@@ -26,7 +26,7 @@ HEAP_BYTES: Final = 80
 BLOCK_BYTES: Final = 600
 DECODED_BYTES: Final = 120
 # The open table of a cold block: views of its parts.
-TABLE_BYTES: Final = 1700
+TABLE_BYTES: Final = 1900
 # The state of a sliding window beside its times and values.
 STATE_BYTES: Final = 350
 # Python's allocator rounds up to this.

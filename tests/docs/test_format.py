@@ -183,9 +183,10 @@ def test_the_table_is_read_by_the_words_of_the_page() -> None:
     keys, counts, ints, values, table = sealed(raw)
     assert [keys, counts, ints, values] == sealed(pack_block(Columns(["a", "b"], None, (), [1, [2]]))[0])
     assert raw.endswith(table)
-    n, columns, counted = struct.unpack("<IHH", table[-8:])
-    assert (n, columns, counted) == (2, 0, 0)
-    *hashes, first, second, k0, k1, k2, v0, v1, v2 = struct.unpack("<2I2H3I3I", table[:-8])
+    n, columns, counted, check = struct.unpack("<IHHI", table[-12:])
+    assert (n, columns, counted, check) == (2, 0, 0, zlib.crc32(table[:-4]))
+    *hashes, first, second, k0, k1, k2, v0, v1, v2, c0, c1 = struct.unpack("<2I2H3I3I2I", table[:-12])
+    assert (c0, c1) == (zlib.crc32(b"\xa1a\x01"), zlib.crc32(b"\xa1b\x91\x02"))
     assert hashes == sorted(hashes)
     body = raw[4:]
     assert [body[k0:k1], body[k1:k2], body[v0:v1], body[v1:v2]] == [b"\xa1a", b"\xa1b", b"\x01", b"\x91\x02"]

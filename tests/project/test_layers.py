@@ -60,6 +60,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "hybridstore.stores": (
         "recovery.block",
         "recovery.directory",
+        "recovery.errors",
         "recovery.table",
         "changelog",
         "-changelog.writer",

@@ -87,17 +87,63 @@ def test_keys_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [table.rows_of(key).values for key in "abcd"] == [[1], [2], [3], []]
 
 
+@pytest.mark.parametrize("keys", [["ann", "bob", "cid", "dan"], [-1.5, -0.0, 2.0, 3.0]])
 @pytest.mark.parametrize("counts", [None, [2, 1, 1, 1]])
-def test_every_flipped_bit_is_named(counts: list[int] | None) -> None:
+@pytest.mark.parametrize("times", [True, False])
+def test_no_flipped_bit_changes_what_is_read(keys: list[Any], counts: list[int] | None, times: bool) -> None:
     records = 4 if counts is None else 5
-    columns = Columns(["ann", "bob", "cid", "dan"], counts, (array("q", range(records)),), list(range(records)))
+    ints = (array("q", range(records)),) if times else ()
+    columns = Columns(keys, counts, ints, [f"value {i}" for i in range(records)])
     raw, _ = pack_with_table(columns)
+    sound = look_into(raw, "here", kept=False)
+    asked = [*keys, "absent" if keys[0] == "ann" else 0.5]
+    right = [rows(sound.rows_of(key)) for key in asked]
+    record_right = [None if counts and i == 0 else sound.record_of(key) for i, key in enumerate(asked)]
+    opened = named = 0
     for place in range(len(raw)):
         for bit in range(8):
             flipped = bytearray(raw)
             flipped[place] ^= 1 << bit
             with pytest.raises(CorruptCheckpointError, match="here"):
-                look_into(bytes(flipped), "here", kept=False)
+                unpack_block(bytes(flipped), "here")
+            try:
+                table = look_into(bytes(flipped), "here", kept=False)
+            except CorruptCheckpointError:
+                continue
+            opened += 1
+            for i, key in enumerate(asked):
+                try:
+                    assert rows(table.rows_of(key)) == right[i], (place, bit, key)
+                    if not (counts and i == 0):
+                        assert pack(table.record_of(key)) == pack(record_right[i]), (place, bit, key)
+                except CorruptCheckpointError:
+                    named += 1
+    assert opened > 0
+    # a bit of a record, or of its key, is met by the key alone
+    assert named >= 8 * (sum(map(len, map(pack, [*keys, *columns.values]))) + 8 * records * times)
+
+
+def test_a_damaged_record_is_named_and_a_restart_falls_back(tmp_path: Path) -> None:
+    limit = 1 << 40
+    with hs.open(tmp_path, memory_limit=limit) as state:
+        state.key_value("kv").put_many({f"key {i:03d}": f"value {i:03d}" for i in range(100)})
+        state.commit()
+        state.checkpoint(wait=True)
+    reader = reader_of(tmp_path, 1)
+    (entry,) = reader.directory(1)
+    raw = bytes(reader.raw_block(entry))
+    reader.close()
+    (pack_file,) = own_packs(tmp_path, 1)
+    flip(pack_file, entry.offset + raw.index(b"value 007"))
+    with hs.open(tmp_path, memory_limit=limit) as state:
+        store = state.key_value("kv")
+        assert store.get("key 008") == "value 008"
+        with pytest.raises(CorruptCheckpointError, match="checksum mismatch"):
+            store.get("key 007")
+        assert store.get("key 009") == "value 009"
+    with hs.open(tmp_path, memory_limit=limit) as state:
+        assert state.restore_report.checkpoint_version is None
+        assert dict(state.key_value("kv").all()) == {f"key {i:03d}": f"value {i:03d}" for i in range(100)}
 
 
 def test_a_forged_table_is_an_error_and_verify_names_it() -> None:
