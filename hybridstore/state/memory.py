@@ -5,19 +5,20 @@ restored   every block is cold, and a thread begins to decode ahead
 slice      a commit loads decoded blocks, for 2 ms; or, under a limit, frees old maps, for as long
 relief     what memory needs after a commit: a checkpoint, or to become cold
 
-    memory    0 ... 40 % ........ 60 % ......... 70 % ...... limit
+    memory    0 ... 75 % ........ 80 % ......... 85 % ...... limit
               |     |             |              └ becomes cold, if the tail is short; else a checkpoint begins
               |     |             └ a commit waits for a checkpoint in progress, 20 ms for 1,000 records
               |     └ becomes cold when a checkpoint has been made; one begins after 10,000 records, or a 128th of all
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
-The percentages are of the part of the limit that records may take (`memory_budget.usable`). From 40 % on, a commit also
+The percentages are of the part of the limit that records may take (`memory_budget.usable`). From 75 % on, a commit also
 waits while so many records were logged since the checkpoint in progress began: the next one has to copy them at once.
-Beyond 100 %, and in a commit of 10,000 records, it waits 100 ms for 1,000 records; never longer than 1 s.
+Beyond 100 %, and in a commit of 10,000 records, it waits 100 ms for 1,000 records; never longer than 1 s. Beyond 110 %
+and 1 MiB it waits until the checkpoint has been made, 5 s at most.
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
 stores are key-value stores, nothing is replayed: they know which keys have changed since. The maps of before are
 emptied in slices, since freeing all records at once would take seconds. A key-value store takes records
-from its map of before rather than from blocks as long as they are there, so below 35 % that map gives up only
+from its map of before rather than from blocks as long as they are there, so below 70 % that map gives up only
 as many records as come in: memory stays as it is, and holds the records of the last two periods.
 """
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import time
 from enum import Enum
+from sys import getsizeof
 from typing import Any, Final
 
 from recovery.checkpoint import Ahead
@@ -39,10 +41,10 @@ from .policy import SPEED, Logged
 
 # Shares of the limit, see above.
 _CHANGES: Final = 1 / 4
-_RENEWED: Final = 0.4
-_KEPT: Final = 0.35
-_PRESSED: Final = 0.6
-_FULL: Final = 0.7
+_RENEWED: Final = 0.75
+_KEPT: Final = 0.7
+_PRESSED: Final = 0.8
+_FULL: Final = 0.85
 # The share of what is in memory that the tail may have where a state becomes cold without a new checkpoint.
 _TAIL: Final = 1 / 8
 # A checkpoint begins after so many records, too, once memory is used: what it copies at a commit stays short. In a
@@ -54,6 +56,11 @@ _CUT_SHARE: Final = 128
 # that a checkpoint keeps up with the commits, and each of them waits a little.
 _WAIT_SECONDS: Final = (20e-6, 1.0)
 _OVER_SECONDS: Final = (100e-6, 1.0)
+# Far beyond the limit, by so much of it and so many bytes, a commit waits until the checkpoint has been made: that is
+# late because the machine is busy, and more records in memory would end the process.
+_FAR_OVER: Final = 0.1
+_FAR_OVER_BYTES: Final = 1 << 20
+_FAR_SECONDS: Final = (5e-3, 5.0)
 _NO_WAIT: Final = (0.0, 0.0)
 # The longest replay of a tail at a commit (s).
 _REPLAY_SECONDS: Final = 0.03
@@ -97,7 +104,7 @@ class Memory:
         self._wait, self._filling, self._much = _NO_WAIT, False, False
         # what the last time of becoming cold could not free
         self._floor = 0
-        # maps of before, to be emptied; how many entries they had, and how many bytes those take
+        # maps of before, to be emptied; how many entries they had, and how many bytes those took beside their tables
         self._old: list[Maps] = []
         # of these, what stores still read: emptied as fast as other records come in, and faster beyond `_KEPT`
         self._kept: list[Maps] = []
@@ -149,8 +156,18 @@ class Memory:
         return self.counted
 
     def _old_remaining(self) -> int:
-        """Return about how many bytes of old maps are still to be freed. O(maps)."""
-        return self._old_bytes * sum(map(len, self._old + self._kept)) // max(1, self._old_entries)
+        """Return about how many bytes of old maps are still to be freed: a table keeps its size until its last entry
+        is freed. O(maps).
+        """
+        old = self._old + self._kept
+        return sum(map(getsizeof, old)) + self._old_bytes * sum(map(len, old)) // max(1, self._old_entries)
+
+    def _leave(self, maps: list[Maps]) -> None:
+        """Note how many entries the maps that are about to become old have, and what those take beside the tables.
+        O(maps).
+        """
+        self._old_bytes = max(0, memory_bytes(self._group) - sum(map(getsizeof, maps)))
+        self._old_entries = sum(map(len, maps))
 
     def relief(self, logged: Logged, *, renewed: bool) -> Relief | None:
         """After a commit of `logged`: what memory needs, None for nothing. `renewed`: a checkpoint has just been made.
@@ -179,6 +196,8 @@ class Memory:
         counted = self.count()
         used, large = BUDGET.used(self)
         self._wait = _OVER_SECONDS if used > limit else _WAIT_SECONDS if used > _PRESSED * limit else _NO_WAIT
+        if used > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES:
+            self._wait = _FAR_SECONDS
         self._filling, self._much = used > _RENEWED * limit, used > _KEPT * limit
         old = self._old or self._kept
         if checkpoints.attempt is not None or not large:
@@ -217,13 +236,12 @@ class Memory:
 
     def leave_maps(self) -> None:
         """Keep the maps of the stores, which are about to become cold, to free them in slices. O(buckets)."""
-        self._old_bytes = memory_bytes(self._group)
         stores = self._group.stores.values()
+        self._leave([each for store in stores for each in store.maps()])
         self._before = {store.name: store.before for store in stores if store.before}
         self._kept = list(self._before.values())
         known = set(map(id, self._kept))
         self._old = [each for store in stores for each in store.maps() if each and id(each) not in known]
-        self._old_entries = sum(map(len, self._old + self._kept))
 
     def cool(self) -> bool:
         """Make all stores cold without a replay, if each of them can: they keep what changed since the checkpoint in
@@ -233,8 +251,7 @@ class Memory:
         known = set() if reader is None or reader.ahead is not None else {each.number for each in reader.meta.stores}
         if reader is None or not all(store.can_cool and store.number in known for store in stores):
             return False
-        self._old_bytes = memory_bytes(self._group)
-        self._old_entries = sum(len(each) for store in stores for each in store.maps())
+        self._leave([each for store in stores for each in store.maps()])
         self._old, self._kept, self._before = [], [], {}
         for store in stores:
             before, others = store.cool(reader.directory(store.number))

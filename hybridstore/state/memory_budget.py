@@ -105,10 +105,10 @@ BUDGET: Final = Budget()
 
 def usable(limit: int) -> int:
     """Return how many of the bytes of a limit records may take by their estimate. The rest is for what a checkpoint
-    copies and packs, and for memory that Python and the C library keep: measured from outside, a quarter and 9 MB,
+    copies and packs, and for memory that Python and the C library keep: measured from outside, an eighth and 9 MB,
     and two thirds of a small limit.
     """
-    return max(limit // 3, (limit - _KEPT_BYTES) * 3 // 4)
+    return max(limit // 3, (limit - _KEPT_BYTES) * 7 // 8)
 
 
 def pack_bytes() -> int | None:

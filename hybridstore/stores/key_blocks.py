@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Collection
+from sys import getsizeof
 from typing import Any
 
 from changelog.turn import in_place
@@ -32,7 +33,7 @@ from .cold_blocks import (
 from .cold_tail import Maps
 from .columns import column_list, time_list
 from .edge import Edge
-from .sizes import PLACE_BYTES, cold_bytes, map_bytes
+from .sizes import cold_bytes, map_bytes
 
 
 class KeyBlocks(Edge):
@@ -118,7 +119,7 @@ class KeyBlocks(Edge):
         """About how many bytes the records in memory take, those that wait included. Counting changes nothing.
         O(blocks).
         """
-        dirty = PLACE_BYTES * len(self._dirty or ())
+        dirty = getsizeof(self._dirty) if self._dirty else 0
         return self._maps_bytes() + dirty + cold_bytes(self._bucket.cold) + self._tail.bytes
 
     def _maps_bytes(self) -> int:

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import compress
+from sys import getsizeof
 from types import NoneType
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from .cold_tail import ColdTail, Maps
 from .columns import accepted, batches, column_list, columns_of, time_list
 from .edge import K, V
 from .key_value_reads import KeyValueReads
-from .sizes import HEAP_BYTES, PLACE_BYTES
+from .sizes import HEAP_BYTES
 
 _FEW_ROUNDS: Final = 4  # a heap of up to so many times the new rows is rebuilt instead of extended
 
@@ -548,7 +549,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         return self._expired
 
     def _maps_bytes(self) -> int:
-        return super()._maps_bytes() + HEAP_BYTES * len(self._heap) + PLACE_BYTES * len(self._over_cold)
+        return super()._maps_bytes() + HEAP_BYTES * len(self._heap) + getsizeof(self._over_cold)
 
     def maps(self) -> list[Maps]:
         """Return the maps of the records in memory, to be emptied in slices when the store has others. O(1)."""

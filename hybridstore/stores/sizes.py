@@ -1,6 +1,6 @@
 """Sizes: how many bytes records take in memory, from a sample of a store's maps.
 
-    size of a map = entries x (a place in the map + the mean of a sample of keys and values)
+    size of a map = its table, as Python counts it + entries x the mean of a sample of keys and values
 
 The numbers were measured on CPython 3.11 (benchmarks/suites/beyond_memory.py reads the memory from outside). The
 surprise: the packed size says little. A record of 18 packed bytes takes 120 bytes in a key-value store, 290 in a
@@ -9,7 +9,7 @@ suppression buffer, and 670 as the only value of a sliding window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from sys import getsizeof
 from typing import Any, Final
@@ -18,10 +18,8 @@ from .cold_blocks import Cold, ColdPage, DecodedBlock, TakenBlock
 
 # So many entries of a map are measured.
 SAMPLE: Final = 32
-# An entry of a dict or a set, whose tables are between a third and two thirds full.
-PLACE_BYTES: Final = 50
-# An entry of a heap: its place and a pair.
-HEAP_BYTES: Final = 80
+# An entry of a heap: its place, a pair and a number.
+HEAP_BYTES: Final = 104
 # A cold block: its line of the directory. A record of a decoded one.
 BLOCK_BYTES: Final = 600
 DECODED_BYTES: Final = 120
@@ -33,6 +31,7 @@ STATE_BYTES: Final = 350
 _ROUND: Final = 16
 # small integers exist once
 _SHARED: Final = range(-5, 257)
+_NUMBER: Final = 32
 
 
 def deep(value: Any) -> int:
@@ -63,13 +62,16 @@ def column_bytes(values: Sequence[Any]) -> int:
     return getsizeof(values) + len(values) * sum(map(deep, sample)) // len(sample)
 
 
-def map_bytes(entries: Mapping[Any, Any], size_of: Callable[[Any], int] = run_bytes) -> int:
+def map_bytes(entries: dict[Any, Any], size_of: Callable[[Any], int] = run_bytes) -> int:
     """Return about how many bytes a map takes, with `size_of` its values. O(sample)."""
-    sample = list(islice(entries.items(), SAMPLE))
-    if not sample:
+    if not entries:
         return 0
-    mean = sum(deep(key) + size_of(value) for key, value in sample) / len(sample)
-    return int(len(entries) * (PLACE_BYTES + mean))
+    # of both ends: the first records may be shorter
+    items = entries.items()
+    sample = [*islice(items, SAMPLE // 2), *islice(reversed(items), SAMPLE // 2)]
+    # the first keys may be small integers, which exist once: those behind them do not
+    mean = sum((deep(key) or _NUMBER) + size_of(value) for key, value in sample) / len(sample)
+    return int(getsizeof(entries) + len(entries) * mean)
 
 
 def cold_bytes(cold: Sequence[Cold]) -> int:
@@ -80,7 +82,7 @@ def cold_bytes(cold: Sequence[Cold]) -> int:
             continue
         size += TABLE_BYTES * block.tables
         if type(block) is TakenBlock:
-            size += PLACE_BYTES * len(block.taken)
+            size += getsizeof(block.taken)
         elif type(block) is DecodedBlock:
             size += DECODED_BYTES * block.records
     return size

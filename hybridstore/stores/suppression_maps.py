@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable, Collection, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
+from sys import getsizeof
 from typing import Any, Final, Generic
 
 from changelog.codec import pack, unpack
@@ -28,7 +29,7 @@ from .cold_blocks import chosen
 from .cold_tail import Maps
 from .edge import K, V
 from .key_blocks import KeyBlocks
-from .sizes import HEAP_BYTES, PLACE_BYTES
+from .sizes import HEAP_BYTES
 from .suppression_tail import Boundary, BufferTail, TailEvent, TailRows, Unasked, boundary_of, not_due, remaining
 
 Emission = tuple[K, V, int]  # key, value, record time
@@ -402,7 +403,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
                 heappush(heap, place)
 
     def _maps_bytes(self) -> int:
-        return super()._maps_bytes() + HEAP_BYTES * len(self._heap) + PLACE_BYTES * len(self._sizes or ())
+        return super()._maps_bytes() + HEAP_BYTES * len(self._heap) + getsizeof(self._sizes)
 
     def maps(self) -> list[Maps]:
         """Return the maps of the records in memory, to be emptied in slices when the store has others. O(1)."""

@@ -11,6 +11,7 @@ import weakref
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
+from sys import getsizeof
 from typing import Any, Final
 
 from changelog.journal import Journal
@@ -23,7 +24,7 @@ from .buckets import Sealed, SealedBucket, StoreBucket
 from .cold_blocks import SPARING, ColdBlock, ColdPage, is_far, open_page, prefetch, rows_apart, take
 from .cold_tail import ColdTail, Maps
 from .edge import Edge
-from .sizes import PLACE_BYTES, cold_bytes, map_bytes
+from .sizes import cold_bytes, map_bytes
 from .snapshots import Snapshots, SnapshotToken
 
 BUCKETS_PER_RETENTION: Final = 64
@@ -433,16 +434,16 @@ class TimeBuckets(Edge):
         sampled = buckets[:: len(buckets) // _SAMPLED_BUCKETS + 1]
         measured = sum(len(bucket.runs) for bucket in sampled)
         size = keys * sum(map_bytes(bucket.runs) for bucket in sampled) // max(1, measured)
-        places = 0
         for bucket in self._buckets.values():
-            places += len(bucket.late)
+            if bucket.late:
+                size += getsizeof(bucket.late)
             if bucket.dirty:
-                places += len(bucket.dirty)
+                size += getsizeof(bucket.dirty)
             if bucket.owned:
-                places += len(bucket.owned)
+                size += getsizeof(bucket.owned)
             if bucket.cold:
                 size += cold_bytes(bucket.cold)
-        return size + PLACE_BYTES * places + self._tail.bytes
+        return size + self._tail.bytes
 
     def maps(self) -> list[Maps]:
         """Return the maps of the records in memory, to be emptied in slices when the store has others; none while an

@@ -3,6 +3,7 @@ lost.
 """
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,17 @@ def test_commits_wait_for_a_checkpoint_before_the_next_one_has_many_records_to_c
         assert memory._waiting(1000) == 0
 
 
+def test_far_beyond_the_limit_a_commit_waits_until_the_checkpoint_has_been_made(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
+        memory, store = state._memory, state.key_value("k")
+        for records, each in ((0, 0.0), (6, 20e-6), (8, 100e-6), (14, 100e-6), (24, 5e-3)):
+            while len(store) < records:
+                store.put(len(store), "x" * 140_000)
+            memory.relief(Logged(1, 1, 2000), renewed=True)
+            assert memory._waiting(10) == pytest.approx(10 * each), (records, memory.counted)
+        assert memory._waiting(10**6) == 5.0
+
+
 def test_a_checkpoint_begins_before_there_is_too_much_for_the_writer_process(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
         state.key_value("k")["a"] = 1
@@ -346,6 +358,51 @@ def test_records_of_before_are_not_read_again_until_they_are_freed(
         assert read == [7, 8]
         assert len(store) == 1000 - 3 + 1200
         store._check()
+
+
+def whole_size(item: Any, seen: set[int]) -> int:
+    """Return the bytes of an object and all that it refers to, each once, as Python's allocator rounds them."""
+    if id(item) in seen or (type(item) is int and -5 <= item < 257):
+        return 0
+    seen.add(id(item))
+    size = -(-sys.getsizeof(item) // 16) * 16
+    if isinstance(item, dict):
+        return size + sum(whole_size(part, seen) for pair in item.items() for part in pair)
+    if isinstance(item, (list, tuple)):
+        return size + sum(whole_size(part, seen) for part in item)
+    return size
+
+
+@pytest.mark.parametrize("value", [float, lambda i: [i + 0.5, f"text {i:06}"], lambda i: f"value {i:020}"])
+@pytest.mark.parametrize("key", [lambda i: f"key {i:06}", lambda i: i])
+def test_the_estimate_is_near_what_a_walk_of_all_objects_counts(tmp_path: Path, key: Any, value: Any) -> None:
+    with hs.open(tmp_path / "s", checkpoints=NEVER) as state:
+        store, rows = state.key_value("k"), state.window("w", retention="1 hour")
+        for i in range(20_000):
+            store.put(key(i), value(i))
+            rows.put(key(i % 2000), value(i), i)
+        state.commit()
+        exact = whole_size(store._runs, set()) + sys.getsizeof(store._dirty or ())
+        assert 0.85 * exact < store.bytes_in_memory < 1.15 * exact
+        seen: set[int] = set()
+        exact = sum(whole_size(bucket.runs, seen) for bucket in rows._buckets.values())
+        assert 0.85 * exact < rows.bytes_in_memory < 1.25 * exact
+
+
+def test_a_table_of_an_old_map_counts_until_its_last_entry_is_freed(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
+        store = state.key_value("k")
+        for i in range(10_000):
+            store.put(i, 1.5)
+        state.commit()
+        state.checkpoint(wait=True)
+        state._go_cold()
+        (old,) = state._memory._kept
+        table = sys.getsizeof(old)
+        for _ in range(9_999):
+            old.popitem()
+        assert sys.getsizeof(old) == table > 200_000
+        assert state._memory._old_remaining() >= table
 
 
 def test_the_bytes_of_each_kind_are_estimated_from_its_records(tmp_path: Path) -> None:
