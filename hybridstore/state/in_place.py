@@ -57,6 +57,8 @@ class InPlace(Usable, ABC):
     _checkpoints: Checkpointer
     _memory: Memory
     _identity: Identity
+    # the forks that an order has seen, and left as they are
+    _forks_known: frozenset[Path] = frozenset()
 
     @classmethod
     @abstractmethod
@@ -134,6 +136,7 @@ class InPlace(Usable, ABC):
         self._usable()
         if isinstance(self._home.storage, LocalStorage):
             self._check_ways(self._home.storage.root, leave_forks=leave_forks)
+            self._forks_known = frozenset(self._forks_at(self._home.storage.root))
         self.order_erase([[store, key, False]])
 
     def _check_ways(self, path: Path, *, leave_forks: bool) -> None:
@@ -150,12 +153,15 @@ class InPlace(Usable, ABC):
                 f"{path}: erase: found pins of a topology, expected none while its job runs (remove them with "
                 "hybridstore unpin, or stop the job, and run: hybridstore erase)"
             )
-        forks = sorted({fork for state in states for fork in forks_of(state)})
+        forks = self._forks_at(path)
         if forks and not leave_forks:
             raise HybridStoreError(
                 f"{path}: erase: found forks, which may have the key: {', '.join(map(str, forks))} (leave them: "
                 "leave_forks=True; or stop the job, and run: hybridstore erase --forks)"
             )
+
+    def _forks_at(self, path: Path) -> list[Path]:
+        return sorted({fork for state in self._states_at(path) for fork in forks_of(state)})
 
     def _states_at(self, path: Path) -> list[Path]:
         """Return the states of which forks and pins may have a key: this one and, of a shard, the whole topology's."""
@@ -174,15 +180,26 @@ class InPlace(Usable, ABC):
                 try:
                     for state in self._states_at(home.storage.root):
                         stack.enter_context(kept_from_erase(state, erasing=True))
-                except RestoreError as error:  # the version is durable, and with it the order
+                    # pins that were made since the order
+                    self._check_ways(home.storage.root, leave_forks=True)
+                except HybridStoreError as error:  # the version is durable, and with it the order
                     warn("%s: nothing is erased yet: %s; the next commit tries again", self.path, error)
                     return
             self._checkpoints.finish(wait=True)
             try:
                 with MarkedStep(self, "an erase"):
                     self._erase(log)
+                self._name_forks()
             except (OSError, HybridStoreError) as error:
                 raise self._refusal("an erase", error) from error
+
+    def _name_forks(self) -> None:
+        """Name the forks that were made since the order, or before a crash: whoever ordered may not know them."""
+        storage = self._home.storage
+        forks = [] if not isinstance(storage, LocalStorage) else self._forks_at(storage.root)
+        names = ", ".join(str(fork) for fork in forks if fork not in self._forks_known)
+        if names:
+            warn("%s: forks may have what was erased: %s (run: hybridstore erase FORK KEY)", self.path, names)
 
     def _erase(self, log: Log) -> None:
         home, group, checkpoints = self._home, self._group, self._checkpoints

@@ -315,8 +315,11 @@ class _Run:
             RunState(
                 commit, source.at, self._since, self._delivered, parts is None, source.last_row, engine.times
             ).set_in(store)
-            if leave_out_ordered(store, engine.states[:shard] + engine.states[shard + 1 :]):
-                for other in engine.states[:shard]:  # before the order: a run that dies in between orders it again
+            others = engine.states[:shard] + engine.states[shard + 1 :]
+            if leave_out_ordered(store, others):
+                if isinstance(source, Source):  # no store of a join orders an erase
+                    source.last_row = None  # it may name the key, and the shards behind this one note it, too
+                for other in others:  # before the order: a run that dies in between orders it again
                     leave_out_ordered(other, ())
                     other.commit()
             store.commit()

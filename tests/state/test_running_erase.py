@@ -190,6 +190,45 @@ def test_an_erase_waits_for_a_fork_that_is_being_made(tmp_path: Path) -> None:
         assert not secrets(tmp_path)
 
 
+def test_a_fork_that_is_made_behind_the_order_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    seen = fill(tmp_path / "s", 2)
+    known = hs.fork(tmp_path / "s", tmp_path / "known")
+    with hs.open(tmp_path / "s", checkpoints=KEEP) as state:
+        content(state)
+        for name in STORES:
+            state.stores[name].erase("key-ann", leave_forks=True)
+        fork = hs.fork(tmp_path / "s", tmp_path / "made-since")
+        pin = hs.pin(tmp_path / "s", "since")
+        state.commit()
+        assert content(state) == without(seen)
+    (line,) = [each.getMessage() for each in caplog.records if "forks may have what was erased" in each.getMessage()]
+    assert str(fork) in line
+    assert str(known) not in line
+    assert not secrets(tmp_path / "s")
+    assert not secrets(pin.path)
+    assert secrets(fork)
+
+
+def test_a_pin_of_a_topology_that_is_made_behind_the_order_keeps_it_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = fill(tmp_path, 2)
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        content(state)
+        state.set("topology", {"key": ["k"]})
+        state.commit()
+        order(state)
+        hs.pin(tmp_path, "since")
+        state.commit()
+        assert len(state.settings["erase"]) == len(STORES)
+        assert "nothing is erased yet" in caplog.text
+        hs.unpin(tmp_path, "since")
+        state.commit()
+        assert state.settings["erase"] is None
+        assert content(state) == without(seen)
+    assert not secrets(tmp_path)
+
+
 def forget(row: dict[str, Any], stores: Any) -> list[dict[str, Any]]:
     if row.get("forget"):
         stores["seen"].erase(row["k"])
@@ -211,6 +250,34 @@ def test_a_row_that_asks_to_be_forgotten(tmp_path: Path, shards: int) -> None:
     more = [dict(row) for row in topology.run(source + rest, tmp_path, shards=shards, commit_rows=50)]
     assert [row["seen"] for row in more if row["k"] == "key-1"][-1] == 43 + 20
     assert not bytes_left(tmp_path, b"key-3")
+
+
+def test_a_run_of_several_shards_is_killed_at_any_write_of_an_erase(tmp_path: Path) -> None:
+    topology = hs.stream(key="k", timestamp="ts").process(forget, None, [hs.key_value_store("seen")])
+    source = [{"k": f"key-{number % 7}", "ts": number, "forget": number == 66} for number in range(72)]
+    for _ in topology.run(source[:60], tmp_path / "origin", shards=2, commit_rows=20):
+        pass
+    halves = 0
+    # each fourth write, so that the test is short; all were tried when it was written
+    for last in itertools.count(2, 4):
+        path = tmp_path / f"s{last}"
+        shutil.copytree(tmp_path / "origin", path)
+
+        def rest(path: Path = path) -> None:
+            for _ in topology.run(source, path, shards=2, commit_rows=20):
+                pass
+
+        done = killed_again(path, last, rest)
+        halves += not done and bool(bytes_left(path, b"key-3"))
+        rest()
+        assert not bytes_left(path, b"key-3")
+        counts = {row.key: row.value for shard in "01" for row in hs.inspect(path / shard)["seen"]}
+        assert counts == {f"key-{key}": len(range(key, 72, 7)) for key in range(7) if key != 3}
+        shutil.rmtree(path)
+        if done:
+            break
+    assert last > 40
+    assert halves > 3
 
 
 def test_an_erase_in_a_shard_waits_for_a_fork_of_its_topology(tmp_path: Path) -> None:
