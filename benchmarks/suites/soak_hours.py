@@ -36,6 +36,7 @@ import numpy as np
 
 import hybridstore as hs
 from benchmarks.measure.watched import anonymous_bytes
+from hybridstore.rescaling.api import remove_old_shards
 from hybridstore.state.policy import CheckpointPolicy
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -190,9 +191,12 @@ class Job:
         what = self.dice.choice(["rescale", "program", "nothing"])
         if what == "rescale":
             self.settle()
+            place = place_of(self.location, self.storage)
+            # the job has committed since the rescale before, whose old shards are then of no use
+            remove_old_shards(place)
             self.shards = _SHARDS[(_SHARDS.index(self.shards) + 1) % len(_SHARDS)]
             routes = dict.fromkeys(("counts", "last") if self.changed else ("counts",), "key")
-            hs.rescale(place_of(self.location, self.storage), shards=self.shards, routes=routes)
+            hs.rescale(place, shards=self.shards, routes=routes)
         elif what == "program":
             self.changed = not self.changed
         self.done[what] += 1

@@ -31,10 +31,13 @@ import hybridstore as hs
 from benchmarks.suites.scale_out import MARK, memory, our_processes
 from benchmarks.suites.soak_hours import QUARTERS, keys_of
 from benchmarks.suites.spark import settings_of
+from hybridstore.rescaling.api import remove_old_shards
 
 NAME: Final = "soak"
 # Files that wait for the query at most.
 AHEAD: Final = 2
+# How often the query may fail: by a kill that Spark does not survive, or on a machine that does much besides.
+FAILURES: Final = 3
 CONSENT: Final = "add aggregate least from now"
 # The shards, and whether the program has an aggregate more, in each quarter.
 FORMS: Final = ((4, False), (2, False), (2, True), (4, True))
@@ -60,7 +63,7 @@ class Soak:
     def __init__(self, folder: Path, asked: argparse.Namespace, session: Any) -> None:
         self.folder, self.asked, self.session = folder, asked, session
         self.checkpoint, self.dice = folder / "checkpoint", random.Random(asked.seed)
-        self.written, self.moments = 0, list[float]()
+        self.written, self.batches, self.moments = 0, 0, list[float]()
         self.answer: dict[int, tuple[int, int]] = {}
         self.done: Counter[str] = Counter()
         self.memory = 0.0
@@ -80,6 +83,7 @@ class Soak:
         """Keep the last answer of each key, and the moment of the batch."""
         self.answer |= {row["k"]: (row["n"], row["total"]) for row in batch.collect()}
         self.moments.append(time.perf_counter())
+        self.batches = number + 1
 
     def started(self, shards: int, changed: bool) -> Any:
         """Return the query, which runs."""
@@ -95,6 +99,18 @@ class Soak:
         writer = answers.writeStream.foreachBatch(self.sink).outputMode("update")
         return writer.option("checkpointLocation", str(self.checkpoint)).start()
 
+    def started_again(self, query: Any, shards: int, changed: bool) -> Any:
+        """Return a query that continues one that failed, as whoever runs it would start it again; the reason is
+        printed. Raises SystemExit behind too many of them.
+        """
+        fault = query.exception()
+        reason = [line for line in f"{fault}\n{getattr(fault, 'stackTrace', '')}".splitlines() if line.strip()]
+        print("\n".join(["spark: the query failed:", *reason[:4], "...", *reason[-25:]]), flush=True)
+        self.done["failures"] += 1
+        if self.done["failures"] > FAILURES:
+            raise SystemExit(f"WRONG: the query failed {FAILURES + 1} times")
+        return self.started(shards, changed)
+
     def kill(self) -> None:
         """End one of the query's Python processes by signal 9."""
         if victims := sorted(pid for pid, kind in our_processes().items() if kind == "python"):
@@ -108,18 +124,20 @@ class Soak:
         """
         shards, changed = FORMS[number]
         if number and shards != FORMS[number - 1][0]:
+            # the query has committed since the rescale before, whose old shards are then of no use
+            remove_old_shards(str(self.checkpoint), NAME)
             hs.rescale(str(self.checkpoint), NAME, shards=shards, stopped=True)
             self.done["rescales"] += 1
         if number and changed != FORMS[number - 1][1]:
             self.done["programs"] += 1
-        self.moments, self.memory, before = [time.perf_counter()], 0.0, self.written
+        self.moments, self.memory = [time.perf_counter()], 0.0
         ends, kills_at = time.monotonic() + seconds, time.monotonic() + self.asked.kill_every
         query = self.started(shards, changed)
         while time.monotonic() < ends or len(self.moments) < 3:
-            while self.written - before - (len(self.moments) - 1) < AHEAD:
+            while self.written - self.batches < AHEAD:
                 self.write()
             if not query.isActive:
-                raise SystemExit(f"WRONG: the query ended: {query.exception()}")
+                query = self.started_again(query, shards, changed)
             if time.monotonic() > kills_at:
                 self.kill()
                 kills_at = time.monotonic() + self.dice.uniform(0.5, 1.5) * self.asked.kill_every
