@@ -52,7 +52,10 @@ def _write(source: Path, parts: Sequence[Rows]) -> None:
     import pyarrow.parquet as pq
 
     source.mkdir(parents=True)
-    schema = pa.Table.from_pylist([row for part in parts for row in part]).schema
+    rows = [row for part in parts for row in part]
+    # Arrow takes the columns of the first row for those of all
+    names = dict.fromkeys(name for row in rows for name in row)
+    schema = pa.Table.from_pylist([names | row for row in rows]).schema
     for number, part in enumerate(parts):
         path = source / f"{number:06}.parquet"
         pq.write_table(pa.Table.from_pylist(list(part), schema=schema), path)

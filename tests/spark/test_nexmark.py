@@ -75,6 +75,6 @@ def test_queries_give_the_answers_that_other_engines_gave(spark: SparkSession, p
         try:
             answers[name] = on_spark(spark, name, QUERIES[name])
         except Exception as error:
-            answers[name] = f"{type(error).__name__}: {str(error)[:500]}"
+            answers[name] = f"{type(error).__name__}: {str(error)[:3000]}"
         print(name, answers[name] == expected[name], answers[name], flush=True)
     assert answers == expected

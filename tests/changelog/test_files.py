@@ -1,0 +1,42 @@
+"""Files: what is durable when a call returns."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from changelog.files import Files
+
+
+class Noting(Files):
+    """Notes what each synced directory has of a file at that moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[tuple[Path, int, bytes]] = []
+
+    def sync_directory(self, path: Path) -> None:
+        file = path / "segment.log"
+        self.synced.append((path, file.stat().st_nlink, file.read_bytes()))
+        super().sync_directory(path)
+
+
+def test_a_file_with_a_second_name_is_copied_durably_before_it_is_appended_to(tmp_path: Path) -> None:
+    owned, fork = tmp_path / "owned" / "segment.log", tmp_path / "fork" / "segment.log"
+    for path in (owned, fork):
+        path.parent.mkdir()
+    owned.write_bytes(b"one")
+    owned.chmod(0o640)
+    os.link(owned, fork)
+    files = Noting()
+    appended = files.append(owned)
+    # the copy's name is durable: without it a crash would bring back the shared file, and lose what was synced since
+    assert files.synced == [(owned.parent, 1, b"one")]
+    appended.write(b" two")
+    appended.close()
+    assert (owned.read_bytes(), fork.read_bytes()) == (b"one two", b"one")
+    assert owned.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in owned.parent.iterdir()) == ["segment.log"]
+    # a file of one name is opened as it is
+    files.append(owned).close()
+    assert len(files.synced) == 1
