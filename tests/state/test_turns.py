@@ -278,6 +278,15 @@ def test_the_first_use_decides_and_hand_over_passes_on(tmp_path: Path) -> None:
     assert isinstance(in_thread(state.close), type(None))
 
 
+def test_a_thread_that_has_ended_need_not_hand_over(tmp_path: Path) -> None:
+    state = opened(tmp_path / "state")
+    kv = state.key_value("kv")
+    assert in_thread(lambda: kv.put("a", 1)) is None
+    state.hand_over()
+    assert in_thread(lambda: (kv.put("b", 2), state.commit(), state.hand_over())) == (None, 1, None)
+    state.close()
+
+
 def test_a_state_at_a_version_has_an_owner_too(five: Five) -> None:
     with hs.open(five.state.path, at=1) as past:
         stores = Five(past)
