@@ -60,8 +60,8 @@ def test_every_version_is_what_its_owner_had(tmp_path: Path, seed: int, rounds: 
             clock = 0
             for _ in range(12):
                 clock += dice.randrange(25)
-                version = one_commit(state, dice, clock)
-                contents[version] = content(state)
+                if version := one_commit(state, dice, clock):  # 0: nothing was changed yet
+                    contents[version] = content(state)
                 if dice.random() < 0.3:
                     state.checkpoint(wait=True)
         (place,) = resolve(path)
