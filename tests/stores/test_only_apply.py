@@ -18,6 +18,8 @@ _CHANGES = {"pop", "popitem", "update", "clear", "setdefault", "__setitem__", "_
 _LOADING = {"__init__", "clone", "clear_state", "attach", "_load", "_install", "_load_key", "_bring"}
 # What assigns to the maps and changes no record.
 _SAME_RECORDS = {
+    "key_value.py: cool": "records behind a checkpoint move into a new map; its blocks have the others",
+    "key_value.py: _prune_tombstones": "forgets tombstones over blocks that are no longer cold",
     "time_buckets.py: seal": "forgets a bucket that is empty",
     "sliding_runs.py: bind": "values take the form that belongs to no strategy",
     "sliding_runs.py: _wake": "values take the form of the strategy",
