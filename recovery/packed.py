@@ -72,9 +72,9 @@ def packed_block(data: bytes | memoryview) -> PackedBlock | None:
             table.skip()
             end += table.tell()
         ints = tuple(map(from_little, packed_ints))
+        lengths = {len(keys), len(values), *map(len, ints)}
     except UNPACK_ERRORS:
         return None
-    lengths = {len(keys), len(values), *map(len, ints)}
     sound = parts in (4, 5) and counts is None and end == len(data) and len(lengths) == 1
     return PackedBlock(keys, ints, values) if sound else None
 

@@ -236,7 +236,7 @@ class TopRows(OfRows):
             by, place = value[0], len(best)
             # most values are below all of k, and are compared with the last one only
             while place and (
-                by > best[place - 1][0] or (by == best[place - 1][0] and _tied_first(value, best[place - 1]))
+                _tied_first(value, best[place - 1]) if by == best[place - 1][0] else by > best[place - 1][0]
             ):
                 place -= 1
             if place < k:

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, overload
 from recovery.block import BlockEntry, Columns
 from recovery.block import merge as merged
 from recovery.columns import joined
-from recovery.errors import CorruptCheckpointError
 
 from ..stores.kinds import Row
 from .scan import NOTHING, Scan, outside
@@ -67,9 +66,9 @@ class ColumnScan(Scan):
         assert self._checkpoint is not None
         try:
             block = self._checkpoint.packed(self.number, entry)
-        except CorruptCheckpointError:  # a fault when it is decoded
+            return None if block is None else piece_of(block)
+        except Exception:  # whatever is wrong is a fault when the block is decoded
             return None
-        return None if block is None else piece_of(block)
 
     @overload
     def _blocks_by_key(

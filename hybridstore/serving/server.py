@@ -180,6 +180,7 @@ class _Handler(BaseHTTPRequestHandler, ABC):
         would make two of each, and let go of its lock at every call.
         """
         super().setup()
+        self.connection.settimeout(None)  # whatever `socket.setdefaulttimeout` says
         seconds = pack("ll", int(IDLE_SECONDS), 0)
         for option in (SO_RCVTIMEO, SO_SNDTIMEO):
             self.connection.setsockopt(SOL_SOCKET, option, seconds)

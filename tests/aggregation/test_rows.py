@@ -186,6 +186,14 @@ def test_values_by_column_are_those_of_single_rows(rows: list[dict[str, Any]], c
     assert repr(values) == repr([projection.of(row) for row in rows])
 
 
+def test_equal_values_without_an_order_are_tied() -> None:
+    rows = [{"n": {"a": 1}, "id": number} for number in (2, 1, 3)]
+    for top in (hs.TopK(2, by="n", columns="id"), hs.TopK(3, by="n", columns="id")):
+        assert top.of(rows) == [2, 1, 3][: top.parameters[0]]
+    with pytest.raises(TypeError, match="not supported between"):
+        hs.TopK(1, by="n", columns="id").of([*rows, {"n": {"a": 2}, "id": 4}])
+
+
 @pytest.mark.parametrize("missing", ["n", "id"])
 def test_rows_without_a_column_have_none_there(missing: str, tmp_path: Path) -> None:
     rows = [{"k": "a", "t": at, "n": at % 3, "id": f"i{at}"} for at in range(6)]

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridstore as hs
+from changelog.codec import pack
 from hybridstore.cli import run
 from hybridstore.inspection.api import InspectedState, InspectedStore
 from hybridstore.reading.differences import compare
@@ -24,6 +25,7 @@ from hybridstore.reading.tally import tallies
 from hybridstore.reading.texts import format_key, plain, to_json
 from hybridstore.state.opening import Tuning
 from hybridstore.stores.kinds import Row
+from recovery.block import seal
 from recovery.checkpoint import CheckpointReader
 from tests.reading.test_version import TUNING, one_commit
 
@@ -245,6 +247,37 @@ def test_blocks_of_any_shape_are_what_their_rows_are(
         for text in (False, True):
             how: dict[str, Any] = {"text": text, "rows_per_batch": size}
             assert table_or_error(read.arrow, **how) == table_or_error(stream_of, read.columns, iter(rows), **how)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [seal(pack([None, None, [], []])), seal(pack(5)), b"", OSError("no disk")],
+    ids=["no keys", "no block", "no bytes", "no disk"],
+)
+def test_a_block_that_cannot_be_read_is_a_fault_as_in_a_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | OSError
+) -> None:
+    with hs.open(tmp_path) as state:
+        state.key_value("kv").put_many({f"{number:03}": number / 2 for number in range(100)})
+        state.commit()
+        state.checkpoint(wait=True)
+        state.key_value("kv")["later"] = 1.5
+        state.commit()
+    scanned, read = hs.inspect(tmp_path), hs.inspect(tmp_path)
+    assert isinstance(scanned, InspectedState)
+    assert isinstance(read, InspectedState)
+    assert len(scanned["kv"].arrow().read_all()) == len(list(read["kv"].scan())) == 101  # the directory is in memory
+
+    def given_bytes(*_: Any) -> bytes:
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(CheckpointReader, "_bytes", given_bytes)
+    assert [row.key for row in scanned["kv"].scan()] == ["later"]
+    assert read["kv"].arrow().read_all().to_pylist() == [{"key": "later", "value": 1.5}]
+    assert len(read.faults) == 1
+    assert read.faults == scanned.faults
 
 
 def table_or_error(stream: Callable[..., pa.RecordBatchReader], *given: Any, **more: Any) -> Any:

@@ -230,6 +230,26 @@ def test_a_client_that_stops_in_the_middle_is_not_answered(
         assert raw(server, begun) == b""
 
 
+def test_timeouts_of_the_program_are_not_those_of_connections(state: hs.State, tmp_path: Path) -> None:
+    seen: list[float | None] = []
+    with hs.serve(tmp_path / "state") as server:
+        handler = server._server.RequestHandlerClass
+
+        class Noting(handler):  # type: ignore[misc,valid-type]
+            def setup(self) -> None:
+                super().setup()
+                seen.append(self.connection.gettimeout())
+
+        server._server.RequestHandlerClass = Noting
+        before = socket.getdefaulttimeout()
+        socket.setdefaulttimeout(50.0)
+        try:
+            assert ask(server, "/")[0] == 200
+        finally:
+            socket.setdefaulttimeout(before)
+    assert seen == [None]
+
+
 def test_a_client_that_waits_before_it_sends_a_body_is_told_to_go_on(state: hs.State, tmp_path: Path) -> None:
     body = b'{"keys": ["int:1"]}'
     head = b"POST /stores/a/rows HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nConnection: close\r\n"
