@@ -1,4 +1,4 @@
-"""Brief: docs/performance.md, the page of two minutes: ten figures, six plots, and what is slower than what.
+"""Brief: docs/performance.md, the page of two minutes: at most ten figures and six plots, and what is slower than what.
 
 Every figure is a line of a result; all of them stand in docs/performance-tables.md (pages.py).
 """

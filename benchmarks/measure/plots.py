@@ -142,8 +142,9 @@ def _draw(
     if marks:
         axes.set_xticks(list(marks), labels=list(marks.values()))
         axes.tick_params(axis="x", which="minor", bottom=False)
+        axes.yaxis.set_minor_locator(import_module("matplotlib.ticker").LogLocator(subs=(2, 5)))
         for kind in ("major", "minor"):
-            getattr(axes.yaxis, f"set_{kind}_formatter")("{x:g}")
+            getattr(axes.yaxis, f"set_{kind}_formatter")("{x:,.10g}")
         axes.tick_params(axis="y", which="minor", labelsize=7)
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=8)

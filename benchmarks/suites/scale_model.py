@@ -18,6 +18,8 @@ from benchmarks.suites import object_costs
 from recovery.compaction import LARGE_SHARE
 
 _GB = 1e9
+# When checkpoints began to write what changed alone; results of before say so on the page.
+_PACKS_SINCE = "2026-11-22T0701"
 # counts of `scale_counted.py`, which depend on no machine
 KEPT = Path(__file__).resolve().parents[1] / "results" / "scale-counted.json"
 # Bytes that checkpoints write for each changed byte, on average: layers and blocks, packs that are copied together,
@@ -215,9 +217,15 @@ def page(
             "smallest size.",
             "* Puts and fetches are in processor time, checkpoints and the restart by the clock.",
             "* The fetch covers a tenth of the time, so always about ten rows of one key.",
-            "* The incremental checkpoints of this run copied the previous file. Since then a checkpoint writes a pack "
-            "of the blocks that changed and an index, and reads nothing of the rest: `python -m "
-            "benchmarks.suites.packs --beside CHECKOUT` measures both.",
+            *(
+                [
+                    "* The incremental checkpoints of this run copied the previous file. Since then a checkpoint "
+                    "writes what changed, as layers over blocks, and an index: `python -m benchmarks.suites.packs "
+                    "--beside CHECKOUT` measures both."
+                ]
+                if head["started"] < _PACKS_SINCE
+                else []
+            ),
             *counted_section(json.loads(KEPT.read_text(encoding="utf-8"))),
             "",
             "## A calculation to many shards",

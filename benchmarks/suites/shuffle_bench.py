@@ -186,10 +186,14 @@ def kill_plain(folder: Path, rate: float, asked: argparse.Namespace) -> Outcome:
     time.sleep(max(0, begun + seconds - time.time()))
     killed = time.time()
     end(process)
+    moments = folder / "moments.json"
+    moments.unlink(missing_ok=True)  # those of the killed process
     process = start("plain", folder, rate, begun, 0, log=folder / "log")
     time.sleep(after)
     end(process)
-    imported, opened = (moment - killed for moment in json.loads((folder / "moments.json").read_text()))
+    if not moments.exists():
+        raise SystemExit(f"WRONG: no record for {after:g} s behind the kill: {(folder / 'log').read_text()[-1500:]}")
+    imported, opened = (moment - killed for moment in json.loads(moments.read_text()))
     print(f"behind the kill: a process with its imports after {imported:.2f} s, its first record after {opened:.2f} s")
     # what is missing at the end of the load comes from one more run, which ends; a record comes at most 19 too soon
     most = int(rate * (time.time() - begun)) + 20

@@ -35,7 +35,7 @@ def _room(limit: int) -> int:
     """Return how many bytes of a limit records may take by their estimate, so that the process as a whole, seen from
     outside, takes no more than the limit: without a record it takes 20 MB, and what is forgotten leaves gaps.
     """
-    return usable(limit) * 4 // 5
+    return usable(limit) * 2 // 3
 
 
 class FollowedStore:

@@ -23,7 +23,8 @@ from .pins import checked_name
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the arguments of `unpin`."""
-    parser.add_argument("location", metavar="STATE", help="A state directory, or the state of a plain topology.")
+    where = "A state directory, the state of a plain topology, or the place of a Spark query's state."
+    parser.add_argument("location", metavar="STATE", help=where)
     parser.add_argument("name", metavar="NAME", help="The name of the pin.")
     how = parser.add_argument_group("how")
     how.add_argument("--debug", action="store_true", help="Show tracebacks.")

@@ -38,7 +38,8 @@ class Shared:
 
     view        the state; the caller's thread must not use it any more
     refresh_ms  the time between two looks for newer versions
-    memory_limit  bytes that records in memory may take (None: all are loaded, block by block, between the looks)
+    memory_limit  bytes of memory, of which records may take half (None: all are loaded, block by block, between the
+                  looks)
 
     Not a store: nothing is written. `close` ends the thread and closes the view.
     """

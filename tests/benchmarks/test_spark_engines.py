@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from benchmarks.measure.result import Target
+from benchmarks.measure.watched import anonymous_bytes
 from benchmarks.suites import spark as bench_spark
 from benchmarks.suites import spark_suite
 from benchmarks.suites.spark import batches_of, target
@@ -99,6 +100,8 @@ def test_the_memory_of_other_processes_of_the_session_is_read_from_outside() -> 
     with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"filled\n"
+        assert process.pid in bench_spark.python_processes()
+        assert anonymous_bytes(process.pid) > 50 << 20
         memory.look()
     assert memory.highest > 50 << 20
 
