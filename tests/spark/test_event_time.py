@@ -220,7 +220,7 @@ def test_the_event_time_of_a_processor_is_that_of_sparks_operator(
         assert rows == sparks("rows", lambda: run("theirs"))
         assert sum(map(len, rows.values())) >= 4
         # a time that is late ends the batch, as in Spark
-        source.add(row("a", -1, 201))
+        source.add(row("a", -1, 230))
         text = failure(lambda: run("ours"))
     finally:
         spark.conf.unset(setting)
