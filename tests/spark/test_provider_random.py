@@ -65,6 +65,8 @@ class Shard:
         self.seen = self.floor = 0
         self.memories = [ShardCache() for _ in range(WORKERS)]
         self.late: list[Attempt] = []
+        # the versions, with the launches, of which a note says that no row came
+        self.noted: set[tuple[int, int]] = set()
         self.done: dict[str, int] = {}
         # what objects by their folders have held at some time
         self.museum: dict[str, list[bytes]] = {}
@@ -234,6 +236,7 @@ class Shard:
         if not self.candidates(self.seen + 1) and all(attempt.store.version != self.seen for attempt in self.late):
             self.worker().note_empty(self.seen)
             self.seen += 1
+            self.noted.add((self.seen, self.run.launch))
 
     def no_rows_again(self) -> None:
         """The query is turned back, and the batch brings this shard no rows now."""
@@ -271,7 +274,12 @@ class Shard:
             allowed = [self.chosen(number).rows]
             if how == "remove" and path.parent.name == "log":
                 # of several attempts nothing tells that there was another, where no later version names it
-                allowed += [node.rows for node in self.candidates(self.chosen(number).version)]
+                version = self.chosen(number).version
+                allowed += [node.rows for node in self.candidates(version)]
+                if (version, self.launch_at(version)) in self.noted:
+                    # a note is an attempt, too: that the batch brought no row
+                    before = self.chosen(version - 1)
+                    allowed += [node.rows for node in (before, *self.candidates(before.version))]
             if number < self.floor:
                 # Where the note of a batch is cleared away, nothing tells that a late attempt of the batch is none of
                 # the line's. Versions below the floor are promised to nobody.
