@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from changelog.errors import HybridStoreError
@@ -29,9 +30,13 @@ if TYPE_CHECKING:
 # Spark's mark on the schema of a column that has a watermark, and the name of the step in a plan.
 DELAY: Final = "spark.watermarkDelayMs"
 _STEP: Final = "EventTimeWatermark"
-# The plan in which names are resolved, and in it the step of a grouping, up to the end of its line.
+# The plan in which names are resolved, and in both plans the step of a grouping.
 _ANALYZED: Final = "== Analyzed Logical Plan =="
-_GROUPS: Final = re.compile(r"\bAggregate \[(?P<keys>.*)")
+_GROUPS: Final = re.compile(r"\bAggregate \[")
+# Functions that Spark replaces by columns of their names, so that only the plan before has them.
+_WINDOWS: Final = frozenset(("window", "session_window"))
+# One plan at a time: the standard output of the process is what `explain` writes to.
+_EXPLAINING: Final = Lock()
 _ANSWER: Final = "answer string"
 # The settings by which `foreach_batch` tells tasks their batch and run.
 BATCH: Final = "spark.hybridstore.batch"
@@ -79,7 +84,7 @@ def has_watermark(df: DataFrame) -> bool:
 def _plans(df: DataFrame) -> str:
     """Return the text of a DataFrame's plans."""
     text = StringIO()
-    with redirect_stdout(text):
+    with _EXPLAINING, redirect_stdout(text):
         df.explain(mode="extended")
     return text.getvalue()
 
@@ -91,15 +96,23 @@ def grouping(grouped: Any, df: DataFrame) -> tuple[str, ...]:
     """
     counted = grouped.count()
     names = tuple(counted.columns[:-1])
-    analyzed = _plans(counted).partition(_ANALYZED)[2]
+    parsed, _, analyzed = _plans(counted).partition(_ANALYZED)
     columns = ", ".join(rf"{re.escape(name)}#\d+L?(-T\d+ms)?" for name in names)
-    groups = _GROUPS.search(analyzed)
-    if groups is not None and "more fields" not in groups[0] and not re.match(rf"{columns}\], ", groups["keys"]):
+    written, groups = (_behind(_GROUPS, plan) for plan in (parsed, analyzed))
+    by_window = any(f"{name}(" in written.partition("], [")[0] for name in _WINDOWS.intersection(names))
+    shortened = not groups or "more fields" in groups.partition("\n")[0]
+    if by_window or (names and not shortened and not re.match(rf"{columns}\], ", groups)):
         raise ValueError(
             f"groupBy: found an expression called {', '.join(names)}, expected columns of the DataFrame "
             '(df.withColumn("name", expression).groupBy("name"))'
         )
     return tuple(_written(name, df.columns) for name in names)
+
+
+def _behind(mark: re.Pattern[str], text: str) -> str:
+    """Return the text behind the first mark in it, "" without one."""
+    place = mark.search(text)
+    return "" if place is None else text[place.end() :]
 
 
 def _written(name: str, columns: Sequence[str]) -> str:

@@ -266,16 +266,16 @@ def test_no_timer_is_registered_before_a_key_is_in_hand() -> None:
 
 
 class Counted:
-    """What `groupBy(...).count()` is, by its columns and the line of its grouping in the analyzed plan."""
+    """What `groupBy(...).count()` is, by its columns and its grouping in the analyzed plan and the one before."""
 
-    def __init__(self, columns: list[str], groups: str) -> None:
-        self.columns, self._groups = columns, groups
+    def __init__(self, columns: list[str], groups: str, parsed: str = "['x]") -> None:
+        self.columns, self._groups, self._parsed = columns, groups, parsed
 
     def count(self) -> Counted:
         return self
 
     def explain(self, mode: str) -> None:
-        print("== Parsed Logical Plan ==\n'Aggregate ['x]\n")
+        print(f"== Parsed Logical Plan ==\n'Aggregate {self._parsed}\n+- x\n")
         print(f"== Analyzed Logical Plan ==\n~Aggregate {self._groups}\n+- x")
 
 
@@ -287,6 +287,8 @@ class Counted:
         (["k"], "[k#0], [k#0 AS k#53, count(1) AS count#54L]", ("k",)),
         (["t"], "[t#2-T0ms], [t#2-T0ms, count(1) AS count#110L]", ("t",)),
         (["a.b", "k"], "[a.b#4, k#0], [a.b#4, k#0, count(1) AS count#100L]", ("a.b", "k")),
+        (["x\ny"], "[x\ny#8], [x\ny#8, count(1) AS count#10L]", ("x\ny",)),
+        ([], "[count(1) AS count#11L]", ()),
         (["k"], "[s#3.k], [s#3.k AS k#36, count(1) AS count#26L]", None),
         (["k"], "[upper(k#0)], [upper(k#0) AS k#46, count(1) AS count#47L]", None),
         (["v"], "[k#0], [k#0 AS v#64, count(1) AS count#65L]", None),
@@ -302,3 +304,13 @@ def test_groups_are_by_columns_and_not_by_expressions_of_their_names(
         return
     with pytest.raises(ValueError, match=r"groupBy: found an expression called .*, expected columns of the DataFrame"):
         grouping(grouped, df)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["window", "session_window"])
+def test_a_window_is_no_column_of_its_name(name: str) -> None:
+    df: Any = Counted(["k", name], "")
+    columns, analyzed = ["k", name, "count"], f"[k#0, {name}#7-T10ms], [k#0, {name}#7-T10ms, count(1) AS count#9L]"
+    assert grouping(Counted(columns, analyzed, f"['k, '{name}], ['k, '{name}, 'count(1)]"), df) == ("k", name)
+    windows = f"['k, '{name}('t, 1 minute)], ['k, unresolvedalias('{name}('t, 1 minute)), 'count(1)]"
+    with pytest.raises(ValueError, match=f"found an expression called k, {name}, expected columns"):
+        grouping(Counted(columns, analyzed, windows), df)
