@@ -111,14 +111,15 @@ def erase(
     with ExitStack() as stack:
         noted = target.locked(stack)  # before its forks are looked at, so that none is being made
         unfinished = [fork for fork in noted if _UNFINISHED.fullmatch(fork.name)]
-        others = [fork for fork in noted if fork not in unfinished and _may_have(fork, chosen)]
+        others = [fork for fork in noted if fork not in unfinished and _may_have(fork, chosen, operator)]
         if others and forks == "refuse":
             names = ", ".join(map(str, others))
             raise RestoreError(
                 f"{target.where}: found forks that have the keys: {names} (erase there, too: --forks; or leave them: "
                 "--leave-forks)"
             )
-        targets = [target, *(_target(fork, _FORK) for fork in (others if forks == "erase" else []))]
+        asked = _QueryNames(operator, None, stopped)  # a fork has its state beside its checkpoints
+        targets = [target, *(_target(fork, asked) for fork in (others if forks == "erase" else []))]
         for each in targets[1:]:
             each.locked(stack)
         parts = [part for each in targets for part in each.parts]
@@ -136,7 +137,8 @@ def erase(
             shutil.rmtree(folder)  # of forks and pins that were killed: none is at work now
         for part in parts:
             part.storage.delete([ERASING])
-    origins = [] if target.path is None else [each for each in origins_of(target.path) if _may_have(each, chosen)]
+    origins = [] if target.path is None else origins_of(target.path)
+    origins = [each for each in origins if _may_have(each, chosen, operator)]
     holders = [*([] if forks == "erase" else others), *origins]
     return Erased(done.records, [place for part in parts for place in part.places], done.removed, done.written, holders)
 
@@ -150,10 +152,6 @@ class _QueryNames(NamedTuple):
 
     def __bool__(self) -> bool:
         return self != _QueryNames()
-
-
-# A fork, or a pin: what its launches say of drivers is its origin's.
-_FORK: Final = _QueryNames(stopped=True)
 
 
 class _ErasedState(NamedTuple):
@@ -176,7 +174,7 @@ def _target(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> 
     """Return the state at a location. Raises RestoreError, FileNotFoundError for what cannot be erased."""
     if not isinstance(location, str | os.PathLike) or is_query(location):
         return _query(location, asked)
-    if asked and asked is not _FORK:
+    if asked:
         raise RestoreError(f"{location}: found no Spark query, expected one with an operator or a place of its state")
     if is_url(location):
         return _bucket(location)
@@ -262,10 +260,10 @@ def _check_note(storage: Storage, keys: GivenKeys) -> None:
         )
 
 
-def _may_have(state: Path, keys: GivenKeys) -> bool:
-    """Return whether a fork has a trace of the keys, or cannot be read. O(bytes)."""
+def _may_have(state: Path, keys: GivenKeys, operator: str | None) -> bool:
+    """Return whether a fork has a trace of the keys (in an operator, if one is named), or cannot be read. O(bytes)."""
     try:
-        return any(True for part in _target(state, _FORK).parts for _ in _traces_in(part, keys))
+        return any(True for part in _target(state, _QueryNames(operator)).parts for _ in _traces_in(part, keys))
     except (HybridStoreError, OSError):
         return True
 

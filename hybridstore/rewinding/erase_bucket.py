@@ -36,6 +36,9 @@ from .traces import grouped, traces_in_packs, wanted
 
 # What an erase replaces, below a state on an object store.
 _FOLDERS: Final = (f"{CHANGELOG}/", f"{CHECKPOINTS}/", f"{PACKS}/")
+# An order names whole keys, and kept results may have the only ones with a prefix. By a float no block is left out
+# (`GivenKeys.needles`), so that all blocks of results are written anew.
+_ANY: Final = 0.0
 
 
 class BucketPart:
@@ -105,9 +108,11 @@ def _orders(storage: Storage, keys: GivenKeys, program: dict[str, Any] | None) -
         stores = {each.number: each.name for each in reader.meta.stores}
         rules = {number: wanted(name, keys, program) for number, name in stores.items()}
         taken: dict[tuple[str, bytes], list[Any]] = {}
-        for name in stores.values():
-            for key in keys.keys:
-                taken[name, pack(key)] = [name, key, name == RESULTS]
+        for number, name in stores.items():
+            results = name == RESULTS
+            for key in [_ANY] if results and keys.prefix else keys.keys:
+                if results or rules[number].takes(key):
+                    taken[name, pack(key)] = [name, key, results]
         for record in reader.meta.packs:
             where = f"{storage.url}/{record.name}"
             opened = open_pack(storage, record)

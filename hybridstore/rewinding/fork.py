@@ -172,8 +172,9 @@ def begin(
     above = pin_above(where.resolve())
     # a fork of a pin is noted at the pin's state, where it is known when the pin is removed
     origin = where if above is None else above.parent.parent
-    if origin.resolve() in target.resolve().parents:
-        raise RestoreError(f"{target}: is inside of {origin}, expected a directory beside it")
+    for place in (origin, checkpoint or origin):
+        if place.resolve() in target.resolve().parents:
+            raise RestoreError(f"{target}: is inside of {place}, expected a directory beside it")
     with registered(origin):
         if at is None or not is_pin_name(at):
             return begin_at(where, at, target, origin=origin, checkpoint=checkpoint)

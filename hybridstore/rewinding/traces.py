@@ -22,12 +22,25 @@ from ..topology.null_keys import stored_key
 from ..topology.run_state import RESULTS
 
 
+class GroupedKeys(GivenKeys):
+    """Keys where null is a key, and the texts under which the program stores them. Stores of custom logic may have
+    either, the program's own stores have the texts: `stored`. The key "null" is no null key there.
+    """
+
+    def __init__(self, keys: GivenKeys) -> None:
+        texts = map(_stored_prefixes, keys.keys) if keys.prefix else ([stored_key(key)] for key in keys.keys)
+        stored = [text for each in texts for text in each]
+        super().__init__([*keys.keys, *stored], prefix=keys.prefix)
+        # dates and the like can be given as their texts only, which no text's text begins like
+        special = [key for key in keys.keys if not keys.prefix and type(key) is str and key.startswith("{")]
+        self.stored = GivenKeys([*stored, *special], prefix=keys.prefix)
+
+
 def grouped(keys: GivenKeys, program: dict[str, Any] | None) -> GivenKeys:
     """Return keys and, where null is a key, the texts under which the program stores them."""
     if program is None or not (program.get("null_keys") == "group" or "processor" in program or "groups" in program):
         return keys
-    texts = map(_stored_prefixes, keys.keys) if keys.prefix else ([stored_key(key)] for key in keys.keys)
-    return GivenKeys([*keys.keys, *(text for each in texts for text in each)], prefix=keys.prefix)
+    return GroupedKeys(keys)
 
 
 def _stored_prefixes(prefix: Any) -> list[str]:
@@ -40,11 +53,12 @@ def _stored_prefixes(prefix: Any) -> list[str]:
 
 def wanted(store: str, keys: GivenKeys, program: dict[str, Any] | None, *, certain: bool = False) -> Wanted:
     """Return what is erased of a store. `certain`: only what is no accident counts, in place of what may be a trace."""
-    needles = keys.needles()
     if store == RESULTS:
         return Wanted(lambda key: False, keys.parts(), values=not certain or bool(keys.texts()))
-    route = (None if program is None else Routes(program, {}).of(store)) or by_key
-    return Wanted(lambda key: keys.take(route(key) if type(key) is tuple else key), needles)
+    known = None if program is None else Routes(program, {}).of(store)
+    chosen = keys if known is None or not isinstance(keys, GroupedKeys) else keys.stored
+    route = known or by_key
+    return Wanted(lambda key: chosen.take(route(key) if type(key) is tuple else key), chosen.needles())
 
 
 def traces_of(

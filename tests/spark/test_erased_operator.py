@@ -22,11 +22,14 @@ from hybridstore.reading.view import open_view
 from hybridstore.rescaling.api import remove_old_shards
 from hybridstore.spark.errors import SparkSetupError
 from hybridstore.spark.location import locate
+from hybridstore.topology.null_keys import stored_key
 from recovery.errors import RestoreError
 from recovery.layout import launch_name
 from tests.tools.watched_storage import Killed, Killer
 
 pytest.importorskip("pyarrow")
+
+import pyarrow as pa
 
 from tests.tools.rescaled_jobs import Job, copied, in_memory
 
@@ -46,8 +49,6 @@ def on_timer(timer: hs.Timer, stores: Any) -> list[dict[str, Any]]:
 
 
 def program(name: str) -> Any:
-    import pyarrow as pa
-
     keyed = hs.stream(key="k", timestamp="ts")
     if name == "process":
         schema = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -110,6 +111,74 @@ def test_the_query_goes_on_as_if_the_key_had_never_come(tmp_path: Path, name: st
     assert (entry["keys"], entry["prefix"]) == (1, False)
     assert going_on(job, batches, seed) == going_on(other, batches, seed)
     assert run(["inspect", "verify", str(tmp_path / "q"), "--full"]) == 0
+
+
+def processor_or_groups(name: str) -> Any:
+    """A class with values, maps and timers, or a function of groups whose state times out."""
+    from pyspark.sql import types as t
+
+    from hybridstore.spark.frames import FrameSettings
+    from hybridstore.spark.group_state import GroupProgram
+    from hybridstore.spark.stateful_processor import ProcessorProgram
+    from tests.tools.spark_processors import Ticking
+
+    if name == "processor":
+        output = pa.schema([("k", pa.string()), ("what", pa.string()), ("n", pa.int64())])
+        return ProcessorProgram(Ticking(), ("k",), output, "ProcessingTime", None, {})
+
+    def function(key: Any, frames: Any, state: Any) -> Any:
+        import pandas as pd
+
+        if state.hasTimedOut:
+            state.remove()
+            yield pd.DataFrame({"k": [key[0]], "n": [-1]})
+            return
+        count = (state.getOption or (0,))[0] + sum(map(len, frames))
+        state.update((count,))
+        state.setTimeoutDuration(2000)
+        yield pd.DataFrame({"k": [key[0]], "n": [count]})
+
+    answer = t.StructType().add("k", t.StringType()).add("n", t.LongType())
+    rows = t.StructType().add("k", t.StringType()).add("ts", t.LongType()).add("n", t.LongType())
+    kept = t.StructType().add("n", t.LongType())
+    timeout = "ProcessingTimeTimeout"
+    groups = GroupProgram(function, ("k",), answer, kept, timeout, None, rows, FrameSettings())
+    output = pa.schema([("k", pa.string()), ("n", pa.int64())])
+    groups.output_schema = lambda schema: output  # type: ignore[method-assign]
+    return groups
+
+
+@pytest.mark.parametrize("name", ["processor", "groups"])
+def test_state_and_timers_of_classes_and_of_functions_of_groups(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("pyspark")
+    job = begun(Job(tmp_path / "q", processor_or_groups(name)), 5, 1, shards=2)
+    other = begun(Job(tmp_path / "o", processor_or_groups(name)), 5, 1, KEY, shards=2)
+    assert {"timers:due", "timers:key"} <= job.rows().keys()
+    assert with_key_in(tmp_path / "q")
+    hs.erase(tmp_path / "q", KEY)
+    assert not with_key_in(tmp_path / "q")
+    assert job.rows() == other.rows()
+    assert going_on(job, 5, 1, 2) == going_on(other, 5, 1, 2)
+
+
+def test_no_key_is_erased_by_the_text_of_another_one(tmp_path: Path) -> None:
+    """Where null is a key, stores have texts: null for the null key, "null" for a key of that name."""
+    job = Job(tmp_path, program("null keys"))
+    names = ["null", "nul", "a", '"a"', "5", None]
+    job.start(2)
+    for batch in range(3):
+        job.batch([{"k": key, "ts": batch * 100, "n": 1} for key in names])
+    job.forget()
+    for given, prefix, erased in (
+        ("null", False, {"null"}),
+        ('"a"', False, {'"a"'}),
+        ("n", True, {"nul"}),
+        (5, False, set[Any]()),
+        (None, False, {None}),
+    ):
+        names = [name for name in names if name not in erased]
+        hs.erase(tmp_path, given, prefix=prefix)
+        assert {row.key for row in job.rows()["windows"]} == set(map(stored_key, names))
 
 
 def test_whenever_it_is_killed_the_key_is_erased_everywhere_or_the_query_says_so() -> None:

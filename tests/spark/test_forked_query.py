@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import shutil
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,12 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from changelog.codec import pack
 from hybridstore.cli import run
 from hybridstore.spark.errors import SparkSetupError
-from hybridstore.spark.location import locate
+from hybridstore.spark.location import Location, locate
 from recovery.errors import RestoreError
+from recovery.layout import launch_name
 from tests.state.test_erase import kill_from
 from tests.state.test_fork import Killed
 
@@ -27,9 +31,12 @@ from tests.tools.rescaled_jobs import Job
 BATCHES = 14
 
 
-def begun(root: Path, batches: int = BATCHES, seed: int = 1, name: str = "process", without: str = "") -> Job:
+def begun(
+    place: Path | Location, batches: int = BATCHES, seed: int = 1, name: str = "process", without: str = ""
+) -> Job:
     """A query of two shards, one of which has no rows in some batches."""
-    job = Job(root, program(name))
+    job = Job(place, program(name))
+    root = Path(job.location.checkpoint)
     (root / "sources" / "0").mkdir(parents=True)
     (root / "sources" / "0" / "0").write_text("v1")
     (root / "metadata").write_text('{"id": "a-query"}')
@@ -183,6 +190,34 @@ def test_an_erase_of_a_query_takes_its_pins_and_names_its_forks(tmp_path: Path) 
     assert hs.fork(tmp_path / "q", tmp_path / "h", at="good").is_dir()
 
 
+def test_forks_are_erased_in_the_named_operator_only_and_while_no_driver_is_alive(tmp_path: Path) -> None:
+    begun(tmp_path / "q", 4)
+    second = Job(tmp_path / "q", program("process"))
+    second.name = "second"
+    second.start(2)
+    for batch in range(4):
+        second.batch(quiet(batch, 1))
+    second.forget()
+    fork = hs.fork(tmp_path / "q", tmp_path / "f")
+
+    def operators(root: Path) -> set[str]:
+        return {path.relative_to(root).parts[1] for path in with_key_in(root)}
+
+    driver = {"wall_ms": 0, "host": socket.gethostname(), "pid": os.getppid()}
+    launches = locate(fork).operator("op")
+    launches.create(launch_name(10**6), pack(driver))
+    with pytest.raises(RestoreError, match=r"is alive .*--stopped"):
+        hs.erase(tmp_path / "q", KEY, operator="op", forks="erase")
+    assert operators(tmp_path / "q") == operators(fork) == {"op", "second"}
+    launches.delete([launch_name(10**6)])
+    assert hs.erase(tmp_path / "q", KEY, operator="op", forks="erase").holders == []
+    assert operators(tmp_path / "q") == operators(fork) == {"second"}
+    # the other operator of the fork has the key, and is not asked for
+    assert hs.erase(tmp_path / "q", KEY, operator="op").records == 0
+    with pytest.raises(RestoreError, match=r"found forks that have the keys: .*/f "):
+        hs.erase(tmp_path / "q", KEY)
+
+
 def test_what_cannot_be_forked_is_refused(tmp_path: Path) -> None:
     begun(tmp_path / "q", 3)
     for at in (0, 4, 9):
@@ -190,6 +225,9 @@ def test_what_cannot_be_forked_is_refused(tmp_path: Path) -> None:
             hs.fork(tmp_path / "q", tmp_path / "f", at=at)
     with pytest.raises(RestoreError, match="is inside of"):
         hs.fork(tmp_path / "q", tmp_path / "q" / "f")
+    begun(locate(tmp_path / "query", tmp_path / "state"), 3)
+    with pytest.raises(RestoreError, match=r"is inside of .*/query"):
+        hs.fork(tmp_path / "query", tmp_path / "query" / "f", state_location=tmp_path / "state")
     (tmp_path / "plain").mkdir()
     with pytest.raises(RestoreError, match="found no Spark query"):
         hs.fork(tmp_path / "plain", tmp_path / "f", state_location=tmp_path / "q")

@@ -19,6 +19,7 @@ pytest.importorskip("obstore")
 
 import hybridstore as hs
 from changelog.cloud_storage import CloudStorage
+from changelog.storage import storage_at
 from hybridstore.errors import ForeignFileError, HybridStoreError, StateLockedError, StatePoisonedError
 from hybridstore.state import bucket_log, home, in_place
 from hybridstore.state.group import StoreGroup
@@ -498,6 +499,27 @@ def test_a_topology_of_several_shards_is_erased_on_an_object_store(server: S3Ser
     assert {row["k"] for row in rest if row["window_start"] == 200} == {f"key-{number}" for number in range(7)}
     with pytest.raises(RestoreError, match="is a shard"):
         hs.erase(where / "1", "key-3")
+
+
+def test_rows_that_wait_for_their_consumer_are_erased_by_the_prefix_of_their_keys(
+    server: S3Server, tmp_path: Path
+) -> None:
+    def twice(row: dict[str, Any], stores: Any) -> list[dict[str, Any]]:
+        if row["ts"] < 100:  # most of the pack stays
+            stores["seen"].put_many({f"{row['ts']}-{each}": os.urandom(50) for each in range(50)})
+        return [row]
+
+    topology = hs.stream(key="k", timestamp="ts").process(twice, None, [hs.key_value_store("seen")])
+    where = server.bucket("states/erased-results", tmp_path / "cache")
+    source = [{"k": f"key-{number % 7}-{number}", "ts": number} for number in range(300)]
+    policy = hs.CheckpointPolicy(every_commits=3)
+    for _ in topology.run(source, where, commit_rows=50, checkpoints=policy):
+        pass
+    storage = storage_at(where)
+    assert [name for name in storage.list() if b"key-3" in storage.get(name)]
+    hs.erase(where, "key-3", prefix=True)
+    assert not [name for name in storage.list() if b"key-3" in storage.get(name)]
+    assert [name for name in storage.list() if b"key-4" in storage.get(name)]
 
 
 def test_an_erase_of_an_owner_that_was_overtaken_removes_nothing(

@@ -69,6 +69,8 @@ class Job:
 
     schema = SCHEMA
     key = "k"
+    # the operator
+    name = "op"
 
     def __init__(
         self, root: Path | Location, program: Any, *, time: Any = "stream", policy: CheckpointPolicy = OFTEN
@@ -94,7 +96,7 @@ class Job:
         self.forget()
         self.operator = Operator(
             self.program,
-            "op",
+            self.name,
             self.location,
             shard_count,
             tuple("string" for _ in self.program.key),
@@ -103,8 +105,8 @@ class Job:
             self.policy,
             allow=self.allow,
         )
-        storage = operator_storage(self.location, "op")
-        asked = {"query_id": QUERY, "name": "op", **self.operator.fingerprint()}
+        storage = operator_storage(self.location, self.name)
+        asked = {"query_id": QUERY, "name": self.name, **self.operator.fingerprint()}
         described = agree_on_description(storage, asked, self.number, self.program, self.allow)
         # every shard is called in the first batch of another program, also without rows
         self.changed = described["from"] - 1 if described["number"] > 1 else -1
@@ -113,7 +115,7 @@ class Job:
 
     def forget(self) -> None:
         """Forget what this process has in memory."""
-        CACHE.drop(self.location.operator("op").url)
+        CACHE.drop(self.location.operator(self.name).url)
 
     def begin(self, watermark_ms: int = 0) -> None:
         """Write down, as Spark does, that the next batch begins."""
@@ -159,7 +161,7 @@ class Job:
     def rows(self) -> dict[str, list[Any]]:
         """The records of all shards by store, sorted."""
         contents: dict[str, list[Any]] = {}
-        for state in shards(self.location, "op"):
+        for state in shards(self.location, self.name):
             opened = open_version(state, self.number)
             for store in opened.stores:
                 contents.setdefault(store, []).extend(opened.rows(store))
