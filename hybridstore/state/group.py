@@ -42,9 +42,10 @@ class StoreGroup:
         self._watching = WatchingJournal(sink, frame_records=frame_records) if debug else None
         self.journal: Journal = self._watching or Journal(sink, frame_records=frame_records)
         self._divisor = bucket_divisor
-        # The user's handles stay valid through a rollback: stores are kept by number and refilled. A number is that of
-        # one definition, so a handle waits while a replay defines older stores of its name.
-        self._handles: dict[int, Store] = {}
+        # The user's handles stay valid through a rollback: stores are kept by number and name, and refilled. These are
+        # of one definition, so a handle waits while a replay defines older stores of its name, or, behind a checkpoint
+        # that does not know a dropped store, of its number.
+        self._handles: dict[tuple[int, str], Store] = {}
         self.settings: dict[str, Any] = {}
         self.stores: dict[str, Store] = {}
         self._by_number: dict[int, Store] = {}
@@ -71,13 +72,9 @@ class StoreGroup:
         """
         if kind in (DROPPED, ALTERED):
             return self._redefine(number, kind, parameters)
-        store = self._handles.get(number)
+        store = self._handles.get((number, name))
         altered = kind == SUPPRESSION.name  # the kind with parameters that `alter` changes
-        if (
-            store is not None
-            and (store.name, store.kind) == (name, kind)
-            and (store.parameters == parameters or altered)
-        ):
+        if store is not None and store.kind == kind and (store.parameters == parameters or altered):
             store.clear_state()
             if altered:
                 store.alter(parameters)
@@ -90,7 +87,7 @@ class StoreGroup:
             if store is not None:
                 self._forget(store)
             store = described.make(name, number, parameters, self.journal, self._divisor)
-            self._handles[number] = store
+            self._handles[number, name] = store
         self.stores[name] = store
         self._by_number[number] = store
         self._last_number = max(self._last_number, number)
@@ -109,7 +106,7 @@ class StoreGroup:
 
     def _forget(self, store: Store) -> None:
         """Make a user's store refuse every call: another store has taken its place, or none."""
-        self._handles.pop(store.number, None)
+        self._handles.pop((store.number, store.name), None)
         store.refuse_calls(
             StateClosedError(f"store {store.name!r}: it was dropped or created again (ask for it again)")
         )
@@ -259,7 +256,7 @@ class StoreGroup:
         """Define again the user's stores whose definition a rollback has undone: empty, with the numbers that they had,
         as they are in the handles. O(stores).
         """
-        for number, store in sorted(self._handles.items()):
+        for (number, _), store in sorted(self._handles.items()):
             if store.name not in self.stores:
                 self.journal.record(DEFINE, number, store.name, store.kind, store.parameters)
                 self.define(number, store.name, store.kind, store.parameters)

@@ -56,14 +56,14 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     _due: int
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
-        self._final: bool = parameters["final"]
         self._stream_time = NO_TIME
         self._limit_to(parameters)
-        self._first_seen = parameters["timer"] == "first"
         self._tail = BufferTail()
         super().__init__(name, number, parameters, journal, {}, PUT_AT)
 
     def _limit_to(self, parameters: dict[str, Any]) -> None:
+        self._final: bool = parameters["final"]
+        self._first_seen = parameters["timer"] == "first"
         limit: int | None = parameters["grace_ms"] if self._final else parameters["time_limit_ms"]
         # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, computed once instead of at every put
         self._lag = NEVER if limit is None else -due_through(0, limit)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from changelog.journal import EMPTY_DIGEST
+from hybridstore.state.group import StoreGroup
 from tests.tools.hooks import check_stores, crash
 
 IN_PLACE: dict[str, Callable[[hs.State], object]] = {"rollback": hs.State.rollback, "cold": hs.State._go_cold}
@@ -87,6 +89,47 @@ def test_stores_behind_one_that_a_rollback_has_undone_are_defined_again(tmp_path
     with hs.open(tmp_path / "s") as state:
         rows = [dict(state.key_value(name).all()) for name in ("names", "more", "third")]
         assert rows == [{"ann": 1}, {"bob": 2}, {"eve": 3}]
+
+
+def test_a_store_outlives_the_replay_of_a_dropped_one_with_its_number(tmp_path: Path) -> None:
+    never = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
+    with hs.open(tmp_path / "s", checkpoints=never) as state:
+        state.key_value("first")["ann"] = 1
+        state.key_value("dropped")["ann"] = 1
+        state.commit()
+        state.checkpoint(wait=True)
+        state._group.drop("dropped")
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path / "s", checkpoints=never) as state:
+        # the checkpoint knows one store, so the next number is that of the dropped one
+        names = state.key_value("names")
+        assert names.number == 2
+        names["bob"] = 2
+        state.commit()
+        sorted((tmp_path / "s" / "checkpoints").glob("*.lmdb"))[-1].unlink()
+        state.rollback()
+        assert state._checkpoints.version == 1
+        assert dict(names.all()) == {"bob": 2}
+        assert state.key_value("names") is names
+
+
+@pytest.mark.parametrize(("timer", "due"), [("first", True), ("latest", False)])
+def test_a_buffer_that_is_defined_otherwise_under_its_number_is_as_defined(
+    tmp_path: Path, timer: str, due: bool
+) -> None:
+    """As a shard that a Spark worker keeps, for the next run of a query whose program has changed."""
+    with hs.open(tmp_path / "s") as state:
+        parameters = state.suppression("late", time_limit=10).parameters
+    assert "timer" in parameters
+    group = StoreGroup(lambda body: None)
+    for other in ({"first": "latest", "latest": "first"}[timer], timer):
+        group.reset()
+        late: Any = group.define(1, "late", "suppression", {**parameters, "timer": other})
+        group.reached(0, EMPTY_DIGEST)
+    assert late.put("ann", 1, ts=0) == []
+    assert late.put("ann", 2, ts=5) == []
+    assert late.put("bob", 3, ts=10) == ([("ann", 2, 5)] if due else [])
 
 
 @pytest.mark.parametrize("limit", [None, 1])
