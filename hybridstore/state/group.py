@@ -62,8 +62,7 @@ class StoreGroup:
         self._by_number = {}
         self._last_number = 0
         self.settings = {}
-        if self._watching is not None:
-            self._watching.forget()
+        self.forget_watched()
 
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> Store:
         """Create a store, or refill its existing handle; or drop or alter the store of this number.
@@ -288,6 +287,11 @@ class StoreGroup:
         """
         for store in self._handles.values():
             store.refuse_calls(error)
+
+    def forget_watched(self) -> None:
+        """With debug: keep the values put so far no longer, as records of them are freed. O(values watched)."""
+        if self._watching is not None:
+            self._watching.forget()
 
     def check_watched(self) -> None:
         """With debug: raise ValueChangedInPlaceError if a stored value was changed in place. O(values watched)."""

@@ -14,7 +14,7 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). From 75 % on, a commit also
 waits while so many records were logged since the checkpoint in progress began: the next one has to copy them at once.
 Beyond 100 %, and in a commit of 10,000 records, it waits 100 ms for 1,000 records; never longer than 1 s. Beyond 110 %
-and 1 MiB it waits until the checkpoint has been made, 5 s at most.
+and 1 MiB it waits until the checkpoint has been made, 5 ms for each record and 5 s at most.
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
 stores are key-value stores, nothing is replayed: they know which keys have changed since. The maps of before are
 emptied in slices, since freeing all records at once would take seconds. A key-value store takes records
@@ -25,6 +25,7 @@ as many records as come in: memory stays as it is, and holds the records of the 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from enum import Enum
 from sys import getsizeof
 from typing import Any, Final
@@ -56,8 +57,9 @@ _CUT_SHARE: Final = 128
 # that a checkpoint keeps up with the commits, and each of them waits a little.
 _WAIT_SECONDS: Final = (20e-6, 1.0)
 _OVER_SECONDS: Final = (100e-6, 1.0)
-# Far beyond the limit, by so much of it and so many bytes, a commit waits until the checkpoint has been made: that is
-# late because the machine is busy, and more records in memory would end the process.
+# Far beyond the limit, by so much of it and so many bytes, a commit waits until the checkpoint has been made, unless it
+# brought few records: the checkpoint is late because the machine is busy, and more records in memory would end the
+# process.
 _FAR_OVER: Final = 0.1
 _FAR_OVER_BYTES: Final = 1 << 20
 _FAR_SECONDS: Final = (5e-3, 5.0)
@@ -85,6 +87,11 @@ def memory_bytes(group: StoreGroup) -> int:
     return sum(store.bytes_in_memory for store in group.stores.values())
 
 
+def _records(maps: Sequence[Maps]) -> int:
+    """Return how many records maps have: a set has keys of other maps. O(maps)."""
+    return sum(len(each) for each in maps if not isinstance(each, set))
+
+
 class Memory:
     """The memory of one state: a member of the budget of the process, with a `limit` of its own or none (bytes)."""
 
@@ -104,12 +111,12 @@ class Memory:
         self._wait, self._filling, self._much = _NO_WAIT, False, False
         # what the last time of becoming cold could not free
         self._floor = 0
-        # maps of before, to be emptied; how many entries they had, and how many bytes those took beside their tables
+        # maps of before, to be emptied; how many records they had, and how many bytes those took beside their tables
         self._old: list[Maps] = []
         # of these, what stores still read: emptied as fast as other records come in, and faster beyond `_KEPT`
         self._kept: list[Maps] = []
         self._due = 0  # entries of `_kept` to be freed
-        self._old_entries = self._old_bytes = 0
+        self._old_records = self._old_bytes = 0
         # by store, between leaving its maps and being cold
         self._before: dict[str, dict[Any, Any]] = {}
 
@@ -160,14 +167,13 @@ class Memory:
         is freed. O(maps).
         """
         old = self._old + self._kept
-        return sum(map(getsizeof, old)) + self._old_bytes * sum(map(len, old)) // max(1, self._old_entries)
+        return sum(map(getsizeof, old)) + self._old_bytes * _records(old) // max(1, self._old_records)
 
-    def _leave(self, maps: list[Maps]) -> None:
-        """Note how many entries the maps that are about to become old have, and what those take beside the tables.
-        O(maps).
-        """
-        self._old_bytes = max(0, memory_bytes(self._group) - sum(map(getsizeof, maps)))
-        self._old_entries = sum(map(len, maps))
+    def _note_old(self, size: int) -> None:
+        """Note how many records the old maps have, and what those take beside the tables, of `size` bytes. O(maps)."""
+        old = self._old + self._kept
+        self._old_records = _records(old)
+        self._old_bytes = max(0, size - sum(map(getsizeof, old)))
 
     def relief(self, logged: Logged, *, renewed: bool) -> Relief | None:
         """After a commit of `logged`: what memory needs, None for nothing. `renewed`: a checkpoint has just been made.
@@ -237,11 +243,11 @@ class Memory:
     def leave_maps(self) -> None:
         """Keep the maps of the stores, which are about to become cold, to free them in slices. O(buckets)."""
         stores = self._group.stores.values()
-        self._leave([each for store in stores for each in store.maps()])
         self._before = {store.name: store.before for store in stores if store.before}
         self._kept = list(self._before.values())
         known = set(map(id, self._kept))
         self._old = [each for store in stores for each in store.maps() if each and id(each) not in known]
+        self._note_old(memory_bytes(self._group))
 
     def cool(self) -> bool:
         """Make all stores cold without a replay, if each of them can: they keep what changed since the checkpoint in
@@ -251,7 +257,7 @@ class Memory:
         known = set() if reader is None or reader.ahead is not None else {each.number for each in reader.meta.stores}
         if reader is None or not all(store.can_cool and store.number in known for store in stores):
             return False
-        self._leave([each for store in stores for each in store.maps()])
+        size = memory_bytes(self._group)
         self._old, self._kept, self._before = [], [], {}
         for store in stores:
             before, others = store.cool(reader.directory(store.number))
@@ -259,6 +265,8 @@ class Memory:
             if before:
                 self._kept.append(before)
                 self._before[store.name] = before
+        self._note_old(size - memory_bytes(self._group))
+        self._group.forget_watched()
         self._cold = True
         return True
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.errors import ValueChangedInPlaceError
 from hybridstore.state import memory_budget as memory
 from hybridstore.state.policy import Logged
 from recovery.table import RecordTable
@@ -403,6 +404,44 @@ def test_a_table_of_an_old_map_counts_until_its_last_entry_is_freed(tmp_path: Pa
             old.popitem()
         assert sys.getsizeof(old) == table > 200_000
         assert state._memory._old_remaining() >= table
+
+
+def test_a_state_that_becomes_cold_counts_no_record_twice(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
+        store, memory = state.key_value("k"), state._memory
+        store.put_many((f"key {i}", f"value {i}") for i in range(20_000))
+        state.commit()
+        state.checkpoint(wait=True)
+        state._go_cold()
+        while memory._old or memory._kept:
+            memory._free(memory._old or memory._kept, 0, 0)
+        for i in range(0, 20_000, 4):  # taken out of their blocks, which know the keys, too
+            assert store.get(f"key {i}") == f"value {i}"
+        before = memory.count()
+        assert before > 5000 * 100
+        state._go_cold()
+        assert 0.9 * before < memory.count() <= before
+        while memory._old:
+            memory._free(memory._old, 0, 0)
+        (kept,) = memory._kept
+        assert (len(kept), memory.count() > before // 2) == (5000, True)
+
+
+def test_values_that_debug_watches_are_freed_with_the_records(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER, debug=True) as state:
+        store, watching = state.key_value("k"), state._group._watching
+        assert watching is not None
+        store.put_many((i, [i]) for i in range(100))
+        state.commit()
+        state.checkpoint(wait=True)
+        assert len(watching._watched) == 100
+        state._go_cold()
+        assert not watching._watched
+        changed = [1]
+        store.put(1, changed)
+        changed.append(2)
+        with pytest.raises(ValueChangedInPlaceError):
+            state.commit()
 
 
 def test_the_bytes_of_each_kind_are_estimated_from_its_records(tmp_path: Path) -> None:
