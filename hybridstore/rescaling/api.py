@@ -11,9 +11,11 @@ from typing import Any
 from changelog.storage import is_url
 from recovery.layout import SPARK_FOLDER
 
+from ..errors import StateDirectoryError
 from ..progress import OnProgress, watching
 from ..spark.location import Location, locate
 from ..state.arguments import RULES, check
+from ..state.lock import refuse_pin
 from .engine import RescaleArguments
 from .plain import go_back_state, remove_old_state, rescale_state
 from .report import RescaleError, RescaleReport
@@ -88,6 +90,8 @@ def rescale(
                 report = rescale_state(place, asked)
         else:
             at = located(location, state_location)
+            if not is_url(at.state):
+                _refuse_pin(Path(at.state))
             if back:
                 report = go_back(at, operator, stopped=stopped)
             else:
@@ -109,6 +113,13 @@ def remove_old_shards(
     if operator is None:
         return remove_old_state(_plain(location, state_location))
     return remove_old(located(location, state_location), operator)
+
+
+def _refuse_pin(path: Path) -> None:
+    try:
+        refuse_pin(path)
+    except StateDirectoryError as error:
+        raise RescaleError(str(error)) from None
 
 
 def _plain(location: str | PathLike[str] | Location, state_location: object) -> str | PathLike[str]:

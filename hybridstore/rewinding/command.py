@@ -33,7 +33,7 @@ from ..reading.places import Place, operator_chain, resolve
 from ..reading.texts import say
 from ..reading.view import View, open_view
 from ..rescaling.report import RescaleError
-from ..state.lock import claim
+from ..state.lock import claim, refuse_pin
 
 # Spark's logs of a query, by batch, in the order in which they are moved aside: a batch whose commit is gone is done
 # again, while a commit without its offsets would be an error.
@@ -183,6 +183,7 @@ def _apply(cut: Cut) -> None:
 def _rewind_query(path: Path, given: Namespace) -> int:
     from ..rescaling.spark import check_stopped  # only here: Spark's modules load much
 
+    refuse_pin(path)
     places = resolve(given.state or path)
     version = given.to
     for place in {place.operator: place for place in places}.values():

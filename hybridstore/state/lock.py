@@ -210,12 +210,8 @@ def claim(path: Path, files: Files, *, read_only: bool, erasing: bool = False) -
     Raises ForeignFileError when the path has other content, StateLockedError when another process has the
     lock, StateDirectoryError for a writer of a pin, or where an erase has begun, unless it is `erasing` that asks.
     """
-    if not read_only and not erasing and (pinned := pin_above(path)) is not None:
-        state, name = pinned.parent.parent, pinned.name
-        raise StateDirectoryError(
-            f"{path}: belongs to the pin {name}, which is read and never written (begin another state there: "
-            f"hybridstore fork {state}@{name} NEW)"
-        )
+    if not read_only and not erasing:
+        refuse_pin(path)
     try:
         names = set(os.listdir(path))
     except FileNotFoundError:
@@ -250,6 +246,16 @@ def claim(path: Path, files: Files, *, read_only: bool, erasing: bool = False) -
             lock.release()
             raise
     return lock
+
+
+def refuse_pin(path: Path) -> None:
+    """Raise StateDirectoryError for what is a pin, or belongs to a pin. O(1)."""
+    if (pinned := pin_above(path)) is not None:
+        state, name = pinned.parent.parent, pinned.name
+        raise StateDirectoryError(
+            f"{path}: belongs to the pin {name}, which is read and never written (begin another state there: "
+            f"hybridstore fork {state}@{name} NEW)"
+        )
 
 
 def pin_above(path: Path) -> Path | None:

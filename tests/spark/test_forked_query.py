@@ -119,7 +119,7 @@ def test_a_pin_stays_its_version_whatever_happens_to_the_query(
     assert run(["inspect", "verify", str(tmp_path / "f"), "--full"]) == 0
 
 
-def test_no_query_writes_into_a_pin(tmp_path: Path) -> None:
+def test_nothing_writes_into_a_pin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyspark")
     from hybridstore.spark.operator import _begin
 
@@ -127,6 +127,12 @@ def test_no_query_writes_into_a_pin(tmp_path: Path) -> None:
     pin = hs.pin(tmp_path / "q", "good")
     with pytest.raises(SparkSetupError, match="is the pin good, which is never written"):
         _begin(replace(job.operator, location=locate(pin.path)), 2)
+    before = sorted((str(path), path.stat().st_ino) for path in pin.path.rglob("*"))
+    assert run(["rewind", str(pin.path), "--to", "2", "--stopped", "--write"]) == 3
+    assert "which is read and never written" in capsys.readouterr().err
+    with pytest.raises(hs.RescaleError, match="belongs to the pin good, which is read and never written"):
+        hs.rescale(pin.path, "op", shards=4, routes={"seen": "key"})
+    assert sorted((str(path), path.stat().st_ino) for path in pin.path.rglob("*")) == before
 
 
 def test_when_a_value_became_wrong_in_a_fork(tmp_path: Path) -> None:
