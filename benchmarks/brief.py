@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from benchmarks.findings import line_of
 from benchmarks.measure.result import Line, Result, number
+from benchmarks.suites.scale_model import copied
 
 PLOTS: Final = {
     "restart.png": "milliseconds from start to the first read and write, against records; both axes logarithmic",
@@ -155,6 +156,8 @@ def page(head: dict[str, Any], results: Sequence[Result], source: str, pictures:
         text += ["", "## Plots"]
         for name in shown:
             text += ["", f"![{PLOTS[name]}]({name})"]
+            if name == "scale.png" and (sentences := copied(head)):
+                text += ["", *sentences]
     text += ["", "## What is slower than what", ""]
     sentences = slower(results)
     if sentences:

@@ -180,6 +180,17 @@ def measured_from(scale: Result, results: Sequence[Result]) -> Measured:
     return Measured(commit, attach, tail, overhead)
 
 
+def copied(head: dict[str, Any]) -> list[str]:
+    """Return what the pages say of incremental checkpoints that were measured before packs."""
+    if head["started"] >= _PACKS_SINCE:
+        return []
+    return [
+        "The incremental checkpoints of this run copied the previous file. Since then a checkpoint writes what "
+        "changed, as layers over blocks, and an index: `python -m benchmarks.suites.packs --beside CHECKOUT` measures "
+        "both."
+    ]
+
+
 def page(
     head: dict[str, Any], scale: Result, results: Sequence[Result], machine: str, source: str, picture: bool
 ) -> str:
@@ -217,15 +228,7 @@ def page(
             "smallest size.",
             "* Puts and fetches are in processor time, checkpoints and the restart by the clock.",
             "* The fetch covers a tenth of the time, so always about ten rows of one key.",
-            *(
-                [
-                    "* The incremental checkpoints of this run copied the previous file. Since then a checkpoint "
-                    "writes what changed, as layers over blocks, and an index: `python -m benchmarks.suites.packs "
-                    "--beside CHECKOUT` measures both."
-                ]
-                if head["started"] < _PACKS_SINCE
-                else []
-            ),
+            *(f"* {sentence}" for sentence in copied(head)),
             *counted_section(json.loads(KEPT.read_text(encoding="utf-8"))),
             "",
             "## A calculation to many shards",

@@ -346,7 +346,8 @@ def _files(target: _ErasedState) -> Iterator[tuple[str, bytes]]:
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the arguments of `erase`."""
-    where = "A state directory, the state of a plain topology, or the checkpointLocation of a Spark query, or its URL."
+    kinds = "A state directory, the state of a plain topology, or the checkpointLocation of a Spark query"
+    where = f"{kinds}: a path or a URL."
     parser.add_argument("location", metavar="LOCATION", help=where)
     typed = 'Typed: text, int:5, float:1.5, bool:true, hex:00ff, json:["a", 5] for a tuple.'
     parser.add_argument("keys", metavar="KEY", nargs="+", help=f"In every store whose key it is. {typed}")
