@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
-from operator import index
+from operator import index, itemgetter
 from typing import Any, Final
 
 from changelog.codec import INT64_MAX, INT64_MIN, pack
@@ -132,19 +132,30 @@ class Variable:
             return
         keys = [key for key, value in changed.items() if value is not None]
         if keys:
-            times = None if self._ttl_ms is None else [self.now] * len(keys)
-            self._store.put_columns(keys, [changed[key] for key in keys], times)
+            self._put(self._store, keys, [changed[key] for key in keys])
         for key, value in changed.items():
             if value is None:
                 self._store.delete(key)
         self._changed = {}
 
+    def _put(self, store: KeyValueStore, keys: list[Any], records: list[Any]) -> None:
+        """Put records into a store, which frees each of them when its last value has expired. O(records)."""
+        times = None if self._ttl_ms is None else [self.now] * len(keys)
+        if times is not None and store.ttl_ms is not None and store.ttl_ms != self._ttl_ms:
+            # times that are as much earlier as the store's ttl is longer; these alone would leave stream time behind
+            store.advance(self.now)
+            times = [max(0, self._last(record) - store.ttl_ms) for record in records]
+        store.put_columns(keys, records, times)
+
+    # when the last value of a record expires
+    _last: Callable[[Any], int] = staticmethod(itemgetter(0))
+
 
 def _opened(group: StoreGroup, name: str, ttl_ms: int | None) -> KeyValueStore:
     """Open a store of a variable. O(1), and O(values) where the ttl is longer than any before.
 
-    Every value has its own time of expiry, so another ttl is that of new values, as in Spark: the store keeps records
-    as long as the longest ttl asks for.
+    Every value has its own time of expiry, so another ttl is that of new values, as in Spark. The store keeps the
+    longest ttl so far.
     """
     store = group.stores.get(name)
     longest = None if store is None else store.parameters["ttl_ms"]
@@ -312,9 +323,11 @@ class ListVariable(Variable):
             else:
                 self._changed[key] = [*self._live(whole), *added]
         if keys:
-            self._tail.put_columns(keys, records, None if self._ttl_ms is None else [self.now] * len(keys))
+            self._put(self._tail, keys, records)
         self._added = {}
         super().flush()
+
+    _last = staticmethod(lambda record: max(expiry for expiry, _ in record))
 
 
 class MapVariable(Variable):
@@ -418,10 +431,12 @@ class MapVariable(Variable):
                 elif key not in self._cleared:
                     removed.append((key, packed))
         if places:
-            self._store.put_columns(places, rows, None if self._ttl_ms is None else [self.now] * len(places))
+            self._put(self._store, places, rows)
         for place in removed:
             self._store.delete(place)
         self._changed, self._cleared = {}, set()
+
+    _last = staticmethod(itemgetter(1))
 
 
 class Handle:
