@@ -149,7 +149,8 @@ def counted_section(rows: Sequence[dict[str, Any]]) -> list[str]:
         ),
         "",
         "* A later batch costs one create for each shard, and nothing for a worker or the driver: no lists, no reads.",
-        "* The start of a run costs the driver three requests at every size. The first batch looks for each shard "
+        "* The start of a run costs the driver four requests at every size: one of them (`size`) looks whether an "
+        "erase has begun and has not ended. The first batch looks for each shard "
         "once (two lists), and each worker looks for the launch (a list): the first worker creates its run, each other "
         "worker reads that (two reads).",
         "* Not counted: a shard without rows costs a create, too, that of a note; and in the batches 1, 2, 4, 8, ... "
