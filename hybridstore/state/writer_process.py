@@ -145,8 +145,8 @@ class WriterProcess:
         try:
             for number, fields in received(link):
                 self._heard = time.monotonic()
-                if fields is not None and (pending := self._pending.pop(number, None)) is not None:
-                    pending.end(Outcome.of(fields))
+                if fields is not None:
+                    self._answered(number, Outcome.of(fields))
         except OSError as error:
             self._ended(link, f"cannot be heard: {error}")
         try:
@@ -156,6 +156,12 @@ class WriterProcess:
             how = "ended"
         self._ended(link, how)
         link.close()
+
+    def _answered(self, number: int, outcome: Outcome) -> None:
+        # No variable of the thread that waits may refer to a job: it would keep the files of a state that is no more.
+        pending = self._pending.pop(number, None)
+        if pending is not None:
+            pending.end(outcome)
 
     def _ended(self, link: socket.socket, how: str) -> None:
         """Forget the process at the other end of `link`, with its jobs."""

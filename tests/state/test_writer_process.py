@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
+import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -545,3 +548,21 @@ def test_a_checkpoint_is_opened_beside_the_commits_and_one_that_cannot_be_opened
         assert owner not in threads
     with opened(tmp_path) as state:
         assert dict(state.key_value("kv").all()) == {"a": 3, "b": 3}
+
+
+def test_the_thread_that_waits_for_answers_keeps_nothing_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the lock of a state that was collected without a close would stay, as long as another state is open."""
+    process = WriterProcess()
+    process._pending[1] = Pending(process, lambda outcome: outcome)
+    job, kept = weakref.ref(process._pending[1]), []
+
+    def received(link: socket.socket) -> Iterator[list[Any]]:
+        yield [1, Outcome(None, OSError("planned")).packed()]
+        gc.collect()
+        kept.append(job())
+
+    monkeypatch.setattr("hybridstore.state.writer_process.received", received)
+    link, other = socket.socketpair()
+    with other:
+        process._listen(link, os.getpid())
+    assert kept == [None]
