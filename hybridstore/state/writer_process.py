@@ -106,17 +106,22 @@ class WriterProcess:
             link = self._start() if self._link is None else self._link
             self._users.add(user)
             self._number += 1
-            data = framed([self._number, *job.packed()])
+            number = self._number
+            data = framed([number, *job.packed()])
+            if not self._pending:
+                self._heard = time.monotonic()
+            # before the job is sent: the answer of a small job may arrive before `send` returns
+            pending = self._pending[number] = Pending(self, then)
             try:
                 whole = link.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(data)
             except BlockingIOError:
                 whole = False
+            except BaseException:
+                self._pending.pop(number, None)
+                raise
             if not whole:
                 self.kill("took no job, and was ended")
                 raise OSError("the writer process takes no job")
-            if not self._pending:
-                self._heard = time.monotonic()
-            pending = self._pending[self._number] = Pending(self, then)
             return pending
 
     def _start(self) -> socket.socket:

@@ -11,7 +11,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -223,6 +224,22 @@ def test_the_process_makes_checkpoints_and_ends_with_the_last_state(tmp_path: Pa
     with opened(tmp_path / "a") as a:
         assert a.restore_report.tail_versions == 0
         assert dict(a.key_value("kv").all()) == right
+
+
+def test_an_answer_that_arrives_before_the_job_is_known_to_be_sent_is_taken() -> None:
+    process = WriterProcess()
+
+    class AnswersAtOnce:
+        def send(self, data: bytes, flags: int) -> int:
+            process._answered(1, Outcome(None, OSError("planned")))
+            return len(data)
+
+    process._link = cast(socket.socket, AnswersAtOnce())
+    job = cast(Job, SimpleNamespace(packed=list))
+    pending = process.give(job, process, lambda outcome: outcome)
+    assert pending.done.is_set()
+    assert pending.outcome is not None
+    assert "planned" in str(pending.outcome.error)
 
 
 def test_small_checkpoints_and_those_that_a_caller_waits_for_are_made_here(
