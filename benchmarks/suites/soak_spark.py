@@ -111,6 +111,19 @@ class Soak:
             raise SystemExit(f"WRONG: the query failed {FAILURES + 1} times")
         return self.started(shards, changed)
 
+    def finished(self, query: Any, shards: int, changed: bool) -> None:
+        """Stop the query behind all that was written. A query that fails before is started again, as in `quarter`."""
+        from pyspark.errors import StreamingQueryException
+
+        while True:
+            try:
+                query.processAllAvailable()
+                break
+            except StreamingQueryException:
+                # printed and counted there
+                query = self.started_again(query, shards, changed)
+        query.stop()
+
     def kill(self) -> None:
         """End one of the query's Python processes by signal 9."""
         if victims := sorted(pid for pid, kind in our_processes().items() if kind == "python"):
@@ -143,8 +156,7 @@ class Soak:
                 kills_at = time.monotonic() + self.dice.uniform(0.5, 1.5) * self.asked.kill_every
             self.memory = max(self.memory, memory("Pss_Anon"))
             time.sleep(1)
-        query.processAllAvailable()
-        query.stop()
+        self.finished(query, shards, changed)
         rows = self.written * self.asked.rows
         expected = expected_of(rows, self.asked.keys)
         if self.answer != expected:

@@ -63,10 +63,11 @@ class Variables:
 
         program = self.program
         handle = opened(program, group, batch.timestamp_ms)
+        lives: dict[str, int] = {}
         for number, name in enumerate(self.names):
             rows = table.filter(pc.equal(table.column(VARIABLE), name))
             if rows.num_rows:
-                _fill(handle.variables[name], _texts(handle, program.key, rows), rows, number)
+                lives[name] = _fill(handle.variables[name], _texts(handle, program.key, rows), rows, number)
         handle.begin(batch.timestamp_ms)
         timers = table.filter(pc.is_null(table.column(VARIABLE)))
         for text, expiry in zip(_texts(handle, program.key, timers), timers.column(EXPIRY).to_pylist(), strict=True):
@@ -74,16 +75,20 @@ class Variables:
         processor: Any = program.processor
         processor.close()
         handle.flush()
+        for name, life_ms in lives.items():
+            # Spark's ttl may have been longer
+            keep_for(group, handle.variables[name], life_ms)
         # the old query has had its initial state
         group.set(INITIAL, True)
         return int(table.num_rows)
 
 
-def _fill(variable: Variable, texts: list[str], rows: pa.Table, number: int) -> None:
+def _fill(variable: Variable, texts: list[str], rows: pa.Table, number: int) -> int:
     """Put the rows of one variable. A value expires when it would have in Spark: the variable's time is set so that the
-    variable computes this time.
+    variable computes this time. Return how long the last one lives (ms), at least the variable's ttl.
     """
     ttl_ms, before = variable._ttl_ms or 0, variable.now
+    latest = before + ttl_ms
     values = listed(rows.column(f"s{number}"))
     expiries = rows.column(EXPIRY).to_pylist()
     keys = listed(rows.column(f"m{number}")) if isinstance(variable, MapVariable) else [None] * len(values)
@@ -93,14 +98,27 @@ def _fill(variable: Variable, texts: list[str], rows: pa.Table, number: int) -> 
             for element in value:
                 timed = element.get("ttlExpirationMs") if element.keys() == {"value", "ttlExpirationMs"} else None
                 variable.now = before if timed is None else timed - ttl_ms
+                latest = max(latest, timed or 0)
                 variable.appendValue(tuple_of(element if timed is None else element["value"]))
             continue
         variable.now = before if expiry is None else expiry - ttl_ms
+        latest = max(latest, expiry or 0)
         if isinstance(variable, MapVariable):
             variable.updateValue(tuple_of(key), tuple_of(value))
         elif isinstance(variable, ValueVariable):
             variable.update(tuple_of(value))
     variable.now = before
+    return latest - before
+
+
+def keep_for(group: StoreGroup, variable: Variable, ttl_ms: int) -> None:
+    """Let the stores of a variable keep the values that it has written for so long (ms), and not only for its ttl.
+    O(values) where that is longer.
+    """
+    for prefix in (variable.stored or variable.kind, *variable.also):
+        store = group.stores[f"{prefix}:{variable.name}"]
+        if store.parameters["ttl_ms"] is not None and store.parameters["ttl_ms"] < ttl_ms:
+            group.rebuild(store.name, {"ttl_ms": ttl_ms})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,45 @@ def test_what_grows_is_named() -> None:
     assert soak_hours.verdict("plain", flat) == []
     grown = [*flat[:3], {"memory MB": 13.0, "files": 5.0}]
     assert soak_hours.verdict("plain", grown) == ["plain: memory MB 10 -> 13"]
+
+
+@pytest.mark.parametrize("failures", [0, 2, 4])
+def test_a_query_that_fails_behind_the_last_file_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failures: int
+) -> None:
+    errors = pytest.importorskip("pyspark.errors")
+    from benchmarks.suites import soak_spark
+
+    class Query:
+        def __init__(self, number: int) -> None:
+            self.number, self.stopped = number, False
+
+        def processAllAvailable(self) -> None:
+            if self.number < failures:
+                raise errors.StreamingQueryException("a worker was killed")
+
+        def exception(self) -> str:
+            return f"failure {self.number}"
+
+        def stop(self) -> None:
+            self.stopped = True
+
+    soak = soak_spark.Soak(tmp_path, Namespace(seed=1), None)
+    queries = [Query(0)]
+
+    def started(*form: Any) -> Query:
+        queries.append(Query(len(queries)))
+        return queries[-1]
+
+    monkeypatch.setattr(soak, "started", started)
+    if failures > soak_spark.FAILURES:
+        with pytest.raises(SystemExit, match="the query failed 4 times"):
+            soak.finished(queries[0], 4, False)
+    else:
+        soak.finished(queries[0], 4, False)
+        assert [query.stopped for query in queries] == [False] * failures + [True]
+    printed = capsys.readouterr().out
+    assert all(f"failure {number}" in printed for number in range(failures))
 
 
 def test_one_record_in_five_meets_a_rule() -> None:

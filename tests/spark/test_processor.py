@@ -532,6 +532,13 @@ class TestBothEngines:
             with pytest.raises(ValueError, match=f"groupBy: found an expression called {name}, expected columns"):
                 hsp.transform_with_state(df.groupBy(column), Everything(), Everything.output, **place)
         assert grouping_of(df.groupBy("K", f.col("T"), "v"), None) == (df, ("k", "t", "v"))
+        # a window is no column of its name
+        windowed = df.selectExpr("*", "struct(t as start, t as end) window")
+        with pytest.raises(ValueError, match="groupBy: found an expression called k, window, expected columns"):
+            hsp.transform_with_state(
+                windowed.groupBy("k", f.window("t", "10 seconds")), Everything(), Everything.output, **place
+            )
+        assert grouping_of(windowed.groupBy("k", "window"), None) == (windowed, ("k", "window"))
         grouped = df.selectExpr("*", "map(k, v) a").groupBy("k", "v", "a")
         with pytest.raises(TypeError, match="key column 'a': found map<string,bigint>"):
             hsp.transform_with_state(grouped, Everything(), Everything.output, **place)
