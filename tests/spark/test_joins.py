@@ -7,6 +7,7 @@ import os
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,58 +92,60 @@ def answers(results: DataFrame, checkpoint: Path, into: dict[int, Counter[Any]])
     query.trigger(availableNow=True).foreachBatch(note).start().awaitTermination()
 
 
-@pytest.mark.stress
-@pytest.mark.usefixtures("one_partition")
-def test_random_streams_give_what_sparks_own_joins_give(
-    tmp_path: Path, spark: SparkSession, seed: int, rounds: int
-) -> None:
-    """Several seeds a query: every kind of join, in two runs with a restart between them.
-
-    A round alone is short and has one kind: a stream-stream join of Spark's takes ten seconds of a processor. Left and
-    full joins are in the tests below, and every kind in tests/joins/test_vectors.py.
-    """
-    from pyspark.sql import functions as f
-
-    for round_number in range(-(-rounds // SEEDS)):
-        rng = random.Random(f"{seed} {round_number}")
-        batches = random_batches(rng, 8 if rounds > 1 else 4, min(rounds, SEEDS))
-        cut = rng.randint(2, len(batches) - 5)
-        folder = tmp_path / f"{round_number}"
-        hows = list(HOWS) if rounds > 1 else rng.sample(list(HOWS), 1)
-        theirs: dict[str, dict[int, Counter[Any]]] = {how: {} for how in hows}
-        ours: dict[str, dict[int, Counter[Any]]] = {how: {} for how in hows}
-        for first, part in ((0, batches[:cut]), (cut, batches[cut:])):
-            write(folder / "in", part, first)
-            for how in hows:
-                lefts, rights = read(spark, folder / "in", "left"), read(spark, folder / "in", "right")
-                if how == "full":  # in which Spark matches null with null
-                    lefts, rights = lefts.where("k is not null"), rights.where("k is not null")
-                near = (
-                    f.expr("l.k = r.k")
-                    & (f.col("rt") >= f.expr(f"lt - interval {BEFORE} seconds"))
-                    & (f.col("rt") <= f.expr(f"lt + interval {AFTER} seconds"))
-                )
-                joined = lefts.alias("l").join(rights.alias("r"), near, HOWS[how])
-                key = f.expr("l.k") if how == "semi" else f.expr("coalesce(l.k, r.k) k")
-                columns = ["lv"] if how == "semi" else ["lv", "rv"]
-                answers(joined.select(key, *columns), folder / f"theirs-{how}", theirs[how])
-                stream = hs.stream(name="l", key="k", timestamp="lt", columns=["lv"])
-                other = hs.stream(name="r", key="k", timestamp="rt", columns=["rv"])
-                join = stream.join(other, within=(f"{BEFORE} s", f"{AFTER} s"), how=how)  # type: ignore[arg-type]
-                checkpoint = str(folder / f"ours-{how}")
-                results = join.apply({"l": lefts, "r": rights}, "join", location=checkpoint, shards=2, time="watermark")
-                answers(results, Path(checkpoint), ours[how])
-        for how in hows:
-            total = sum(theirs[how].values(), Counter())
-            assert sum(ours[how].values(), Counter()) == total, (how, seed, round_number)
-            assert total, how
-            for number, rows in theirs[how].items():
-                assert ours[how].get(number, Counter()) == rows, (how, number, seed, round_number)
-
-
 def in_lists(results: dict[int, Counter[Any]]) -> dict[int, list[Any]]:
     """Return the rows of each batch that has some, in one order."""
     return {number: sorted(rows.elements(), key=repr) for number, rows in results.items() if rows}
+
+
+@pytest.mark.usefixtures("one_partition")
+def test_random_streams_give_what_sparks_own_joins_give(
+    tmp_path: Path, spark: SparkSession, sparks: SparksRows, rounds: int
+) -> None:
+    """Several seeds a query: every kind of join, in two runs with a restart between them.
+
+    A recorded input alone has two kinds. Left and full joins are in the tests below, and every kind in
+    tests/joins/test_vectors.py.
+    """
+    from pyspark.sql import functions as f
+
+    def check(round_number: int) -> None:
+        rng = random.Random(f"{sparks.seed} {round_number}")
+        batches = random_batches(rng, 8, SEEDS)
+        cut = rng.randint(2, len(batches) - 5)
+
+        def run(name: str, how: str) -> dict[int, list[Any]]:
+            folder = tmp_path / f"{round_number}-{name}-{how}"
+            results: dict[int, Counter[Any]] = {}
+            for first, part in ((0, batches[:cut]), (cut, batches[cut:])):
+                write(folder / "in", part, first)
+                lefts, rights = read(spark, folder / "in", "left"), read(spark, folder / "in", "right")
+                if how == "full":  # in which Spark matches null with null
+                    lefts, rights = lefts.where("k is not null"), rights.where("k is not null")
+                if name == "ours":
+                    stream = hs.stream(name="l", key="k", timestamp="lt", columns=["lv"])
+                    other = hs.stream(name="r", key="k", timestamp="rt", columns=["rv"])
+                    join = stream.join(other, within=(f"{BEFORE} s", f"{AFTER} s"), how=how)  # type: ignore[arg-type]
+                    inputs = {"l": lefts, "r": rights}
+                    rows = join.apply(inputs, "join", location=str(folder), shards=2, time="watermark")
+                else:
+                    near = (
+                        f.expr("l.k = r.k")
+                        & (f.col("rt") >= f.expr(f"lt - interval {BEFORE} seconds"))
+                        & (f.col("rt") <= f.expr(f"lt + interval {AFTER} seconds"))
+                    )
+                    joined = lefts.alias("l").join(rights.alias("r"), near, HOWS[how])
+                    key = f.expr("l.k") if how == "semi" else f.expr("coalesce(l.k, r.k) k")
+                    rows = joined.select(key, *(["lv"] if how == "semi" else ["lv", "rv"]))
+                answers(rows, folder, results)
+            return in_lists(results)
+
+        for how in HOWS if sparks.number is None else rng.sample(list(HOWS), 2):
+            theirs = sparks(f"{how} {round_number}", partial(run, "theirs", how))
+            assert plain(run("ours", how)) == theirs, (how, sparks.seed, round_number)
+            assert theirs, how
+
+    for round_number in range(-(-rounds // SEEDS) if sparks.number is None else 1):
+        check(round_number)
 
 
 @pytest.mark.usefixtures("one_partition")

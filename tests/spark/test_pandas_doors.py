@@ -19,6 +19,7 @@ from hybridstore import spark as hsp
 from tests.tools import frame_scenarios as frames
 from tests.tools import group_scenarios as groups
 from tests.tools.modes import patiently
+from tests.tools.recorded import SparksRows, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,15 +93,30 @@ def answers(
 
 
 def beside(
-    spark: SparkSession, theirs: DataFrame, ours: DataFrame, tmp_path: Path, batches: int, *, for_ever: bool = False
+    spark: SparkSession,
+    sparks: SparksRows,
+    theirs: Callable[[], DataFrame],
+    ours: DataFrame,
+    tmp_path: Path,
+    batches: int,
+    kind: str,
 ) -> Answers:
-    """Run a query of Spark's and ours; return the rows, which are the same in each batch."""
-    spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKS)
-    try:
-        expected = answers(theirs, tmp_path / "theirs", batches, for_ever=for_ever)
-    finally:
-        spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
-    given = answers(ours, tmp_path / "ours", batches)
+    """Run ours, and Spark's where its rows are not recorded; return the rows, which are the same in each batch."""
+
+    for_ever = kind.startswith("ProcessingTime")
+
+    def run() -> Answers:
+        spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKS)
+        try:
+            rows = answers(theirs(), tmp_path / "theirs", batches, for_ever=for_ever)
+            return {number: rows[number] for number in rows if number < batches or not for_ever}
+        finally:
+            spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+
+    expected, given = (
+        {int(number): [tuple(row) for row in rows] for number, rows in each.items()}
+        for each in (sparks(kind, run), plain(answers(ours, tmp_path / "ours", batches)))
+    )
     # Behind the input Spark makes a batch for the watermark even for a class without timers; it has no rows.
     expected, given = (
         {number: rows for number, rows in each.items() if rows or number < batches} for each in (expected, given)
@@ -131,33 +147,38 @@ class TestGroups:
         ],
     )
     def test_functions_give_the_rows_of_sparks_operator(
-        self, spark: SparkSession, tmp_path: Path, seed: int, kind: str
+        self, spark: SparkSession, tmp_path: Path, sparks: SparksRows, kind: str
     ) -> None:
         names, batches = list(groups.SCENARIOS[kind]), 6
-        write(tmp_path / "in", names, seed, batches)
+        write(tmp_path / "in", names, sparks.seed, batches)
         df = spark.readStream.schema(groups.SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
         # one partition, and so one order of arrival
         grouped = df.coalesce(1).withWatermark("t", "5 seconds").groupBy(*groups.KEY)
         arguments: Any = (groups.run(kind), groups.OUTPUT, groups.STATE, "Update", kind)
-        theirs = grouped.applyInPandasWithState(*arguments)
         place: Any = {"name": "op", "location": str(tmp_path / "ours"), "shards": 2}
         ours = hsp.apply_in_pandas_with_state(grouped, *arguments, **place)
-        given = beside(spark, theirs, ours, tmp_path, batches, for_ever=kind == groups.PROCESSING)
+        given = beside(spark, sparks, lambda: grouped.applyInPandasWithState(*arguments), ours, tmp_path, batches, kind)
         seen = {row[0] for rows in given.values() for row in rows}
         assert set(names) - seen <= {"silent"}
 
 
 class TestProcessors:
-    @pytest.mark.stress
-    @pytest.mark.parametrize("mode", ["EventTime", "None", "ProcessingTime"])
+    @pytest.mark.parametrize(
+        "mode",
+        [
+            "EventTime",
+            *(
+                pytest.param(mode, marks=pytest.mark.further("test_classes_give_the_rows_of_sparks_operator"))
+                for mode in ("None", "ProcessingTime")
+            ),
+        ],
+    )
     def test_classes_give_the_rows_of_sparks_operator(
-        self, spark: SparkSession, tmp_path: Path, seed: int, mode: str, rounds: int
+        self, spark: SparkSession, tmp_path: Path, sparks: SparksRows, mode: str
     ) -> None:
-        if rounds == 1 and mode != "EventTime":
-            pytest.skip("a query on Spark's own engine takes long: make stress")
         pytest.importorskip("google.protobuf", reason="Spark's own operator needs protobuf")
         names, batches = list(frames.SCENARIOS[mode]), 5
-        write(tmp_path / "in", names, seed, batches, whole=True)
+        write(tmp_path / "in", names, sparks.seed, batches, whole=True)
         df = spark.readStream.schema(groups.SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
         grouped = df.coalesce(1).withWatermark("t", "5 seconds").groupBy("s", "k")
         initial = None
@@ -165,11 +186,11 @@ class TestProcessors:
             known = [("initial", "a", 1_767_225_600_000), ("initial", "a", 5), ("initial", "z", 1_767_225_615_000)]
             initial = spark.createDataFrame(known, "s string, k string, n long").coalesce(1).groupBy("s", "k")
         arguments: Any = (frames.Frames(), frames.OUTPUT, "Update", mode, initial)
-        spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKS)
-        theirs = grouped.transformWithStateInPandas(*arguments)
         place: Any = {"name": "op", "location": str(tmp_path / "ours"), "shards": 2}
         ours = hsp.transform_with_state_in_pandas(grouped, *arguments, **place)
-        given = beside(spark, theirs, ours, tmp_path, batches, for_ever=mode == "ProcessingTime")
+        given = beside(
+            spark, sparks, lambda: grouped.transformWithStateInPandas(*arguments), ours, tmp_path, batches, mode
+        )
         assert {row[0] for rows in given.values() for row in rows} == set(names)
 
 

@@ -19,8 +19,8 @@ import hybridstore as hs
 from hybridstore import spark as hsp
 from hybridstore.spark.processor_state import Handle
 from hybridstore.spark.stateful_processor import ProcessorProgram, python_values
-from tests.conftest import STRESS
 from tests.tools.modes import patiently
+from tests.tools.recorded import SparksRows, plain
 from tests.tools.shard_tools import provider, segment
 
 if TYPE_CHECKING:
@@ -334,14 +334,12 @@ def test_values_of_another_schema_go_through_a_function(tmp_path: Path, ttl: int
 @pytest.mark.slow
 class TestBothEngines:
     @pytest.fixture
-    def folder(self, tmp_path: Path, seed: int) -> Path:
-        folder, draw = tmp_path / "in", random.Random(seed)
+    def folder(self, tmp_path: Path, sparks: SparksRows) -> Path:
+        folder, draw = tmp_path / "in", random.Random(sparks.seed)
         folder.mkdir()
-        # Spark's own engine starts Pythons for each batch, and asks Java for each value
-        batches, rows_each = (5, 40) if STRESS else (3, 20)
-        for batch in range(batches):
+        for batch in range(5):
             rows = []
-            for _ in range(rows_each):
+            for _ in range(40):
                 second = batch * 4 + draw.randrange(4)
                 key = f"k{draw.randrange(25) if draw.random() < 0.8 else batch * 100}"
                 # where summer time begins, and the clocks of some zones leave an hour out
@@ -419,51 +417,63 @@ class TestBothEngines:
         return kept()
 
     def both(
-        self, spark: "SparkSession", processor: Any, mode: str, folder: Path, tmp_path: Path
-    ) -> list[tuple[Any, ...]]:
-        """Run a class on both engines; they have to give the same, batch by batch."""
+        self, spark: "SparkSession", sparks: SparksRows, processor: Any, mode: str, folder: Path, tmp_path: Path
+    ) -> list[list[Any]]:
+        """Run a class on our engine, and on Spark's where its rows are not recorded: equal, batch by batch."""
         pytest.importorskip("google.protobuf", reason="Spark's own transformWithState needs protobuf")
-        spark.conf.set(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
-        try:
-            theirs = self.run(spark, processor, mode, folder, tmp_path / "theirs", ours=False)
-        finally:
-            spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
-        ours = self.run(spark, processor, mode, folder, tmp_path / "ours", ours=True)
+        name = "spark.sql.streaming.stateStore.providerClass"
         batches = len(list(folder.iterdir()))
-        # Both run one more batch, without rows, for the last watermark; Spark any number for timers of processing time.
-        assert sorted(ours) == (sorted(theirs) if mode == "EventTime" else list(range(batches)))
-        assert ours == {number: theirs[number] for number in ours}
+
+        # `zones` says the zone of the process, which leaves an hour out that a time of UTC would not show
+        def in_the_zone(rows: dict[int, list[tuple[Any, ...]]]) -> dict[int, list[list[Any]]]:
+            return {
+                number: [[str(cell) if isinstance(cell, datetime) else cell for cell in row] for row in each]
+                for number, each in rows.items()
+            }
+
+        def run() -> dict[int, list[list[Any]]]:
+            spark.conf.set(name, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+            try:
+                rows = self.run(spark, processor, mode, folder, tmp_path / "theirs", ours=False)
+            finally:
+                spark.conf.unset(name)
+            # for timers of processing time Spark runs any number of batches without rows
+            return in_the_zone({number: rows[number] for number in rows if mode == "EventTime" or number < batches})
+
+        theirs = sparks(f"{mode} {spark.conf.get('spark.sql.session.timeZone')}", run)
+        ours = plain(in_the_zone(self.run(spark, processor, mode, folder, tmp_path / "ours", ours=True)))
+        assert ours == theirs
         return [row for rows in ours.values() for row in rows]
 
-    @pytest.mark.stress
     @pytest.mark.parametrize(
         "zones",
-        [("America/New_York", "Europe/Berlin"), ("UTC", "UTC"), ("Asia/Kolkata", "America/New_York")],
+        [
+            ("America/New_York", "Europe/Berlin"),
+            *(
+                pytest.param(zones, marks=pytest.mark.further("test_the_same_class_gives_the_same_rows"))
+                for zones in (("UTC", "UTC"), ("Asia/Kolkata", "America/New_York"))
+            ),
+        ],
         ids=lambda zones: " in ".join(zones),
         indirect=True,
     )
     def test_the_same_class_gives_the_same_rows(
-        self, spark: "SparkSession", folder: Path, tmp_path: Path, zones: tuple[str, str], rounds: int
+        self, spark: "SparkSession", sparks: SparksRows, folder: Path, tmp_path: Path, zones: tuple[str, str]
     ) -> None:
         from tests.tools.spark_processors import Everything
 
-        if rounds == 1 and zones[0] != "America/New_York":
-            pytest.skip("a query on Spark's own engine takes long: make stress")
-        rows = self.both(spark, Everything(), "EventTime", folder, tmp_path / "events")
+        rows = self.both(spark, sparks, Everything(), "EventTime", folder, tmp_path / "events")
         assert {"idle", "last", "times", "naive"} <= {row[1] for row in rows}
         # what a row's time says of itself is in the zone of the session, wherever the worker is
         assert any(" EDT" in row[6] for row in rows) == (zones[0] == "America/New_York")
 
     @pytest.mark.parametrize("zones", [("Asia/Kolkata", "America/New_York")], ids=["zones"], indirect=True)
     def test_values_that_expire_give_the_same_rows(
-        self, spark: "SparkSession", folder: Path, tmp_path: Path, zones: tuple[str, str]
+        self, spark: "SparkSession", sparks: SparksRows, folder: Path, tmp_path: Path, zones: tuple[str, str]
     ) -> None:
         from tests.tools.spark_processors import Expiring
 
-        rows = self.both(spark, Expiring(), "ProcessingTime", folder, tmp_path / "expiring")
+        rows = self.both(spark, sparks, Expiring(), "ProcessingTime", folder, tmp_path / "expiring")
         assert any(row[1] == "timer" and row[2] == 1 for row in rows)
         assert any(row[1] == "before" and row[2] for row in rows)
 
