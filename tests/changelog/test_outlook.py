@@ -74,6 +74,22 @@ def test_names_are_one_round_and_objects_another() -> None:
     assert behind(outlook) is storage
 
 
+def test_whole_objects_are_fetched_without_heads_of_the_others() -> None:
+    with counted() as requests:
+        storage = CountedStorage(requests)
+        for name in NAMES:
+            storage.create(name, b"content")
+        outlook = Outlook(storage)
+        outlook.begin({"log": "", "packs": ""})
+        requests.reset()
+        outlook.fetch(NAMES, whole=2)
+        assert (requests.rounds, requests.number) == (1, 2)
+        assert [outlook.get(name) for name in NAMES[:2]] == [b"content"] * 2
+        assert requests.number == 2
+        assert outlook.get(NAMES[2]) == b"content"
+        assert requests.number == 3
+
+
 @pytest.mark.parametrize("at_once", [1, 4, 64])
 def test_work_side_by_side_answers_in_order_and_raises_what_fails(
     at_once: int, monkeypatch: pytest.MonkeyPatch

@@ -11,8 +11,10 @@ import pytest
 
 import hybridstore as hs
 from changelog.codec import pack
+from changelog.mutation import mutations
 from hybridstore.state.policy import Logged, RestoreSpeed
 from hybridstore.state.restart import plan as plan_of
+from recovery import plan as plan_module
 from recovery.block import seal
 from recovery.index import META_KEY, encode
 from tests.recovery.test_crash_points import open_state
@@ -81,6 +83,27 @@ def test_a_plan_says_why_a_restore_would_be_refused(tmp_path: Path) -> None:
     with pytest.raises(hs.errors.RestoreError, match="no way to restore") as refused:
         open_state(path, QuickFiles())
     assert plan.problem == str(refused.value)
+
+
+def test_a_plan_names_the_kinds_of_the_log_and_decodes_no_version_without_definitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = hs.open(tmp_path, checkpoints=NEVER)
+    for number in range(3):
+        state.key_value("counts")[number] = number
+        state.commit()
+    state.window("visits", retention="1 day").put("a", 1, 0)
+    state.commit()
+    crash(state)
+    decoded = []
+
+    def note(body: Any) -> Any:
+        decoded.append(body)
+        return mutations(body)
+
+    monkeypatch.setattr(plan_module, "mutations", note)
+    assert sorted(plan_of(tmp_path).kinds.values()) == ["key_value", "window"]
+    assert len(decoded) == 2
 
 
 def test_there_is_no_plan_for_nothing(tmp_path: Path) -> None:
