@@ -299,8 +299,8 @@ class _Client:
             try:
                 return request(store)
             except FileNotFoundError as error:
-                missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
-                raise missing from error
+                # without a name of its own: an error that its frame refers to would keep the frames of all callers
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where) from error
             except exceptions.AlreadyExistsError:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), where) from None
             except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("obstore")
-pytest.importorskip("moto")
 
 from benchmarks.suites import object_costs
 from benchmarks.suites.object_costs import (

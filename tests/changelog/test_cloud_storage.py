@@ -4,6 +4,7 @@ faults.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,19 +32,19 @@ from changelog.rounds import REQUEST_BYTES, merged
 from changelog.storage import is_url, storage_at
 from hybridstore.cli import GROUPS, run
 from tests.tools.hooks import with_clock
-from tests.tools.s3_server import S3Server
+from tests.tools.moto_server import MotoServer
 
 FAULTS = ("500", "503", "reset", "lost")
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[S3Server]:
-    with S3Server() as server:
+def running() -> Iterator[MotoServer]:
+    with MotoServer() as server:
         yield server
 
 
 @pytest.fixture
-def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+def server(running: MotoServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoServer]:
     """The server, without faults and with nothing counted. Waiting between tries is left out."""
     with_clock(monkeypatch, cloud_storage, lambda _: None)
     yield running
@@ -52,7 +54,7 @@ def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Ser
 
 
 @pytest.fixture
-def storage(server: S3Server, request: pytest.FixtureRequest) -> CloudStorage:
+def storage(server: MotoServer, request: pytest.FixtureRequest) -> CloudStorage:
     return CloudStorage(server.url(f"state/{request.node.name}"), server.options)
 
 
@@ -69,7 +71,7 @@ def in_child(answer: Callable[[], bool]) -> bool:
 
 
 def test_trap_1_a_child_that_is_forked_after_the_first_request_is_refused(
-    server: S3Server, storage: CloudStorage
+    server: MotoServer, storage: CloudStorage
 ) -> None:
     storage.create("used", b"1")
     another = CloudStorage(storage.url, server.options)
@@ -87,7 +89,7 @@ def test_trap_1_a_child_that_is_forked_after_the_first_request_is_refused(
     assert storage.get("used") == b"1"
 
 
-def test_trap_1_a_storage_that_was_only_declared_opens_after_the_fork(server: S3Server) -> None:
+def test_trap_1_a_storage_that_was_only_declared_opens_after_the_fork(server: MotoServer) -> None:
     program = (
         "import os, sys\n"
         "from changelog.cloud_storage import CloudStorage\n"
@@ -110,13 +112,13 @@ def test_trap_2_and_3_no_object_is_ever_overwritten(storage: CloudStorage) -> No
     assert storage.get("a") == b"one"
 
 
-def test_trap_4_exists_already_without_an_object_is_tried_again(server: S3Server, storage: CloudStorage) -> None:
+def test_trap_4_exists_already_without_an_object_is_tried_again(server: MotoServer, storage: CloudStorage) -> None:
     server.faults.extend(["409", None])  # the create; then the look at what is there: nothing
     assert storage.create("a", b"one")
     assert storage.get("a") == b"one"
 
 
-def test_trap_4_a_store_that_always_says_so_ends_with_a_sentence(server: S3Server, storage: CloudStorage) -> None:
+def test_trap_4_a_store_that_always_says_so_ends_with_a_sentence(server: MotoServer, storage: CloudStorage) -> None:
     server.draw = lambda method, path: "409" if method == "PUT" else None
     with pytest.raises(StorageUnreachableError, match="answered 5 times that the object exists"):
         storage.create("a", b"one")
@@ -124,7 +126,7 @@ def test_trap_4_a_store_that_always_says_so_ends_with_a_sentence(server: S3Serve
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_trap_5_a_create_whose_answer_is_lost_knows_its_own_object(
-    server: S3Server, storage: CloudStorage, fault: str
+    server: MotoServer, storage: CloudStorage, fault: str
 ) -> None:
     server.faults.append(fault)
     assert storage.create("a", b"one")
@@ -148,7 +150,7 @@ def test_trap_6_the_same_bytes_of_two_writers_are_two_objects(storage: CloudStor
     assert sorted(answers) == [False] * 7 + [True]
 
 
-def test_trap_7_no_name_is_written_twice_and_a_create_is_one_request(server: S3Server, storage: CloudStorage) -> None:
+def test_trap_7_no_name_is_written_twice_and_a_create_is_one_request(server: MotoServer, storage: CloudStorage) -> None:
     storage.create("first", b"")
     server.reset()
     for number in range(5):
@@ -165,7 +167,7 @@ def test_ranges_beyond_the_end_of_an_object_that_was_cut_short_do_not_end_the_pr
 
 
 def test_neighbours_are_one_request_and_what_is_far_apart_is_asked_for_side_by_side(
-    server: S3Server, storage: CloudStorage
+    server: MotoServer, storage: CloudStorage
 ) -> None:
     data = random.Random(5).randbytes(5 * REQUEST_BYTES)
     storage.create("a", data)
@@ -187,7 +189,7 @@ def test_spans_cover_their_ranges_and_lie_apart() -> None:
 
 
 def test_a_list_reads_the_names_of_its_folder_after_a_name(
-    server: S3Server, storage: CloudStorage, monkeypatch: pytest.MonkeyPatch
+    server: MotoServer, storage: CloudStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S3 has a thousand names in an answer
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "100")
@@ -205,7 +207,7 @@ def test_a_list_reads_the_names_of_its_folder_after_a_name(
 
 
 @pytest.mark.stress
-def test_verbs_over_a_store_with_faults_are_as_those_of_memory(server: S3Server, storage: CloudStorage) -> None:
+def test_verbs_over_a_store_with_faults_are_as_those_of_memory(server: MotoServer, storage: CloudStorage) -> None:
     from tests.conftest import SEED
     from tests.tools.memory_storage import MemoryStorage
 
@@ -279,7 +281,7 @@ def test_a_file_url_is_a_directory(tmp_path: Path) -> None:
 
 
 def test_no_secret_is_in_an_error_a_log_line_or_a_repr(
-    server: S3Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    server: MotoServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud_storage, "LINE_SECONDS", 0.05)
     storage = CloudStorage(server.url("x"), server.options)
@@ -296,12 +298,34 @@ def test_no_secret_is_in_an_error_a_log_line_or_a_repr(
     assert "no answer for" in caplog.text
 
 
-def test_a_bucket_that_is_missing_is_named(server: S3Server) -> None:
+def test_a_bucket_that_is_missing_is_named(server: MotoServer) -> None:
     with pytest.raises(StorageUnreachableError, match=r"s3://none/x/a: .*does the bucket or container exist"):
         CloudStorage("s3://none/x", server.options).create("a", b"")
 
 
-def test_an_option_that_is_misspelt_is_named(server: S3Server) -> None:
+def test_an_object_that_is_absent_keeps_nothing_of_the_caller(storage: CloudStorage) -> None:
+    """An error that refers to itself would keep the frames of all callers until Python's collector runs, and with
+    them the readers of packs, which an erase then may not remove.
+    """
+
+    class Reader:
+        """What a caller has."""
+
+    def asking() -> weakref.ref[Reader]:
+        reader = Reader()
+        with pytest.raises(FileNotFoundError):
+            storage.get("absent")
+        return weakref.ref(reader)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asking()() is None
+    finally:
+        gc.enable()
+
+
+def test_an_option_that_is_misspelt_is_named(server: MotoServer) -> None:
     with pytest.raises(StorageUnreachableError, match=r"'regoin'.*is a setting of the Bucket misspelt"):
         CloudStorage("s3://bucket/x", {**server.options, "regoin": "x"}).get("a")
 
@@ -314,7 +338,7 @@ def test_a_storage_travels_to_another_process(storage: CloudStorage) -> None:
 
 def test_a_number_in_an_address_is_no_range_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cloud_storage, "RETRY_SECONDS", 0.1)
-    with S3Server() as server:
+    with MotoServer() as server:
         storage = CloudStorage(server.url("416"), server.options)
         server.draw = lambda method, path: "503"
         with pytest.raises(StorageUnreachableError, match="tried for"):
@@ -339,7 +363,7 @@ def test_an_option_that_cannot_be_one_is_named(options: dict[Any, Any], words: s
 
 @pytest.mark.parametrize("options", [{"allow_http": "true"}, {"AWS_ALLOW_HTTP": "TRUE"}, {"allow_http": True}])
 def test_options_of_the_connection_are_taken(options: dict[str, Any]) -> None:
-    with S3Server() as server:
+    with MotoServer() as server:
         storage = CloudStorage(server.url("options"), {**server.options, **options, "user_agent": "test"})
         assert storage.create("a", b"1")
         assert storage.get("a") == b"1"

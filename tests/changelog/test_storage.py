@@ -20,16 +20,23 @@ from changelog.storage import STALE_SECONDS, LocalStorage, Storage
 from tests.tools.azurite import Azurite, installed
 from tests.tools.faults import MODES, Linkless, Recorder, disks
 from tests.tools.memory_storage import MemoryStorage
+from tests.tools.moto_server import MotoServer
 from tests.tools.s3_server import S3Server
 
-KINDS = ("local", "linkless", "memory", "cloud", "s3", "azure")
+KINDS = ("local", "linkless", "memory", "cloud", "s3", "moto", "azure")
 # The fixtures of kinds that are reached over the network.
-SERVERS = {"s3": "server", "azure": "azurite"}
+SERVERS = {"s3": "server", "moto": "moto_server", "azure": "azurite"}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
     with S3Server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def moto_server() -> Iterator[S3Server]:
+    with MotoServer() as running:
         yield running
 
 
@@ -42,7 +49,7 @@ def azurite() -> Iterator[Azurite]:
 
 
 def storage_of(kind: str, path: Path, server: S3Server | Azurite | None = None) -> Storage:
-    if kind in ("s3", "azure"):
+    if kind in SERVERS:
         assert server is not None
         return CloudStorage(server.url(str(path)), server.options)
     if kind == "cloud":

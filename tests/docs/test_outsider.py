@@ -83,7 +83,6 @@ def test_from_a_dict_and_a_pickle_file_a_dict_that_survives(tmp_path: Path) -> N
 
 def test_a_job_with_its_state_in_a_bucket_of_a_server_of_ones_own(tmp_path: Path) -> None:
     pytest.importorskip("obstore")
-    pytest.importorskip("moto")
     from tests.tools.s3_server import S3Server
 
     with S3Server() as server:

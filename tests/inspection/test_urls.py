@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("obstore")
-pytest.importorskip("moto")
 
 import hybridstore as hs
 from changelog.cloud_storage import CloudStorage

@@ -204,7 +204,6 @@ def test_other_blocks_behind_the_header_of_a_pack_are_not_read(tmp_path: Path) -
 
 def test_another_shard_on_an_object_store_is_refused() -> None:
     pytest.importorskip("obstore")
-    pytest.importorskip("moto")
     from changelog.storage import storage_at
     from tests.tools.s3_server import S3Server
 
@@ -233,7 +232,6 @@ def test_another_shard_on_an_object_store_is_refused() -> None:
 
 def test_a_pack_of_another_state_on_an_object_store_is_not_read(tmp_path: Path) -> None:
     pytest.importorskip("obstore")
-    pytest.importorskip("moto")
     from changelog.storage import storage_at
     from tests.tools.s3_server import S3Server
 

@@ -422,7 +422,6 @@ def test_a_new_shard_whose_checkpoint_is_damaged_is_refused_and_never_empty(tmp_
 
 def test_state_on_an_object_store_is_rescaled_there() -> None:
     pytest.importorskip("obstore")
-    pytest.importorskip("moto")
     from tests.tools.s3_server import S3Server
 
     with S3Server() as server:

@@ -142,7 +142,6 @@ def test_a_crash_before_the_last_create_keeps_the_old_shards_in_charge(
 
 def test_a_state_on_an_object_store_is_rescaled_there() -> None:
     pytest.importorskip("obstore")
-    pytest.importorskip("moto")
     from changelog.storage import storage_at
     from tests.tools.s3_server import S3Server
 

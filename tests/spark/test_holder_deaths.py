@@ -41,7 +41,6 @@ FATES = ("lost", "killed before", "killed behind", "stopped behind", "wakes late
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
     pytest.importorskip("obstore")
-    pytest.importorskip("moto")
     with S3Server() as running:
         yield running
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("obstore")
-pytest.importorskip("moto")
 
 import hybridstore as hs
 from changelog.errors import StorageUnreachableError

@@ -143,7 +143,6 @@ VICTIMS = {"worker": ("worker",), "holder": ("worker", "waiting")}
 def bucket(seed: int) -> Iterator[S3Server]:
     """An object store that answers late, and sometimes not at all or with an error."""
     pytest.importorskip("obstore")
-    pytest.importorskip("moto")
     with S3Server(latency=0.02) as server:
         server.draw = weather = Weather(seed, 0.05)
         yield server

@@ -17,7 +17,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("obstore")
-pytest.importorskip("moto")
 
 import hybridstore as hs
 from changelog import cloud_storage

@@ -1,8 +1,11 @@
-"""A local S3 server (moto) in a thread of this process, with latency and faults; other processes reach it over
-loopback.
+"""A local S3 server in a thread of this process, with latency and faults; other processes reach it over loopback.
 
     with S3Server() as server:
         storage = CloudStorage("s3://bucket/state", server.options)
+
+It has one bucket, in memory, and answers what the client of `changelog.cloud_storage` asks: puts with If-None-Match,
+gets with ranges, heads, lists (version 2) and deletions. `tests.tools.moto_server` answers by moto instead, which knows
+more of S3 and takes ten times as long; the tests of `changelog` compare the two.
 
 `latency` delays every answer (seconds). `faults` are taken one a request: "500", "503" and "reset" (the connection ends
 before the request is carried out), "lost" (it is carried out, and the connection ends without an answer), "409" (S3's
@@ -12,24 +15,57 @@ answer to a create while a deletion is at work) or None. `count` counts requests
 from __future__ import annotations
 
 import random
+import re
 import socket
+import sys
 import threading
 import time
-import urllib.request
+from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable
+from hashlib import md5
+from http import HTTPStatus
 from os import PathLike
-from typing import Any
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from typing import NamedTuple, Self
+from urllib.parse import parse_qsl, unquote
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
 from changelog.bucket import Bucket
 
 BUCKET = "bucket"
-_ANSWERS = {
-    "500": ("500 Internal Server Error", "InternalError"),
-    "503": ("503 Slow Down", "SlowDown"),
-    "409": ("409 Conflict", "ConditionalRequestConflict"),
-}
+PAGE = 1000  # names of a list, at most
+_FAULTS = {"500": (500, "InternalError"), "503": (503, "SlowDown"), "409": (409, "ConditionalRequestConflict")}
+_TIME = "Thu, 01 Jan 2026 00:00:00 GMT"
+
+
+class Request(NamedTuple):
+    """A request: `target` is its path and query as they were sent, names of headers are in small letters."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def path(self) -> str:
+        return unquote(self.target.partition("?")[0])
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(self.target.partition("?")[2], keep_blank_values=True))
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str] = {}  # noqa: RUF012 (nobody changes it)
+    body: bytes = b""
+
+
+def refused(status: int, code: str) -> Answer:
+    text = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>"
+    return Answer(status, {"Content-Type": "application/xml"}, text.encode())
 
 
 class S3Server:
@@ -44,35 +80,38 @@ class S3Server:
         self.bytes_sent = 0
         self._guard = threading.Lock()
         self._writes = threading.Lock()
+        self._objects: dict[str, tuple[bytes, dict[str, str]]] = {}
 
-    def __enter__(self) -> S3Server:
-        from moto.server import DomainDispatcherApplication, create_backend_app
-        from werkzeug.serving import WSGIRequestHandler, make_server
+    def __enter__(self) -> Self:
+        answer = self._answer
 
-        class Quiet(WSGIRequestHandler):
-            protocol_version = "HTTP/1.1"  # connections are kept, as those of a real store are
+        class Connection(StreamRequestHandler):
+            disable_nagle_algorithm = True
 
-            def log(self, *_: object) -> None:
-                """Say nothing."""
+            def handle(self) -> None:
+                while answer(self):
+                    """Connections are kept, as those of a real store are."""
 
-        self._moto: Any = DomainDispatcherApplication(create_backend_app)
-        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=Quiet)
-        self._server.daemon_threads = True
+        class Listener(ThreadingTCPServer):
+            daemon_threads = True
+            request_queue_size = 128
+
+            def handle_error(self, *_: object) -> None:
+                # a process of a test that was killed hangs up whenever it likes
+                if not isinstance(sys.exception(), ConnectionError):
+                    super().handle_error(*_)  # type: ignore[arg-type]
+
+        self._server = Listener(("127.0.0.1", 0), Connection)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-        urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{BUCKET}", method="PUT")).close()
-        self.reset()
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The last request is the test's own: no fault may meet it.
-        self.faults.clear()
-        self.draw = lambda method, path: None
-        urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/moto-api/reset", method="POST")).close()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        self._objects = {}
 
     @property
     def options(self) -> dict[str, str]:
@@ -96,36 +135,123 @@ class S3Server:
             self.count.clear()
             self.bytes_sent = 0
 
-    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")
-        kind = "list" if method == "GET" and "list-type" in query else method.lower()
+    def _answer(self, connection: StreamRequestHandler) -> bool:
+        """Answer one request of a connection; return whether another one may come."""
+        line = connection.rfile.readline().decode("latin-1").split()
+        if not line:
+            return False
+        method, target = line[:2]
+        headers = {}
+        while text := connection.rfile.readline().decode("latin-1").strip():
+            name, _, value = text.partition(":")
+            headers[name.lower()] = value.strip()
+        kind = "list" if method == "GET" and "list-type" in target else method.lower()
         with self._guard:
             self.count[kind] += 1
-            fault = self.faults.popleft() if self.faults else self.draw(method, path)
+            fault = self.faults.popleft() if self.faults else self.draw(method, unquote(target.partition("?")[0]))
         if self.latency:
             time.sleep(self.latency)
         if fault == "reset":
-            return self._hang_up(environ)
-        if fault in _ANSWERS:
-            length = int(environ.get("CONTENT_LENGTH") or 0)
-            environ["wsgi.input"].read(length)
-            status, code = _ANSWERS[fault]
-            body = f"<Error><Code>{code}</Code><Message>a fault of the test</Message></Error>".encode()
-            start(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
-            return [body]
-        # moto asks whether an object is there and puts it in two steps; on S3 a conditional put is one
-        with nullcontext() if kind in ("get", "list", "head") else self._writes:
-            parts = list(self._moto(environ, start if fault is None else lambda *_: lambda _: None))
+            return _hang_up(connection)
+        request = Request(method, target, headers, connection.rfile.read(int(headers.get("content-length", 0))))
+        if fault in _FAULTS:
+            answer = refused(*_FAULTS[fault])
+        else:
+            answer = self.carry_out(request)
         if fault == "lost":
-            return self._hang_up(environ)
+            return _hang_up(connection)
         with self._guard:
-            self.bytes_sent += sum(map(len, parts))
-        return parts
+            self.bytes_sent += 0 if method == "HEAD" else len(answer.body)
+        lines = {"Content-Length": str(len(answer.body))} | answer.headers
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        status = HTTPStatus(answer.status)
+        connection.wfile.write(
+            f"HTTP/1.1 {status.value} {status.phrase}\r\n{head}\r\n".encode("latin-1")
+            + (b"" if method == "HEAD" else answer.body)
+        )
+        return True
 
-    @staticmethod
-    def _hang_up(environ: dict[str, Any]) -> Iterable[bytes]:
-        environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-        raise ConnectionError("a fault of the test")
+    def carry_out(self, request: Request) -> Answer:
+        """Return the answer to a request without a fault."""
+        bucket, _, name = request.path.lstrip("/").partition("/")
+        if bucket != BUCKET:
+            return refused(404, "NoSuchBucket")
+        if request.method == "PUT":
+            return self._put(name, request)
+        if request.method == "DELETE":
+            self._objects.pop(name, None)
+            return Answer(204)
+        if request.method == "POST":  # ?delete
+            names = [key.text or "" for key in ElementTree.fromstring(request.body).iter() if key.tag.endswith("Key")]
+            for each in names:
+                self._objects.pop(each, None)
+            deleted = "".join(f"<Deleted><Key>{escape(each)}</Key></Deleted>" for each in names)
+            return _xml(f"<DeleteResult>{deleted}</DeleteResult>")
+        if "list-type" in request.query:
+            return self._list(request.query)
+        return self._get(name, request.headers.get("range"))
+
+    def _put(self, name: str, request: Request) -> Answer:
+        meta = {key: value for key, value in request.headers.items() if key.startswith("x-amz-meta-")}
+        meta["ETag"] = f'"{md5(request.body, usedforsecurity=False).hexdigest()}"'
+        with self._writes:
+            if name in self._objects and request.headers.get("if-none-match") == "*":
+                return refused(412, "PreconditionFailed")
+            self._objects[name] = request.body, meta
+        return Answer(200, {"ETag": meta["ETag"]})
+
+    def _get(self, name: str, span: str | None) -> Answer:
+        body, meta = self._objects.get(name, (None, {}))
+        if body is None:
+            return refused(404, "NoSuchKey")
+        headers = {"Last-Modified": _TIME, "Accept-Ranges": "bytes"} | meta
+        if span is None:
+            return Answer(200, headers, body)
+        first, last = re.fullmatch(r"bytes=(\d*)-(\d*)", span).groups()  # type: ignore[union-attr]
+        start = int(first) if first else max(0, len(body) - int(last))
+        end = min(int(last) + 1, len(body)) if first and last else len(body)
+        if start >= len(body):
+            return refused(416, "InvalidRange")
+        return Answer(206, headers | {"Content-Range": f"bytes {start}-{end - 1}/{len(body)}"}, body[start:end])
+
+    def _list(self, query: dict[str, str]) -> Answer:
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        after = query.get("continuation-token") or query.get("start-after", "")
+        with self._writes:
+            names = sorted(self._objects)
+        parts: dict[str, str] = {}  # by what the next page begins after
+        for name in names[bisect_right(names, after) :]:
+            if not name.startswith(prefix):
+                continue
+            folder = name[: name.find(delimiter, len(prefix)) + 1] if delimiter else ""
+            if folder and after.startswith(folder):
+                continue
+            if len(parts) == PAGE and (folder or name) not in parts:
+                last = next(reversed(parts))
+                more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{escape(last)}</NextContinuationToken>"
+                break
+            parts[folder or name] = (
+                f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" if folder else self._entry(name)
+            )
+        else:
+            more = "<IsTruncated>false</IsTruncated>"
+        return _xml(f"<ListBucketResult>{more}{''.join(parts.values())}</ListBucketResult>")
+
+    def _entry(self, name: str) -> str:
+        body, meta = self._objects.get(name, (b"", {"ETag": ""}))
+        return (
+            f"<Contents><Key>{escape(name)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+            f"<ETag>{escape(meta['ETag'])}</ETag><Size>{len(body)}</Size></Contents>"
+        )
+
+
+def _xml(text: str) -> Answer:
+    return Answer(200, {"Content-Type": "application/xml"}, f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode())
+
+
+def _hang_up(connection: StreamRequestHandler) -> bool:
+    connection.request.shutdown(socket.SHUT_RDWR)
+    return False
 
 
 class Weather:
