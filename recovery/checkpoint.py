@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from changelog.cached_storage import CachedStorage
 from changelog.codec import pack
@@ -29,7 +29,7 @@ from changelog.storage import Storage
 
 from . import index
 from .block import BlockEntry, Columns, Extent, content_hash, is_sound, seal, unpack_block, unseal_fields, with_layer
-from .directory import Directory, PageEntry, decode_page, decode_top
+from .directory import Ahead, Directory, PageEntry, Traffic, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
 from .pack import MappedPack, OpenedPack, PackBytes, PackRecord, StoredPack, open_pack
@@ -176,22 +176,6 @@ def read_meta(storage: Storage, name: CheckpointName) -> CheckpointMeta:
     return decode_meta(records.get(index.META_KEY, b""), where)
 
 
-class Ahead(Protocol):
-    """Decodes blocks before they are needed (`recovery.ahead`)."""
-
-    def take(self, store: int, block: int) -> Columns | None:
-        """Return a block, and forget it, if it is ready."""
-
-    def take_page(self, page: PageEntry) -> list[BlockEntry] | None:
-        """Return the lines of a page, and forget them, if they are ready."""
-
-    def has_some(self) -> bool:
-        """False while no block is ready but some will be."""
-
-    def stop(self) -> None:
-        """End it."""
-
-
 class CheckpointReader:
     """An open checkpoint: attaches in milliseconds and reads pages and blocks when asked.
 
@@ -218,6 +202,7 @@ class CheckpointReader:
         # was loaded.)
         self._newest: list[weakref.ref[CheckpointReader]] = []
         self._pid = os.getpid()
+        self.traffic = Traffic()
         if not marked:
             self._check_marker()
         self._tops = self._read()
@@ -338,6 +323,7 @@ class CheckpointReader:
         if self.ahead is not None and (ready := self.ahead.take(store, entry.block)) is not None:
             return ready
         self._gather(entry)
+        self.traffic.block(entry.bytes)
         return self.with_layers(store, entry, self.layer(store, entry, entry.places[0]))
 
     def packed(self, store: int, entry: BlockEntry) -> PackedBlock | None:
@@ -396,6 +382,7 @@ class CheckpointReader:
                 self._checked(place, data, where), where, kept=kept and isinstance(data, memoryview)
             ),
         )
+        self.traffic.look(look, place.size)
         if mapped is not None and look.kept:
             mapped.keep(place.offset, place.size, look)
         return look
@@ -586,9 +573,11 @@ class CheckpointReader:
         return live
 
     def twin(self) -> CheckpointReader:
-        """Return a reader of the same open files, for use in another thread; the twin does not use `ahead`."""
+        """Return a reader of the same open files, for use in another thread; the twin does not use `ahead`, and has a
+        traffic of its own.
+        """
         twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__, ahead=None, _fetched={}, _fetched_bytes=0)
+        twin.__dict__.update(self.__dict__, ahead=None, traffic=Traffic(), _fetched={}, _fetched_bytes=0)
         return twin
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from changelog.codec import pack, unpack
 
 from .block import HASH_BYTES, BlockEntry, Columns, Extent, content_hash, is_sound, seal, unseal
 from .errors import CorruptCheckpointError
-from .table import Lookup
+from .table import Lookup, RecordTable, Whole
 
 PAGE_LINES: Final = 512
 
@@ -142,6 +142,44 @@ class DirectorySource(Protocol):
 
     def prefetch(self, lines: Iterable[PageEntry | BlockEntry]) -> None:
         """Read pages and blocks that will be opened and loaded next, all side by side."""
+
+
+class Ahead(Protocol):
+    """Decodes blocks before they are needed (`recovery.ahead`)."""
+
+    def take(self, store: int, block: int) -> Columns | None:
+        """Return a block, and forget it, if it is ready."""
+
+    def take_page(self, page: PageEntry) -> list[BlockEntry] | None:
+        """Return the lines of a page, and forget them, if they are ready."""
+
+    def has_some(self) -> bool:
+        """False while no block is ready but some will be."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
+class Traffic:
+    """What was read of the blocks of checkpoints: whole `blocks`, `tables` of blocks, and the `bytes` of both."""
+
+    __slots__ = ("blocks", "bytes", "tables")
+
+    def __init__(self) -> None:
+        self.blocks = self.tables = self.bytes = 0
+
+    def block(self, size: int) -> None:
+        """Count a block of so many bytes that is read whole. O(1)."""
+        self.blocks += 1
+        self.bytes += size
+
+    def look(self, opened: RecordTable | Whole, size: int) -> None:
+        """Count what was read to find single records in a block of so many bytes. O(1)."""
+        if isinstance(opened, Whole):
+            self.block(size)
+        else:
+            self.tables += 1
+            self.bytes += opened.size
 
 
 class Directory:

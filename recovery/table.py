@@ -229,6 +229,12 @@ class RecordTable:
         self._froms = views[6].cast("q") if froms else None
         self._checks = views[7].cast("I")
 
+    @property
+    def size(self) -> int:
+        """The bytes of the table. O(1)."""
+        parts = self.hashes, self._order, self._keys, self._values, self._rows, self._ints, self._froms, self._checks
+        return sum(part.nbytes for part in parts if part is not None) + _END
+
     def __len__(self) -> int:
         """How many keys the block has."""
         return len(self._order)

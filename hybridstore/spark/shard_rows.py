@@ -44,6 +44,12 @@ def metrics(location: str | Path | Location, operator: str | None = None) -> lis
     differing_attempts         versions of which several attempts wrote different objects
     failed_checkpoints, failed_clearings  failures of the process since it loaded the shard
     files, bytes               objects in the shard's directory, and their size
+    memory_bytes, memory_limit_bytes  under a limit of memory: what the shard takes in the process, and what all shards
+                               may take
+    blocks_read, tables_read, bytes_read  under a limit: what was read of blocks since the process loaded the shard
+    hits, misses, read_amplification, records_in_memory  of a plain state (docs/metrics.md); None on Spark, where a
+                               limit frees whole shards
+    dirty_keys, dirty_bytes, freed_records, freed_bytes  of a plain state, too
     total_rows, total_rows_out, total_late  of all batches since the query began, over all its runs
     total_null_key, total_null_timestamp, total_segment_bytes, total_logged_records  of all batches, too
 

@@ -30,6 +30,7 @@ from changelog.storage import Storage
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
+from recovery.directory import Traffic
 from recovery.errors import CheckpointError
 from recovery.write import CheckpointReport, write_checkpoint
 
@@ -157,7 +158,9 @@ class Checkpointer:
         self, group: StoreGroup, where: object, policy: CheckpointPolicy, sizes: Sizes, apart: StepMarker
     ) -> None:
         self.policy = policy
-        self.reader: CheckpointReader | None = None
+        # what was read of the blocks of all checkpoints that were in use
+        self.traffic = Traffic()
+        self._reader: CheckpointReader | None = None
         # The records logged since the begin of the last checkpoint, and the time of that begin (s, wall clock).
         self.since = Logged()
         self.begun = time.time()
@@ -184,6 +187,17 @@ class Checkpointer:
         # No process could be started, or took the job, or it failed again and again: it is not tried again.
         self._refused = False
         self._failed_in_a_row = 0
+
+    @property
+    def reader(self) -> CheckpointReader | None:
+        """The checkpoint in use, None if none exists."""
+        return self._reader
+
+    @reader.setter
+    def reader(self, reader: CheckpointReader | None) -> None:
+        if reader is not None:
+            reader.traffic = self.traffic
+        self._reader = reader
 
     @property
     def version(self) -> int:

@@ -465,7 +465,7 @@ class State(InPlace, NamedStores):
 
     @entry_of_all
     def metrics(self) -> Metrics:
-        """Return the numbers of this store as of now. O(stores).
+        """Return the numbers of this store as of now. O(blocks), and in a sliding store O(keys).
 
         >>> state = hs.open("state")
         >>> state.key_value("users")["ann"] = 1
@@ -476,7 +476,7 @@ class State(InPlace, NamedStores):
         ({'users': 1}, {'users': {'expired': 0}})
         """
         written = 0 if self._log is None else self._log.bytes_written
-        return metrics_of(self._group, self._checkpoints, written)
+        return metrics_of(self._group, self._checkpoints, self._memory, written)
 
     def close(self) -> None:
         """Commit nothing, finish the checkpoint in progress, write a synced end mark, and release the directory.

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from recovery.ahead import ReadAhead
 from recovery.block import BlockEntry
-from recovery.checkpoint import Ahead, CheckpointReader
-from recovery.directory import PageEntry
+from recovery.checkpoint import CheckpointReader
+from recovery.directory import Ahead, PageEntry
 
 from ..collector import collector_held
 from ..progress import OnProgress

@@ -30,7 +30,7 @@ from enum import Enum
 from sys import getsizeof
 from typing import Any, Final
 
-from recovery.checkpoint import Ahead
+from recovery.directory import Ahead
 
 from ..stores.cold_blocks import SPARING
 from ..stores.cold_tail import Maps
@@ -119,12 +119,17 @@ class Memory:
         self._kept: list[Maps] = []
         self._due = 0  # entries of `_kept` to be freed
         self._old_records = self._old_bytes = 0
+        # records per key of the old maps; and what was freed since the state was opened
+        self._old_each = 1.0
+        self._freed_keys = 0.0
+        self._freed_bytes = 0
         # by store, between leaving its maps and being cold
         self._before: dict[str, dict[Any, Any]] = {}
 
     def restored(self, *, read_only: bool = False) -> None:
         """Blocks are cold: a thread decodes them ahead, and, unless `read_only`, commits load them."""
         self._cold = not read_only
+        self._count_lookups()
         self.count()
         read_ahead(self._checkpoints.reader, self._group)
 
@@ -144,6 +149,7 @@ class Memory:
                 self._due = 0
         self._logged, self._seen = 0, SPARING.loaded
         if BUDGET.limit is not None:
+            self._count_lookups()
             for store in self._group.stores.values():
                 # as long as rows wait, every read and put looks for them
                 if store.applies_alone and store.waiting_rows:
@@ -171,11 +177,53 @@ class Memory:
         old = self._old + self._kept
         return sum(map(getsizeof, old)) + self._old_bytes * _records(old) // max(1, self._old_records)
 
-    def _note_old(self, size: int) -> None:
-        """Note how many records the old maps have, and what those take beside the tables, of `size` bytes. O(maps)."""
+    def _note_old(self, size: int, records: int) -> None:
+        """Note how many keys the old maps have, and what those take beside the tables, of `size` bytes, and of so many
+        records. O(maps).
+        """
         old = self._old + self._kept
         self._old_records = _records(old)
         self._old_bytes = max(0, size - sum(map(getsizeof, old)))
+        self._old_each = records / max(1, sum(len(each) for each in old if isinstance(each, dict)))
+
+    def _in_memory(self) -> int:
+        """Return about how many records the stores have in memory. O(buckets), in a sliding store O(keys)."""
+        return sum(store.records_in_memory for store in self._group.stores.values())
+
+    def _count_lookups(self) -> None:
+        if BUDGET.limit is not None:
+            for store in self._group.stores.values():
+                store.count_lookups()
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the numbers of memory, as the metrics have them; None for those that are counted under a limit only.
+        The call changes nothing. O(blocks), in a sliding store O(keys).
+        """
+        stores, limit, traffic = self._group.stores.values(), BUDGET.limit, self._checkpoints.traffic
+        sizes = [store.bytes_in_memory for store in stores]
+        changed = [store.changed_keys for store in stores]
+        numbers: dict[str, Any] = {
+            "memory_bytes": sum(sizes) + self._old_remaining(),
+            "records_in_memory": self._in_memory(),
+            "dirty_keys": sum(keys for keys, _ in changed),
+            "dirty_bytes": sum(
+                size * min(keys, known) // max(1, known) for size, (keys, known) in zip(sizes, changed, strict=True)
+            ),
+            "freed_records": round(self._freed_keys),
+            "freed_bytes": self._freed_bytes,
+            "blocks_read": traffic.blocks,
+            "tables_read": traffic.tables,
+            "bytes_read": traffic.bytes,
+        }
+        if limit is not None:
+            missed = sum(store.lookups.missed for store in stores)
+            asked = max(missed, sum(store.lookups.asked for store in stores))
+            numbers |= {"memory_limit_bytes": limit, "hits": asked - missed, "misses": missed}
+            meta = None if self._checkpoints.reader is None else self._checkpoints.reader.meta
+            if meta is not None and meta.records and asked:
+                numbers["bytes_read"] += round(missed * meta.size / meta.records)
+                numbers["read_amplification"] = numbers["bytes_read"] * meta.records / (asked * max(1, meta.size))
+        return numbers
 
     def relief(self, logged: Logged, *, renewed: bool) -> Relief | None:
         """After a commit of `logged`: what memory needs, None for nothing. `renewed`: a checkpoint has just been made.
@@ -211,8 +259,7 @@ class Memory:
         if checkpoints.attempt is not None or not large:
             return None
         behind = checkpoints.behind
-        records_in_memory = sum(store.records_in_memory for store in self._group.stores.values())
-        changed = (counted - self._old_remaining()) * min(1.0, behind.records / max(1, records_in_memory))
+        changed = (counted - self._old_remaining()) * min(1.0, behind.records / max(1, self._in_memory()))
         full = used > _FULL * limit and not old
         # rows of the tail come back into memory beside the maps that are freed
         short = SPEED.factor * behind.seconds <= _REPLAY_SECONDS and changed < _TAIL * counted
@@ -249,7 +296,7 @@ class Memory:
         self._kept = list(self._before.values())
         known = set(map(id, self._kept))
         self._old = [each for store in stores for each in store.maps() if each and id(each) not in known]
-        self._note_old(memory_bytes(self._group))
+        self._note_old(memory_bytes(self._group), self._in_memory())
 
     def cool(self) -> bool:
         """Make all stores cold without a replay, if each of them can: they keep what changed since the checkpoint in
@@ -259,7 +306,7 @@ class Memory:
         known = set() if reader is None or reader.ahead is not None else {each.number for each in reader.meta.stores}
         if reader is None or not all(store.can_cool and store.number in known for store in stores):
             return False
-        size = memory_bytes(self._group)
+        size, records = memory_bytes(self._group), self._in_memory()
         self._old, self._kept, self._before = [], [], {}
         for store in stores:
             before, others = store.cool(reader.directory(store.number))
@@ -267,7 +314,7 @@ class Memory:
             if before:
                 self._kept.append(before)
                 self._before[store.name] = before
-        self._note_old(size - memory_bytes(self._group))
+        self._note_old(size - memory_bytes(self._group), records - self._in_memory())
         self._group.forget_watched()
         self._cold = True
         return True
@@ -289,15 +336,22 @@ class Memory:
         map.
         """
         deadline = time.thread_time() + budget_ms / 1000
+        each = self._old_bytes // max(1, self._old_records)
         while old:
             last = old[-1]
+            entries = min(len(last), _FREED_ENTRIES)
             if isinstance(last, list):
                 del last[-_FREED_ENTRIES:]
             else:
                 pop = last.popitem if isinstance(last, dict) else last.pop
-                for _ in range(min(len(last), _FREED_ENTRIES)):
+                for _ in range(entries):
                     pop()
+            if not isinstance(last, set):
+                self._freed_bytes += entries * each
+            if isinstance(last, dict):
+                self._freed_keys += entries * self._old_each
             if not last:
+                self._freed_bytes += getsizeof(last)
                 old.pop()
                 if not old:
                     give_back()

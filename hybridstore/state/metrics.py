@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .checkpointer import Checkpointer
 from .group import StoreGroup
+from .memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +14,11 @@ class Metrics:
     """A picture of a store's numbers: sizes in bytes, times in ms, counters since the store was opened.
 
     Of the last checkpoint that was written since: how many packs it names, how much of their bytes it refers to, and
-    how many bytes were written for each byte of blocks that changed. None before the first. The last two fields say how
+    how many bytes were written for each byte of blocks that changed. None before the first. `*_writer_process` say how
     many of `checkpoints_written` and `failed_checkpoints` are of the process that makes large checkpoints.
+
+    The fields from `memory_bytes` on say what is in memory; docs/metrics.md has them one by one. None without a
+    `memory_limit`, when reads are not counted.
 
     >>> numbers = hs.open("state").metrics()
     >>> numbers.version, numbers.cold_blocks, numbers.checkpoint_version
@@ -41,10 +45,23 @@ class Metrics:
     write_amplification: float | None = None
     checkpoints_by_writer_process: int = 0
     failures_of_writer_process: int = 0
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    records_in_memory: int | None = None
+    dirty_keys: int | None = None
+    dirty_bytes: int | None = None
+    hits: int | None = None
+    misses: int | None = None
+    freed_records: int | None = None
+    freed_bytes: int | None = None
+    blocks_read: int | None = None
+    tables_read: int | None = None
+    bytes_read: int | None = None
+    read_amplification: float | None = None
 
 
-def metrics_of(group: StoreGroup, checkpoints: Checkpointer, written: int) -> Metrics:
-    """Return the numbers of an open state, whose changelog has `written` bytes since it was opened. O(stores)."""
+def metrics_of(group: StoreGroup, checkpoints: Checkpointer, memory: Memory, written: int) -> Metrics:
+    """Return the numbers of an open state, whose changelog has `written` bytes since it was opened. O(blocks)."""
     stores = group.stores.values()
     behind, last = checkpoints.behind, checkpoints.last
     return Metrics(
@@ -68,4 +85,5 @@ def metrics_of(group: StoreGroup, checkpoints: Checkpointer, written: int) -> Me
         write_amplification=None if last is None else last.write_amplification,
         checkpoints_by_writer_process=checkpoints.written_beside,
         failures_of_writer_process=checkpoints.failed_beside,
+        **memory.numbers(),
     )

@@ -21,13 +21,14 @@ _TOTAL: Final = "total_"
 
 
 class Number(NamedTuple):
-    """A column of a row, and what it is outside: the end of the metric's name ("": the column is no metric), and the
-    help text. Totals are counters, and all else gauges.
+    """A column of a row, and what it is outside: the end of the metric's name ("": the column is no metric), the help
+    text, and whether it is `counted` since the state was opened. Such numbers and totals are counters, all else gauges.
     """
 
     column: str
     metric: str = ""
     help: str = ""
+    counted: bool = False
 
     @property
     def name(self) -> str:
@@ -37,7 +38,7 @@ class Number(NamedTuple):
     @property
     def kind(self) -> Literal["counter", "gauge"]:
         """Whether the number only grows."""
-        return "counter" if self.column.startswith(_TOTAL) else "gauge"
+        return "counter" if self.counted or self.column.startswith(_TOTAL) else "gauge"
 
     @property
     def unit(self) -> str:
@@ -52,6 +53,11 @@ def _outside(metric: str = "", text: str = "") -> dict[str, str]:
 def _number(metric: str = "", text: str = "", default: Any = None) -> Any:
     """Return the field of a number: the end of its metric's name ("": no metric), and the help text."""
     return field(default=default, metadata=_outside(metric, text))
+
+
+def _count(metric: str, text: str) -> Any:
+    """Return the field of a number that is counted since the state was opened; see `_number`."""
+    return field(default=None, metadata={**_outside(metric, text), "counted": True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +115,19 @@ class ShardMetrics:
     failed_clearings: int = _number("failed_clearings", "Files that could not be cleared away.", 0)
     files: int | None = _number("files", "Files of the shard.")
     bytes: int | None = _number("bytes", "Bytes of the shard's files.")
+    memory_bytes: int | None = _number("memory_bytes", "Estimate of what the records in memory take.")
+    memory_limit_bytes: int | None = _number("memory_limit_bytes", "The limit of memory that governs.")
+    records_in_memory: int | None = _number("memory_records", "Records in memory, an estimate.")
+    dirty_keys: int | None = _number("dirty_keys", "Keys, by bucket, changed since the last checkpoint began.")
+    dirty_bytes: int | None = _number("dirty_bytes", "Estimate of what the records of these keys take.")
+    hits: int | None = _count("hits", "Lookups of a key that memory answered.")
+    misses: int | None = _count("misses", "Lookups of a key that read a block.")
+    freed_records: int | None = _count("freed_records", "Records freed from memory, an estimate.")
+    freed_bytes: int | None = _count("freed_bytes", "Estimate of what the freed records took.")
+    blocks_read: int | None = _count("blocks_read", "Blocks read whole.")
+    tables_read: int | None = _count("tables_read", "Tables of blocks read to find single records.")
+    bytes_read: int | None = _count("read_bytes", "Bytes of blocks, tables and single records read.")
+    read_amplification: float | None = _number("read_amplification", "Bytes read for each byte of records asked.")
     total_rows: int | None = _number("rows", "Rows that came in.")
     total_rows_out: int | None = _number("results", "Rows that went out.")
     total_late: int | None = _number("late", "Late records, once for each closed window.")

@@ -28,7 +28,7 @@ from recovery.directory import Directory
 
 from ..collector import collector_held
 from .buckets import TOMBSTONE
-from .keys import KeyRule
+from .keys import KeyRule, Lookups
 from .sizes import column_bytes
 
 # So many looks at every row are cheaper than applying the whole tail; after them each look applies a part.
@@ -225,6 +225,11 @@ class TailKeys(KeyRule):
         self.rule.admit_all(keys)
         self._touch(keys)
 
+    def check(self, key: Any) -> None:
+        """As the rule; also touches the key."""
+        self.rule.check(key)
+        self._touch([key])
+
     def _touch(self, keys: Sequence[Any]) -> None:
         store = self._store_of()
         assert store is not None
@@ -258,6 +263,7 @@ class Tailed(ABC):
     name: str
     # Whether waiting rows are applied without a look into cold blocks.
     applies_alone: ClassVar[bool] = False
+    lookups: Lookups
     _journal: Journal
     _keys: KeyRule
     _tail: ColdTail
@@ -325,6 +331,13 @@ class Tailed(ABC):
         sliding store O(keys).
         """
         return self._applied_records - self.cold_records + len(self._tail)
+
+    @property
+    @abstractmethod
+    def changed_keys(self) -> tuple[int, int]:
+        """How many keys changed since the last checkpoint began, and how many are in memory; a key counts in each
+        bucket. O(buckets).
+        """
 
     @property
     @abstractmethod
@@ -419,7 +432,7 @@ class Tailed(ABC):
         """
         rule = self._keys.rule if isinstance(self._keys, TailKeys) else self._keys
         for key in keys:
-            rule.admit(key, pin=False)
+            rule.check(key)
         self.touch(keys)
 
     def apply_waiting(self) -> None:

@@ -27,7 +27,7 @@ from ..markup import SHOWN_ROWS, join, short, table, tag
 from .cold_blocks import SPARING
 from .cold_tail import Tailed
 from .columns import all_flat
-from .keys import KeyRule, ShutKeys, shown
+from .keys import KeyRule, Lookups, ShutKeys, shown
 from .snapshots import OpenIterators
 
 # The types of a store's keys, values and aggregates, for type checkers only. A store alone is one of Any.
@@ -66,6 +66,7 @@ class Edge(Tailed):
         self._items = journal.items
         self._limit = journal.limit
         self._iterators = OpenIterators()
+        self.lookups = Lookups()
         self.clear_state()
 
     def __repr__(self) -> str:
@@ -85,9 +86,16 @@ class Edge(Tailed):
 
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
-        self._keys = KeyRule(self.name)
+        self._keys = self._key_rule()
         self._tail.clear()
         self._stream_time = NO_TIME
+
+    def _key_rule(self) -> KeyRule:
+        """Return a rule of keys that has decided nothing."""
+        return KeyRule(self.name)
+
+    def count_lookups(self) -> None:
+        """Count lookups from now on, because memory is limited. O(1)."""
 
     # --- erase ------------------------------------------------------------------------------------------------
 
@@ -118,7 +126,7 @@ class Edge(Tailed):
         >>> hs.prove("state", "anna").traces
         []
         """
-        self._keys.admit(key, pin=False)
+        self._keys.check(key)
         order = self._journal.on_erase
         if order is None:
             raise HybridStoreError(

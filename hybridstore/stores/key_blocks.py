@@ -115,6 +115,11 @@ class KeyBlocks(Edge):
         return sum(block.records for block in self._bucket.cold)
 
     @property
+    def changed_keys(self) -> tuple[int, int]:
+        """See `Tailed`. O(1)."""
+        return len(self._runs if self._dirty is None else self._dirty), len(self._runs)
+
+    @property
     def bytes_in_memory(self) -> int:
         """About how many bytes the records in memory take, those that wait included. Counting changes nothing.
         O(blocks).
@@ -181,6 +186,7 @@ class KeyBlocks(Edge):
         block says nothing about the key any more, even if it has no records of the key.
         """
         cold = self._bucket.cold
+        self.lookups.missed += SPARING.on
         rows = rows_apart(cold, index, key)
         if rows is None:
             self._load(index)

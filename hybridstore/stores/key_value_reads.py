@@ -16,13 +16,13 @@ from recovery.errors import CorruptCheckpointError
 from recovery.table import Record
 
 from .buckets import TOMBSTONE
-from .cold_blocks import ColdBlock, DecodedBlock, TakenBlock, chosen, first_key, read_apart, taken_block
+from .cold_blocks import SPARING, ColdBlock, DecodedBlock, TakenBlock, chosen, first_key, read_apart, taken_block
 from .cold_tail import TailKeys
 from .columns import column_list
 from .edge import K, V
 from .key_blocks import KeyBlocks
 from .key_order import KeyOrder
-from .keys import check_prefix
+from .keys import CountedKeys, KeyRule, check_prefix
 
 T = TypeVar("T")
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
@@ -89,10 +89,13 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
             if type(block) is TakenBlock and i >= 0 and (lookup := block.ready) is not None:
                 if key in block.taken or key > block.entry.last:
                     return _MISSING
-                try:
-                    record = (self._remembered(key) if self._before else None) or lookup.record_of(key)
-                except CorruptCheckpointError:
-                    record = block.record_of(key)
+                record = self._remembered(key) if self._before else None
+                if record is None:
+                    self.lookups.missed += 1
+                    try:
+                        record = lookup.record_of(key)
+                    except CorruptCheckpointError:
+                        record = block.record_of(key)
                 return _MISSING if record is None else self._take_record(block, key, record)
             self._touch(key)
             return self._runs.get(key, _MISSING)
@@ -108,10 +111,24 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
             if absent and self._runs.get(key) is TOMBSTONE:
                 del self._runs[key]  # no block covers the key any more
             return
-        record = (self._remembered(key) if self._before else None) or block.record_of(key)
+        record = self._remembered(key) if self._before else None
         if record is None:
-            return
+            self.lookups.missed += 1
+            record = block.record_of(key)
+            if record is None:
+                return
         self._take_record(taken_block(self._bucket.cold, index), key, record)
+
+    def _key_rule(self) -> KeyRule:
+        return CountedKeys(self.name, self.lookups) if SPARING.on else super()._key_rule()
+
+    def count_lookups(self) -> None:
+        """See `Edge`."""
+        keys = self._keys
+        if type(keys) is KeyRule:
+            self._keys = CountedKeys(self.name, self.lookups, keys)
+        elif type(keys) is TailKeys and type(keys.rule) is KeyRule:
+            keys.rule = CountedKeys(self.name, self.lookups, keys.rule)
 
     @property
     def before(self) -> dict[Any, Any]:
@@ -182,6 +199,7 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
             self._keys.admit_all(wanted)
         else:
             self._ask(wanted)
+        self.lookups.asked += len(wanted)
         runs, bucket = self._runs, self._bucket
         if bucket.cold:
             if self.far:
@@ -221,7 +239,7 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
     def _between(self, key_from: Any, key_to: Any, *, reverse: bool) -> Iterator[tuple[Any, Any]]:
         for bound in (key_from, key_to):
             if bound is not None:
-                self._keys.admit(bound, pin=False)
+                self._keys.check(bound)
         if key_from is not None and key_to is not None and key_from > key_to:
             return iter(())
         self.apply_waiting()
@@ -231,7 +249,7 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
 
     @read
     def _beginning_with(self, prefix: Any, *, reverse: bool) -> Iterator[tuple[Any, Any]]:
-        self._keys.admit(prefix, pin=False)
+        self._keys.check(prefix)
         length = len(prefix)
         self.apply_waiting()
         # a block that begins behind the prefix has only keys behind it
@@ -282,6 +300,7 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
         if bucket.cold:
             for key in list(self._runs):
                 if (i := bucket.covering(key)) >= 0:
+                    self.lookups.asked += 1
                     self._load_key(i, key, absent=True)
             for i in chosen(bucket.cold, lambda entry: 0 <= entry.low <= self._expired):
                 self._load(i)

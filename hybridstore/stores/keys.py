@@ -24,6 +24,17 @@ def shown(key: Any) -> str:
     return text if len(text) <= 200 else f"{text[:150]}... ({len(text):,} characters)"
 
 
+class Lookups:
+    """How often a store looked for a key (in one of its buckets) while memory was limited (`asked`), and how often it
+    read a block for that (`missed`).
+    """
+
+    __slots__ = ("asked", "missed")
+
+    def __init__(self) -> None:
+        self.asked = self.missed = 0
+
+
 class KeyRule:
     """The type of a store's keys. `fast` is the type that needs no further check as long as a key is short (str,
     bytes), or None.
@@ -71,8 +82,15 @@ class KeyRule:
             raise self._mismatch(key)
         if pin:
             self._scalar = kind
-            self.fast = kind if kind in _FAST else None
+            self.fast = self._fast_of(kind)
         return short
+
+    def check(self, key: Any) -> None:
+        """Raise as `admit`, and decide nothing: the key is a bound, or is not read now."""
+        self.admit(key, pin=False)
+
+    def _fast_of(self, kind: type) -> type | None:
+        return kind if kind in _FAST else None
 
     def _is_short(self, key: Any) -> bool:
         size = key_bytes(key)
@@ -147,7 +165,38 @@ class KeyRule:
             self._parts = tuple(_BY_NAME[name] for name in description[1:])
         else:
             self._scalar = _BY_NAME[description[0]]
-            self.fast = self._scalar if self._scalar in _FAST else None
+            self.fast = self._fast_of(self._scalar)
+
+
+class CountedKeys(KeyRule):
+    """The rule of a key-value store under a limit of memory: it counts the keys that are read. No type is `fast`, so
+    every key passes here; without a limit, a read that finds its key in memory pays for no count.
+    """
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, store: str, counts: Lookups, rule: KeyRule | None = None) -> None:
+        """`rule`: the one that this rule replaces."""
+        self._counts = counts
+        super().__init__(store)
+        if rule is not None:
+            self.restore(rule.describe())
+
+    def admit(self, key: Any, *, pin: bool = True) -> bool:
+        """As the rule; without `pin`, a key is read."""
+        if not pin:
+            self._counts.asked += 1
+        kind = type(key)
+        if kind is self._scalar and (kind is str or kind is bytes) and len(key) <= SMALL:
+            return True
+        return super().admit(key, pin=pin)
+
+    def check(self, key: Any) -> None:
+        """As the rule."""
+        super().admit(key, pin=False)
+
+    def _fast_of(self, kind: type) -> type | None:
+        return None
 
 
 class ShutKeys(KeyRule):

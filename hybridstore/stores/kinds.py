@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .buckets import Sealed
     from .cold_tail import Maps
     from .key_value import KeyValueStore
+    from .keys import Lookups
     from .session import SessionStore
     from .sliding import SlidingStore
     from .suppression import SuppressionBuffer
@@ -58,6 +59,11 @@ class Store(Protocol):
     def records_in_memory(self) -> int: ...
     @property
     def bytes_in_memory(self) -> int: ...
+    @property
+    def changed_keys(self) -> tuple[int, int]: ...
+    @property
+    def lookups(self) -> Lookups: ...
+    def count_lookups(self) -> None: ...
     @property
     def cold_blocks(self) -> int: ...
     @property

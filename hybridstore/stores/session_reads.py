@@ -13,6 +13,7 @@ from typing import Any, Generic
 from changelog.turn import read
 
 from ..clock import INT64_MAX, check_time
+from .cold_blocks import SPARING
 from .edge import K, V
 from .keys import check_prefix
 from .session_runs import SessionBucket, value_of
@@ -68,7 +69,10 @@ class SessionReads(TimeBuckets, Generic[K, V]):
         low, latest = self._bounds(earliest_end, latest_start)
         width, buckets = self._width, self._buckets
         rows: list[tuple[Session, Any]] = []
-        for number in self._numbers(low, INT64_MAX):
+        numbers = self._numbers(low, INT64_MAX)
+        if SPARING.on:
+            self.lookups.asked += len(numbers)
+        for number in numbers:
             bucket = buckets[number]
             if number * width - bucket.longest > latest:
                 continue

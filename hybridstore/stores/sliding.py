@@ -20,6 +20,7 @@ from changelog.turn import entry, read
 from ..aggregation import WindowState
 from ..clock import INT64_MAX, check_time
 from ..collector import collector_held
+from .cold_blocks import SPARING
 from .columns import columns_of, rows_of, time_list
 from .edge import A, K, V
 from .sliding_maps import SlidingMaps
@@ -75,6 +76,8 @@ class SlidingStore(SlidingMaps[K, V, A]):
             self._check_value(key, value)
         if type(key) is not self._keys.fast or len(key) > SMALL:  # type: ignore[arg-type]
             small = self._keys.admit(key) and small
+        if SPARING.on:
+            self.lookups.asked += 1
         if ts < self._low:
             self.dropped["expired"] += 1
             return None
@@ -201,6 +204,8 @@ class SlidingStore(SlidingMaps[K, V, A]):
         if keys and (sum(map(key_bytes, keys)) > MAX_KEY_BYTES or not _NUMBERS.issuperset(map(type, values))):
             self._journal.check_columns(keys, values)
         self.prefetch(keys)
+        if SPARING.on:
+            self.lookups.asked += len(keys)
         late: set[int] = set()
         before = self._stream_time
         try:
@@ -249,6 +254,8 @@ class SlidingStore(SlidingMaps[K, V, A]):
         ('web-1', 0, 30000, 3.0)
         """
         self._keys.admit(key, pin=False)
+        if SPARING.on:
+            self.lookups.asked += 1
         state = self._wake(key)
         if state is None:
             return None
@@ -288,6 +295,8 @@ class SlidingStore(SlidingMaps[K, V, A]):
         [(0, 2), (30000, 5)]
         """
         self._keys.admit(key, pin=False)
+        if SPARING.on:
+            self.lookups.asked += 1
         if self._bucket.cold:
             self._touch(key)
         times, values = self._live(key)

@@ -21,6 +21,7 @@ from changelog.turn import entry, read
 from ..clock import INT64_MAX, check_time
 from ..collector import collector_held
 from ..errors import BufferFullError
+from .cold_blocks import SPARING
 from .columns import columns_of
 from .edge import K, V
 from .keys import shown
@@ -118,6 +119,8 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
             self._measure()
         if self._bucket.cold:
             self._load_for((key,), ts)
+        elif SPARING.on:
+            self.lookups.asked += 1
         return self._put(key, value, ts, size, small)
 
     def _put(self, key: Any, value: Any, ts: int, size: int, small: bool) -> list[Emission]:
@@ -230,6 +233,8 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
                 self._measure()
             if self._bucket.cold and key_list:
                 self._load_for(key_list, max(ts_list))
+            elif SPARING.on:
+                self.lookups.asked += len(key_list)
             if not self._bounded:
                 return self._put_together(key_list, value_list, ts_list, sizes)
             start, rows = 0, len(key_list)

@@ -25,7 +25,7 @@ from recovery.directory import Directory
 
 from ..clock import INT64_MAX, NO_TIME, due_through
 from ..collector import collector_held
-from .cold_blocks import chosen
+from .cold_blocks import SPARING, chosen
 from .cold_tail import Maps
 from .edge import K, V
 from .key_blocks import KeyBlocks
@@ -353,6 +353,8 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     def _load_for(self, keys: Collection[Any], ts: int) -> None:
         """Load the cold records that rows of these keys, the newest at `ts`, change or make due."""
         self.prefetch(keys)
+        if SPARING.on:
+            self.lookups.asked += len(keys)
         for key in keys:
             self._touch(key, absent=True)
         self._load_due((max(ts, self._stream_time) if self._by_records else self._stream_time) - self._lag)

@@ -205,6 +205,8 @@ class TimeBuckets(Edge):
         bucket = self._buckets.get(number)
         if bucket is None:
             return None
+        if SPARING.on:
+            self.lookups.asked += 1
         if bucket.cold:
             i = bucket.covering(key)
             if i >= 0:
@@ -286,6 +288,7 @@ class TimeBuckets(Edge):
 
     def _load_key(self, bucket: Any, index: int, key: Any) -> None:
         """Load what the block at `index` has of a key: where memory is short, the key's records alone."""
+        self.lookups.missed += SPARING.on
         rows = rows_apart(bucket.cold, index, key)
         if rows is None:
             self._load(bucket, index)
@@ -423,6 +426,13 @@ class TimeBuckets(Edge):
     def cold_records(self) -> int:
         """Records in blocks that are not loaded. O(blocks)."""
         return sum(block.records for bucket in self._buckets.values() for block in bucket.cold)
+
+    @property
+    def changed_keys(self) -> tuple[int, int]:
+        """See `Tailed`."""
+        buckets = self._buckets.values()
+        changed = sum(len(bucket.runs if bucket.dirty is None else bucket.dirty) for bucket in buckets)
+        return changed, sum(len(bucket.runs) for bucket in buckets)
 
     @property
     def bytes_in_memory(self) -> int:

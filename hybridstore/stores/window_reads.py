@@ -17,6 +17,7 @@ from changelog.turn import in_place, read
 
 from ..clock import INT64_MAX, check_time
 from .buckets import StoreBucket
+from .cold_blocks import SPARING
 from .columns import column_list
 from .edge import K, V
 from .keys import check_prefix
@@ -25,6 +26,13 @@ from .time_buckets import TimeBuckets
 from .window_runs import parts_of, rows_between
 
 _BY_TIME_AND_KEY: Final = itemgetter(0, 1)
+
+
+def _value_at(run: Any, ts: int) -> Any:
+    """Return the value of a run at a time, None without one. O(log rows)."""
+    times, values = (run[::2], run[1::2]) if type(run) is tuple else run
+    i = bisect_left(times, ts)
+    return values[i] if i < len(times) and times[i] == ts else None
 
 
 class WindowReads(TimeBuckets, Generic[K, V]):
@@ -83,13 +91,15 @@ class WindowReads(TimeBuckets, Generic[K, V]):
             self._keys.admit(key, pin=False)
         if bucket is None:
             return [None] * len(key_list)
+        if SPARING.on:
+            self.lookups.asked += len(key_list)
         return [
             None
             if run is None
             else (run[1] if run[0] == ts else None)
             if type(run) is tuple and len(run) == 2
-            else self.get(key, ts)
-            for key, run in zip(key_list, map(bucket.runs.get, key_list), strict=True)
+            else _value_at(run, ts)
+            for run in map(bucket.runs.get, key_list)
         ]
 
     @read
@@ -188,6 +198,8 @@ class WindowReads(TimeBuckets, Generic[K, V]):
                     self._run(number, key)
                 if number not in self._buckets:
                     continue
+            elif SPARING.on:
+                self.lookups.asked += len(key_list)
             of_bucket = self._buckets[number].runs
             if of_bucket.keys().isdisjoint(key_list):  # at once where a key has rows, and the fastest where none has
                 continue

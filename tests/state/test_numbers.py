@@ -65,7 +65,7 @@ def test_every_number_is_a_column_and_every_name_is_there_once() -> None:
     # what a state and a shard both count is one number
     plain, shard = get_type_hints(hs.Metrics), get_type_hints(ShardMetrics)
     both = plain.keys() & shard.keys()
-    assert len(both) == 8
+    assert len(both) == 21
     assert {name: plain[name] for name in both} == {name: shard[name] for name in both}
     assert metrics.__doc__ is not None
     assert [name for name in COLUMNS if not re.search(rf"\b{name}\b", metrics.__doc__)] == []

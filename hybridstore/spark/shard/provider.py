@@ -443,6 +443,7 @@ class StateStoreProvider:
             differing_attempts=0 if shard is None else shard.differing,
             failed_checkpoints=0 if shard is None else shard.checkpoints.failed,
             failed_clearings=0 if shard is None else shard.failed_clearings,
+            **({} if shard is None or self._cache.limit is None else shard.memory_numbers(self._cache.limit)),
         )
 
     def _metrics(self, store: StateStore) -> ShardMetrics:
