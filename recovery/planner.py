@@ -286,16 +286,16 @@ def _counted(line: BlockEntry, change: BucketChange, look: Lookup) -> BlockEntry
     keys, records, ends = line.keys, line.records, (line.first, line.last)
     if not removed.isdisjoint(ends):
         return None
-    for key in removed:
-        older = look.count_of(key)
+    for older in look.counts_of(list(removed)):
         keys -= bool(older)
         records -= older
     counts = columns.counts or [1] * len(columns.keys)
     froms = columns.froms or [WHOLE] * len(columns.keys)
-    for key, count, since in zip(columns.keys, counts, froms, strict=True):
-        if since == WHOLE:
-            older, kept = look.count_of(key), 0
-        else:
+    whole = columns.froms is None
+    olders = look.counts_of(columns.keys) if whole else [0] * len(columns.keys)
+    for key, count, since, older in zip(columns.keys, counts, froms, olders, strict=True):
+        kept = 0
+        if not whole:
             rows = look.rows_of(key)
             older, kept = len(rows), bisect_left(rows.ints[0], since) if rows.ints else 0
         if not kept + count and key in ends:

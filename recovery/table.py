@@ -94,6 +94,30 @@ def packed_key(key: Any) -> PackedKey:
     return tuple.__new__(PackedKey, (key, packed, zlib.crc32(packed), exact))
 
 
+class PackedKeys(NamedTuple):
+    """Keys of one store as tables look for them, by column, as those of a `PackedKey`."""
+
+    keys: Sequence[Any]
+    packed: list[bytes]
+    hashes: list[int]
+    exact: bool
+
+    def at(self, place: int) -> PackedKey:
+        """Return one of the keys. O(1)."""
+        return PackedKey(self.keys[place], self.packed[place], self.hashes[place], self.exact)
+
+
+def packed_keys(keys: Sequence[Any]) -> PackedKeys:
+    """Return keys of one store, at least one, as tables look for them: their own packed bytes, not those of an equal
+    key. O(keys).
+    """
+    pack_one = packer()
+    packed = list(map(pack_one, keys))
+    exact = type(keys[0]) in _EXACT
+    hashes = list(map(zlib.crc32, packed if exact else map(pack_one, map(_plain, keys))))
+    return PackedKeys(keys, packed, hashes, exact)
+
+
 def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
     """Return (the bytes of a block with a table, the hash of its content); without one for more than MOST_KEYS keys
     (`pack_block` is for those). Raises ValueError then. O(n log n).
@@ -102,9 +126,7 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
     if len(keys) > MOST_KEYS:
         raise ValueError(f"{len(keys)} keys in a block, expected {MOST_KEYS} or fewer")
     pack_one = packer()
-    packed_keys = list(map(pack_one, keys))
-    exact = type(keys[0]) in _EXACT
-    hashes = list(map(zlib.crc32, packed_keys if exact else map(pack_one, map(_plain, keys))))
+    _, stored_keys, hashes, exact = packed_keys(keys)
     order = sorted(range(len(keys)), key=hashes.__getitem__)
     packed_values = list(map(pack_one, columns.values))
     size = 0
@@ -117,8 +139,8 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
         return size
 
     start = add(bytes([_FIVE]), array_header(len(keys)))
-    key_places = array("I", accumulate(map(len, packed_keys), initial=start))
-    add(*packed_keys)
+    key_places = array("I", accumulate(map(len, stored_keys), initial=start))
+    add(*stored_keys)
     add(packer()(pack_counts(columns)), array_header(len(columns.ints)))
     ints = array("I")
     for column in columns.ints:
@@ -138,7 +160,7 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
             to_little(rows),
             to_little(ints),
             to_little(froms),
-            to_little(_checks(columns, hashes if exact else list(map(zlib.crc32, packed_keys)), packed_values)),
+            to_little(_checks(columns, hashes if exact else list(map(zlib.crc32, stored_keys)), packed_values)),
             _TAIL.pack(len(keys), len(ints), flags),
         )
     )
@@ -188,9 +210,9 @@ class Whole:
         """Return the only record of a key, None if the block has none. O(log keys), with counts O(keys)."""
         return only_record(self.rows_of(key))
 
-    def count_of(self, key: Any) -> int:
-        """Return how many records a key has. O(log keys), with counts O(keys)."""
-        return len(self.rows_of(key))
+    def counts_of(self, keys: Sequence[Any]) -> list[int]:
+        """Return how many records each of the keys has. O(log keys) for each, with counts O(keys)."""
+        return [len(self.rows_of(key)) for key in keys]
 
     def no_rows(self) -> Columns:
         """Return no records, with the columns of this block."""
@@ -315,10 +337,25 @@ class RecordTable:
         except (*UNPACK_ERRORS, struct.error) as error:
             raise self._unreadable(error) from error
 
-    def count_of(self, key: Any) -> int:
-        """Return how many records a key has. Raises CorruptCheckpointError. O(log keys)."""
-        place = self.place_of(packed_key(key))
-        return 0 if place < 0 else self.count_at(place)
+    def counts_of(self, keys: Sequence[Any]) -> list[int]:
+        """Return how many records each of the keys has. Raises CorruptCheckpointError. O(log keys) for each."""
+        return self.counts(packed_keys(keys)) if keys else []
+
+    def counts(self, wanted: PackedKeys) -> list[int]:
+        """Return how many records each of the keys has. Raises CorruptCheckpointError. O(log keys) for each."""
+        hashes, order, starts, payload = self.hashes, self._order, self._keys, self._payload
+        exact, end = wanted.exact, len(hashes)
+        counts: list[int] = []
+        for at, (packed, hashed) in enumerate(zip(wanted.packed, wanted.hashes, strict=True)):
+            i = bisect_left(hashes, hashed)
+            place = -1
+            if i < end and hashes[i] == hashed:
+                place = order[i]
+                # as `place_of`, without its call for the key that is nearly always the first of its hash
+                if not exact or payload[starts[place] : starts[place + 1]].tobytes() != packed:
+                    place = self.place_of(wanted.at(at), i)
+            counts.append(0 if place < 0 else self.count_at(place))
+        return counts
 
     def count_at(self, place: int) -> int:
         """Return how many records the key at a place has. O(1)."""
@@ -427,18 +464,28 @@ class Layers:
                 return part.record_at(place, wanted)
         return None
 
-    def count_of(self, key: Any) -> int:
-        """Return how many records a key has. Raises CorruptCheckpointError. O(layers log keys)."""
-        if self._tables is None:
-            return len(self.rows_of(key))
-        wanted = packed_key(key)
-        hashed = wanted[2]
-        for part in self._tables:
-            hashes = part.hashes
-            i = bisect_left(hashes, hashed)
-            if i < len(hashes) and hashes[i] == hashed and (place := part.place_of(wanted, i)) >= 0:
-                return part.count_at(place)
-        return 0
+    def counts_of(self, keys: Sequence[Any]) -> list[int]:
+        """Return how many records each of the keys has. Raises CorruptCheckpointError. O(hashes of the layers), and
+        O(log keys) for each; O(layers log keys) for each that a layer knows.
+        """
+        tables = self._tables
+        if tables is None:
+            return [len(self.rows_of(key)) for key in keys]
+        if not keys:
+            return []
+        wanted = packed_keys(keys)
+        *layers, base = tables
+        counts = base.counts(wanted)
+        # most keys are in no layer: a set of all hashes says so at once
+        known: set[int] = set().union(*(layer.hashes for layer in layers))
+        for at, hashed in enumerate(wanted.hashes):
+            if hashed in known:
+                key = wanted.at(at)
+                for layer in layers:
+                    if (place := layer.place_of(key)) >= 0:
+                        counts[at] = layer.count_at(place)
+                        break
+        return counts
 
 
 def only_record(rows: Columns) -> Record | None:

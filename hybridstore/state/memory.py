@@ -7,14 +7,17 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
 
     memory    0 ... 50 % ........ 80 % ......... 85 % ...... limit
               |     |             |              └ becomes cold, if the tail is short; else a checkpoint begins
-              |     |             └ a commit waits for a checkpoint in progress, 20 ms for 1,000 records
-              |     └ becomes cold when a checkpoint has been made; one begins after 10,000 records, or a 128th of all
+              |     |             └ a commit waits for a checkpoint in progress, up to 20 ms for 1,000 records
+              |     └ becomes cold when a checkpoint has been made; one begins after 10,000 records, or a 64th of all
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
-The percentages are of the part of the limit that records may take (`memory_budget.usable`). From 50 % on, a commit also
-waits while so many records were logged since the checkpoint in progress began: the next one has to copy them at once.
-Beyond 100 %, and in a commit of 10,000 records, it waits 100 ms for 1,000 records; never longer than 1 s. Beyond 110 %
-and 1 MiB it waits until the checkpoint has been made, 5 ms for each record and 5 s at most.
+The percentages are of the part of the limit that records may take (`memory_budget.usable`). The wait grows from nothing
+at 80 % to 20 ms for 1,000 records at 100 %: commits are as slow as the room that remains demands. From 50 % on a commit
+also waits while half as many records again as begin a checkpoint were logged since the one in progress began: the next
+one has to copy them at once. Beyond 100 %, and then in a commit of 10,000 records, it waits 100 ms for 1,000 records;
+never longer than 1 s. Beyond 110 % and 1 MiB it waits until the checkpoint has been made, 5 ms for each record and 5 s
+at most.
+
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
 stores are key-value stores, nothing is replayed: they know which keys have changed since. The maps of before are
 emptied in slices, since freeing all records at once would take seconds. A key-value store takes records
@@ -54,8 +57,10 @@ _TAIL: Final = 1 / 8
 # large state after more, one for so many in it: a checkpoint of few in every block takes as long as one of many; but
 # before they are too many for the writer process.
 _CUT_RECORDS: Final = 10_000
-_CUT_SHARE: Final = 128
-# How long a commit waits for a checkpoint for each of its records, and at most (s), below the limit and beyond: so long
+_CUT_SHARE: Final = 64
+# A commit waits once so many times these were logged since the checkpoint in progress began.
+_BEHIND: Final = 1.5
+# How long a commit waits for a checkpoint for each of its records, and at most (s), at the limit and beyond: so long
 # that a checkpoint keeps up with the commits, and each of them waits a little.
 _WAIT_SECONDS: Final = (20e-6, 1.0)
 _OVER_SECONDS: Final = (100e-6, 1.0)
@@ -87,6 +92,16 @@ def memory_bytes(group: StoreGroup) -> int:
     the thread of the stores may make it. O(blocks).
     """
     return sum(store.bytes_in_memory for store in group.stores.values())
+
+
+def _pressed_wait(share: float) -> tuple[float, float]:
+    """Return how long a commit waits for a checkpoint, for each record and at most (s), where this share of the part of
+    records is used. O(1).
+    """
+    if share > 1:
+        return _OVER_SECONDS
+    each, most = _WAIT_SECONDS
+    return (each * (share - _PRESSED) / (1 - _PRESSED), most) if share > _PRESSED else _NO_WAIT
 
 
 def _records(maps: Sequence[Maps]) -> int:
@@ -251,7 +266,7 @@ class Memory:
         self._unchecked, self._loaded = Logged(), SPARING.loaded
         counted = self.count()
         used, large = BUDGET.used(self)
-        self._wait = _OVER_SECONDS if used > limit else _WAIT_SECONDS if used > _PRESSED * limit else _NO_WAIT
+        self._wait = _pressed_wait(used / max(1, limit))
         if used > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES:
             self._wait = _FAR_SECONDS
         self._filling, self._much = used > _RENEWED * limit, used > _KEPT * limit
@@ -273,17 +288,20 @@ class Memory:
             return Relief.CHECKPOINT
         return None
 
-    def _many(self, logged: Logged) -> bool:
-        """Return whether so much was logged that a checkpoint begins once memory is used. O(stores)."""
-        if logged.records < _CUT_RECORDS:
+    def _many(self, logged: Logged, times: float = 1) -> bool:
+        """Return whether so much was logged that a checkpoint begins once memory is used, or so many times that.
+        O(stores).
+        """
+        records = logged.records / times
+        if records < _CUT_RECORDS:
             return False
         reader = self._checkpoints.reader
         enough = 0 if reader is None else min(reader.meta.records // _CUT_SHARE, MOST_RECORDS_LIMITED // 2)
-        return logged.records >= enough or logged.bytes >= MOST_BYTES_LIMITED // 2
+        return records >= enough or logged.bytes / times >= MOST_BYTES_LIMITED // 2
 
     def _waiting(self, records: int) -> float:
         """Return how long a commit of so many records waits for the checkpoint in progress (s)."""
-        behind = self._filling and self._many(self._checkpoints.since)
+        behind = self._filling and self._many(self._checkpoints.since, _BEHIND)
         # a commit of so many is slow by itself, and two of them are more than the next checkpoint should copy
         large = behind and records >= _CUT_RECORDS
         each, most = max(self._wait, _OVER_SECONDS if large else _WAIT_SECONDS if behind else _NO_WAIT)

@@ -114,7 +114,7 @@ def test_layers_of_added_rows_are_the_rows_of_a_dict(base: Content, layers: list
     look = Layers([look_into(data, "it", kept=False) for data in reversed(stored)])
     for key in "abcdefghijkl":
         assert content(look.rows_of(key)) == ({key: model[key]} if key in model else {})
-        assert look.count_of(key) == len(model.get(key, []))
+        assert look.counts_of([key]) == [len(model.get(key, []))]
         if len(model.get(key, [])) < 2:
             assert look.record_of(key) == (model[key][0][::-1] if key in model else None)
 
@@ -181,7 +181,7 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(tables:
         for key in [f"key {i:05d}" for i in range(int(entry.first[4:]), int(entry.last[4:]) + 1)]:
             assert look.rows_of(key).values == ([line.rows[key]] if key in line.rows else [])
             assert look.record_of(key) == ((line.rows[key],) if key in line.rows else None)
-            assert look.count_of(key) == (key in line.rows)
+            assert look.counts_of([key]) == [key in line.rows]
     assert loaded == line.rows
     # a rewrite of each block with a change would write 40 times as much
     assert written < (8 if tables else 6) * changed_bytes

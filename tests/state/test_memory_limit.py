@@ -248,9 +248,10 @@ def test_commits_wait_for_a_checkpoint_before_the_next_one_has_many_records_to_c
     monkeypatch.setattr("hybridstore.state.memory._PRESSED", 1.0)
     with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
         memory, store = state._memory, state.key_value("k")
-        for filled, expected in ((False, 0.0), (True, 0.02)):
+        # half as many again as begin a checkpoint
+        for records, filled, expected in ((148, True, 0.0), (1, False, 0.0), (1, True, 0.02)):
             memory._filling = filled
-            store.put_many((i, i) for i in range(101))
+            store.put_many((i, i) for i in range(records))
             state.commit()
             memory._filling = filled
             assert memory._waiting(99) == expected / 1000 * 99
@@ -263,10 +264,13 @@ def test_commits_wait_for_a_checkpoint_before_the_next_one_has_many_records_to_c
 def test_far_beyond_the_limit_a_commit_waits_until_the_checkpoint_has_been_made(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
         memory, store = state._memory, state.key_value("k")
-        for records, each in ((0, 0.0), (6, 20e-6), (8, 100e-6), (14, 100e-6), (24, 5e-3)):
+        for records, each in ((0, 0.0), (5, 0.0), (6, None), (7, None), (8, 100e-6), (14, 100e-6), (24, 5e-3)):
             while len(store) < records:
                 store.put(len(store), "x" * 140_000)
             memory.relief(Logged(1, 1, 2000), renewed=True)
+            if each is None:  # from nothing at 80 % to 20 µs at 100 %
+                each = 20e-6 * (memory.counted - 800_000) / 200_000
+                assert 0 < each < 20e-6
             assert memory._waiting(10) == pytest.approx(10 * each), (records, memory.counted)
         assert memory._waiting(10**6) == 5.0
 
@@ -277,7 +281,7 @@ def test_a_checkpoint_begins_before_there_is_too_much_for_the_writer_process(tmp
         state.commit()
         state.checkpoint(wait=True)
         memory, checkpoints = state._memory, state._checkpoints
-        for records, enough in ((1, 10_000), (5_000_000, 39_062), (10**9, 75_000)):
+        for records, enough in ((1, 10_000), (4_000_000, 62_500), (5_000_000, 75_000), (10**9, 75_000)):
             meta = checkpoints.reader.meta
             checkpoints.reader.meta = meta._replace(stores=[meta.stores[0]._replace(records=records)])
             assert not memory._many(Logged(1, 1 << 20, enough - 1))
