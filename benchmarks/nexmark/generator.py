@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 EPOCH: Final = 50
 FIRST_ID: Final = 1000
@@ -62,6 +61,8 @@ def generate(count: int, *, seed: int = 1, rate: int = 10_000, disorder_ms: int 
     """Return the first `count` events, `rate` of them to a second of event time. With `disorder_ms` they arrive out of
     order, each at most so late: `number` is then the place of arrival. O(count), by column.
     """
+    import pyarrow.compute as pc  # only here: who runs a query imports this module for its names alone
+
     r = np.random.default_rng(seed)
     number = np.arange(count, dtype=np.int64)
     moments = START_MS + number * 1000 // rate

@@ -6,7 +6,8 @@
 Each query of one stage runs from dicts, and from Arrow batches where its rows are bids, in processes of its own: as a
 whole, and killed at 60 % and started again, whose results must be those of the whole run, commit by commit. The rate is
 counted in seconds of the processor, from the first row to the last result, which are kept in memory until then, as
-Flink's go into nothing; reading and making rows, and writing results, are not in it.
+Flink's go into nothing; reading and making rows, and writing results, are not in it. A restart is counted from the
+start of the process, in which the program is imported, to the next result; both engines read their rows from files.
 Answers are compared with DuckDB's, where it is installed. Where Flink is, the same queries run there as streams, with
 RocksDB and checkpoints; of its processor time that of reading the same bids is taken off, as ours is counted without.
 """
@@ -14,29 +15,24 @@ RocksDB and checkpoints; of its processor time that of reading the same bids is 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from benchmarks.measure import fresh_process
 from benchmarks.measure.result import Line, Result, Target
-from benchmarks.measure.state import NEVER, scratch
+from benchmarks.measure.state import COMMIT_ROWS, scratch
 from benchmarks.measure.timing import check, stopwatch
-from benchmarks.nexmark import flink_peer
+from benchmarks.nexmark import flink_peer, job
 from benchmarks.nexmark.generator import Events, generate
 from benchmarks.nexmark.oracles import flink_python, write_json
 from benchmarks.nexmark.queries import QUERIES, answer_of, digest_of
-from hybridstore.state.policy import CheckpointPolicy
-from hybridstore.topology.engine import POLICY
 
-KILLED_AT: Final = 0.6
-COMMIT_ROWS: Final = 10_000
 # Events of event time in a second: as the benchmark has them.
 RATE: Final = 10_000
 # of Flink's events a second and core; by how much sooner the next result is there behind a kill
@@ -46,87 +42,13 @@ SOONER: Final = Target(20, "ratio", True)
 NAMES: Final = tuple(name for name, query in QUERIES.items() if query.by_column and len(query.stages) == 1)
 
 
-def commit_rows_of(events: Events) -> int:
-    """Return the rows of a commit: a few commits come before the kill, also of few events."""
-    return max(1, min(COMMIT_ROWS, int(events.bids.num_rows) // 20))
-
-
-def _given(events: Events, *, arrow: bool, behind: int, kill: bool) -> Iterator[Any]:
-    """Yield the bids behind a position; with `kill`, end this process at 60 % of all."""
-    bids = events.bids
-    numbers = bids["number"].to_numpy()
-    first, last = int((numbers <= behind).sum()), int(len(numbers) * KILLED_AT)
-    rows: Any = bids.slice(first)
-    rows = rows.to_batches(commit_rows_of(events)) if arrow else rows.to_pylist()
-    for row in rows:
-        if kill and first >= last:
-            print("killed itself", file=sys.stderr, flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
-        first += len(row) if arrow else 1
-        yield row
-
-
-def run(
-    query: str, events: int, arrow: bool, folder: str, kill: bool, checkpoints: bool, started: float
-) -> dict[str, float]:
-    """Run a query on its state, and write each commit's results as a line to the folder; return what it took. `started`
-    is when the process was (seconds since 1970). Without `checkpoints`, which is a run for its rate, the results are
-    written behind its end.
-    """
-    import hybridstore as hs
-
-    place, output = Path(folder), Path(folder, "results.jsonl")
-    all_events = generate(events, rate=RATE)
-    before = [json.loads(text) for text in output.read_text().splitlines()] if output.exists() else []
-    complete = before[-1][0] if before else 0
-    behind = hs.inspect(place / "state").position if (place / "state").exists() else None
-    policy: CheckpointPolicy = POLICY if checkpoints else NEVER
-    topology = QUERIES[query].stages[0]
-    source = _given(all_events, arrow=arrow, behind=-1 if behind is None else behind, kill=kill)
-    rows: Any = source if kill else list(source)
-    options: dict[str, Any] = {"position": "number", "commit_rows": commit_rows_of(all_events)}
-    options["replay_last"] = checkpoints
-    flush = topology.complete().custom is None
-    begun, processor, first, silent = time.perf_counter(), time.process_time(), 0.0, 0.0
-    results: Any = topology.run(rows, place / "state", flush=flush, checkpoints=policy, **options)
-    taken = 0.0, 0.0
-    if not checkpoints:
-        results = list(results)
-        taken = time.process_time() - processor, time.perf_counter() - begun
-    commit, pending = 0, list[dict[str, Any]]()
-    with output.open("a") as file:
-
-        def write() -> None:
-            if pending and commit > complete:
-                file.write(json.dumps([commit, pending]) + "\n")
-                file.flush()
-
-        for row in results:
-            if not first and row.commit > complete:
-                first, silent = time.perf_counter() - begun, time.time() - started
-            if row.commit != commit:
-                write()
-                commit, pending = row.commit, []
-            pending.append(dict(row))
-        write()
-    sizes = {path: path.stat().st_size for path in (place / "state").rglob("*") if path.is_file()}
-    return {
-        "processor": taken[0],
-        "seconds": taken[1],
-        "first": first,
-        "silent": silent,
-        "logged": sum(size for path, size in sizes.items() if path.parent.name == "changelog"),
-        "stored": sum(sizes.values()),
-    }
-
-
 def _flink(folder: Path, events: Events, queries: Sequence[str]) -> dict[str, float]:
     """Return Flink's events a second and core by query, and its silence behind a kill of the last query (s)."""
     write_json(events, folder)
     count, seconds = events.bids.num_rows, flink_peer.seconds_of(folder, queries)
     rates = {name: count / max(seconds[name] - seconds["read"], 0.01) for name in queries}
     last = queries[-1]
-    return {**rates, f"{last}, silent": flink_peer.silent_behind_a_kill(folder, last, int(KILLED_AT * count))}
+    return {**rates, f"{last}, silent": flink_peer.silent_behind_a_kill(folder, last, int(job.KILLED_AT * count))}
 
 
 def _results(folder: Path) -> list[Any]:
@@ -140,6 +62,9 @@ def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAM
     count = all_events.bids.num_rows
     oracle = find_spec("duckdb") is not None
     with stopwatch() as clock, scratch(folder) as place:
+        source = place / "bids.arrow"
+        with pa.ipc.new_file(str(source), all_events.bids.schema) as file:
+            file.write_table(all_events.bids)
         peer = _flink(place / "flink", all_events, queries) if flink_python() else {}
         for query in queries:
             answers = []
@@ -148,14 +73,14 @@ def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAM
                 whole, broken = place / f"{name} whole", place / f"{name} broken"
                 for each in (whole, broken):
                     each.mkdir()
-                job: dict[str, Any] = {"query": query, "events": events, "arrow": arrow}
-                taken = _run(**job, folder=whole, checkpoints=False)
+                arguments: dict[str, Any] = {"query": query, "events": str(source), "arrow": arrow}
+                taken = _run(**arguments, folder=whole, checkpoints=False)
                 try:
-                    _run(**job, folder=broken, kill=True)
+                    _run(**arguments, folder=broken, kill=True)
                     check(False, f"{name}: the run that kills itself ended")
                 except RuntimeError:
                     check((broken / "state").exists(), f"{name}: the killed run left no state")
-                again = _run(**job, folder=broken)
+                again = _run(**arguments, folder=broken)
                 check(_results(whole) == _results(broken), f"{name}: the results differ behind a kill")
                 rows = [row for _, part in _results(whole) for row in part]
                 answers.append(digest_of(answer_of(QUERIES[query], rows)))
@@ -190,9 +115,9 @@ def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAM
     return result
 
 
-def _run(folder: Path, *, kill: bool = False, checkpoints: bool = True, **job: Any) -> dict[str, float]:
-    target = f"{__name__}:run"
+def _run(folder: Path, *, kill: bool = False, checkpoints: bool = True, **arguments: Any) -> dict[str, float]:
+    target = f"{job.__name__}:run"
     answer: dict[str, float] = fresh_process.call(
-        target, **job, folder=str(folder), kill=kill, checkpoints=checkpoints, started=time.time()
+        target, **arguments, folder=str(folder), kill=kill, checkpoints=checkpoints, started=time.time()
     )
     return answer
