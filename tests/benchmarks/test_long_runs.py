@@ -85,13 +85,24 @@ def test_outputs_of_a_run_that_is_continued_are_complete_and_single(tmp_path: Pa
     assert outputs == Counter((rule, n) for rule, total in totals.items() for n in range(10, total + 1, 10))
 
 
-def test_latency_is_back_behind_the_last_second_that_is_too_slow() -> None:
+def test_latency_is_back_where_no_late_window_follows_for_a_while() -> None:
     before = [(moment / 10, 0.01) for moment in range(100)]
-    behind = [(12.0, 2.0), (12.4, 1.6), (12.9, 0.3), (13.0, 0.01), (14.5, 0.01)]
-    outcome = shuffle_bench.judge("plain", "process", 100, [*before, *behind], 10.0, 0.005)
+    behind = [(12.0, 2.0), (12.4, 1.6), (12.9, 0.3), *((moment / 10 + 0.05, 0.01) for moment in range(130, 300))]
+
+    def judge(*more: tuple[float, float]) -> shuffle_bench.Outcome:
+        return shuffle_bench.judge("plain", "process", 100, [*before, *more], 10.0, 0.005)
+
+    outcome = judge(*behind)
     assert (outcome.p50, outcome.p95) == (10, 10)
     assert (outcome.first, outcome.peak) == (2.0, 2000)
     assert outcome.back == pytest.approx(2.9)
-    unharmed = shuffle_bench.judge("plain", "process", 100, [*before, (10.1, 0.01)], 10.0, 0.005)
-    assert unharmed.back == pytest.approx(0.1)
-    assert "| plain, process | 100 | 10 | 10 | 10 | 2,000 | 2.00 | 2.90 | 0 | 0 |" in shuffle_bench.table([outcome])
+    assert (outcome.late_before, outcome.late_again) == (0, 0)
+    assert "| 10 | 10 | 10 | 2,000 | 2.00 | 2.90 | 0.0 | 0.0 | 0 | 0 |" in shuffle_bench.table([outcome])
+    # a window that is late much later is told by itself; one that comes soon belongs to the catching up
+    assert judge(*behind, (20.06, 0.5))[-5:] == pytest.approx((2.9, 0, 1 / 170, 0, 0))
+    assert judge(*behind, (16.06, 0.5)).back == pytest.approx(6.06)
+    # neither silence nor the end of the measurement is calm
+    assert judge((10.0, 0.5), (19.0, 9), *((moment / 10 + 0.05, 0.01) for moment in range(191, 300))).back == 9
+    assert judge(*behind[:40]).back == float("inf")
+    assert judge().back == float("inf")
+    assert judge((10.1, 0.01), (16.0, 0.01)).back == pytest.approx(0.1)
