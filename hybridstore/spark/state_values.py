@@ -10,11 +10,13 @@ whenever it can be changed, because a processor may change what it has read with
 from __future__ import annotations
 
 import struct
-import time
 from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal, localcontext
+from time import mktime
+from types import NoneType
 from typing import Any, Final
 
 from ..topology.output_rows import Column, ColumnKind, columns_of_schema
@@ -23,6 +25,11 @@ Convert = Callable[[Any], Any]
 _FLOAT32: Final = struct.Struct("<f")
 # The Python types that need no conversion into a column of this kind, beside the bounds of integers.
 _EXACT: Final[dict[str, type]] = {"string": str, "double": float, "boolean": bool, "binary": bytes}
+# The Python types that Spark reads, whatever the column.
+_KNOWN: Final = frozenset((
+    bool, int, float, complex, Decimal, str, bytes, bytearray, date, datetime, time, timedelta,
+    list, tuple, dict, set, frozenset, array, OrderedDict, NoneType,
+))  # fmt: skip
 # Avro's promotions: a stored kind, and the kinds that hold each of its values.
 _WIDER: Final[dict[str, tuple[str, ...]]] = {
     "tinyint": ("smallint", "int", "bigint", "float", "double"),
@@ -136,13 +143,26 @@ def _plain(value: Any) -> Any:
     return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
 
 
+def _null(value: Any) -> Any:
+    """Return the null that a value of another type than its column's becomes. Raises Spark's error for a type that its
+    unpickler does not know, so that the value is not lost in silence.
+    """
+    kind = type(value)
+    if kind not in _KNOWN and not kind.__module__.startswith("pandas."):
+        raise refusal(
+            f"Error updating value state: found {kind.__name__}, which Spark cannot read, expected a value of the "
+            "column's type"
+        )
+    return None
+
+
 def _whole(low: int, high: int) -> Convert:
     span = high - low + 1
 
-    def convert(value: Any) -> int | None:
+    def convert(value: Any) -> Any:
         value = _plain(value)
         if type(value) is not int or not -(2**63) <= value < 2**63:
-            return None
+            return _null(value)
         return value if low <= value <= high else (value - low) % span + low
 
     return convert
@@ -162,18 +182,18 @@ def _double(value: Any) -> float | None:
     value = _plain(value)
     if type(value) is Decimal and value.is_nan():
         return float("nan")
-    return value if type(value) is float else None
+    return value if type(value) is float else _null(value)
 
 
 def _boolean(value: Any) -> bool | None:
     value = _plain(value)
-    return value if type(value) is bool else None
+    return value if type(value) is bool else _null(value)
 
 
 def _binary(value: Any) -> bytes | None:
     if isinstance(value, str):
         return value.encode()
-    return bytes(value) if isinstance(value, bytes | bytearray) else None
+    return bytes(value) if isinstance(value, bytes | bytearray) else _null(value)
 
 
 def _text(value: Any) -> str:
@@ -232,7 +252,7 @@ def _moment(value: Any) -> datetime:
     moment = _clock(value)
     if moment.tzinfo is not None:
         return moment.astimezone(UTC)
-    seconds = int(time.mktime(moment.timetuple()))  # the system chooses between two equal local times, as for Spark
+    seconds = int(mktime(moment.timetuple()))  # the system chooses between two equal local times, as for Spark
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=moment.microsecond)
 
 
@@ -250,12 +270,12 @@ def _clock_time(value: Any) -> datetime:
 def _array(parts: Sequence[Column]) -> Convert:
     put = _putting(parts[0].kind)
 
-    def convert(value: Any) -> list[Any] | None:
+    def convert(value: Any) -> Any:
         value = _plain(value)
         if isinstance(value, bytes | bytearray):
             value = array("b", value)  # with a sign, as Java's bytes
         if not isinstance(value, list | tuple | array):
-            return None
+            return _null(value)
         return [None if part is None else put(part) for part in value]
 
     return convert
@@ -264,9 +284,9 @@ def _array(parts: Sequence[Column]) -> Convert:
 def _map(parts: Sequence[Column]) -> Convert:
     put_key, put = (_putting(part.kind) for part in parts)
 
-    def convert(value: Any) -> dict[Any, Any] | None:
+    def convert(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            return None
+            return _null(value)
         entries = {
             None if key is None else put_key(key): None if part is None else put(part) for key, part in value.items()
         }

@@ -1,6 +1,7 @@
 """What differs from Spark's own operators, without Spark: the tables of docs/spark.md name these tests."""
 
 import re
+from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -59,6 +60,55 @@ def test_the_entries_of_a_map_come_by_packed_key_and_changes_of_the_batch_last()
     opened.select(("a",))
     entries.updateValue((0,), (0,))
     assert [key for ((key,), _) in entries.iterator()] == [1, 2, 3, 0]
+
+
+def test_the_timers_of_a_key_come_by_time() -> None:
+    opened = handle("EventTime")
+    opened.ready()
+    for time in (3000, -5000, 1000, 256, 255, 0, -1):
+        opened.registerTimer(time)
+    assert list(opened.listTimers()) == [-5000, -1, 0, 255, 256, 1000, 3000]
+
+
+@pytest.mark.parametrize("kind", ["value", "list", "map"])
+def test_a_variable_that_was_deleted_may_be_asked_for_again(kind: str) -> None:
+    stores = group()
+    before = Handle(stores)
+    value = before.getValueState("s", "n long")
+    before.select(("a",))
+    value.update((1,))
+    before.flush()
+    after = Handle(stores)
+    after.getValueState("s", "n long")
+    after.deleteIfExists("s")
+    asked: dict[str, Any] = {
+        "value": lambda: after.getValueState("s", "n long"),
+        "list": lambda: after.getListState("s", "n long"),
+        "map": lambda: after.getMapState("s", "k long", "n long"),
+    }
+    variable = asked[kind]()
+    after.select(("a",))
+    assert not variable.exists()
+    variable.clear() if kind == "map" else getattr(variable, {"value": "update", "list": "appendValue"}[kind])((2,))
+    assert variable.exists() == (kind != "map")
+
+
+def test_values_of_subclasses_are_taken_as_what_they_derive_from() -> None:
+    class Name(str):
+        pass
+
+    values = StateValues("m map<string,int>, c map<string,int>, a array<int>, t string, o string")
+    given = (defaultdict(int, a=1), Counter("b"), type("Numbers", (list,), {})([3]), Name("x"), range(2))
+    assert values.put(given) == ({"a": 1}, {"b": 1}, [3], "x", "range(0, 2)")
+
+
+def test_dates_that_javas_calendar_lacks_come_back_as_they_are() -> None:
+    opened = handle()
+    value = opened.getValueState("s", "d date")
+    opened.ready()
+    for day in range(4, 16):
+        value.update((date(1582, 10, day),))
+        assert value.get() == (date(1582, 10, day),)
 
 
 def test_the_text_of_other_values_in_a_text_column() -> None:

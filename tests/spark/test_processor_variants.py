@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import date, datetime, timedelta
+from datetime import time as clock_time
+from enum import IntEnum
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,6 +233,27 @@ def test_a_map_has_no_null_key(schema: str, entries: dict[Any, int]) -> None:
 )
 def test_an_array_of_state_may_be_given_as_an_array_or_as_bytes(schema: str, given: Any, stored: Any) -> None:
     assert StateValues(schema).put((given,)) == (stored,)
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize("schema", ["a array<int>", "a map<int,int>", "a int", "a double", "a boolean", "a binary"])
+@pytest.mark.parametrize("given", [range(2), deque([1]), Level.LOW, Fraction(1, 2), Path("a"), slice(1), Plain()])
+def test_a_value_that_spark_cannot_read_is_an_error_and_not_null(schema: str, given: Any) -> None:
+    with pytest.raises(PySparkRuntimeError, match=f"found {type(given).__name__}, which Spark cannot read, expected"):
+        StateValues(schema).put((given,))
+
+
+@pytest.mark.parametrize("schema", ["a array<int>", "a map<int,int>", "a int", "a double", "a boolean", "a binary"])
+@pytest.mark.parametrize("given", [{1}, frozenset("a"), 1j, timedelta(1), clock_time(1), date(2026, 1, 2)])
+def test_a_value_of_another_type_that_spark_reads_is_null(schema: str, given: Any) -> None:
+    assert StateValues(schema).put((given,)) == (None,)
 
 
 def opened_handle() -> Handle:
