@@ -72,7 +72,7 @@ class FirstBatch:
             work = ShardWork(operator, batch)
             results.append(work.shard(shard, table, 0.0))
             # each shard once: its memory is needed for the next one, and the query reads the checkpoint
-            work.maintain(wait=True)
+            work.maintain(closing=True)
             CACHE.drop(work.storage.url)
         for table in results:
             yield from table.to_batches()

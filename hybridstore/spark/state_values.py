@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from copyreg import __newobj__  # type: ignore[attr-defined]
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal, localcontext
+from pickle import HIGHEST_PROTOCOL
 from time import mktime
 from types import NoneType
 from typing import Any, Final
@@ -28,7 +29,7 @@ _EXACT: Final[dict[str, type]] = {"string": str, "double": float, "boolean": boo
 # The Python types that Spark reads, whatever the column.
 _KNOWN: Final = frozenset((
     bool, int, float, complex, Decimal, str, bytes, bytearray, date, datetime, time, timedelta,
-    list, tuple, dict, set, frozenset, array, OrderedDict, NoneType,
+    list, tuple, set, frozenset, array, NoneType,
 ))  # fmt: skip
 # Avro's promotions: a stored kind, and the kinds that hold each of its values.
 _WIDER: Final[dict[str, tuple[str, ...]]] = {
@@ -144,15 +145,20 @@ def _plain(value: Any) -> Any:
 
 
 def _null(value: Any) -> Any:
-    """Return the null that a value of another type than its column's becomes. Raises Spark's error for a type that its
-    unpickler does not know, so that the value is not lost in silence.
+    """Return the null that a value of another type than its column's becomes. Raises Spark's error for an object that
+    its unpickler cannot make, so that the value is not lost in silence.
     """
     kind = type(value)
-    if kind not in _KNOWN and not kind.__module__.startswith("pandas."):
-        raise refusal(
-            f"Error updating value state: found {kind.__name__}, which Spark cannot read, expected a value of the "
-            "column's type"
-        )
+    if kind not in _KNOWN and not isinstance(value, dict | type) and not kind.__module__.startswith("pandas."):
+        reduced = value.__reduce_ex__(HIGHEST_PROTOCOL)
+        # the unpickler makes an object of a class that it does not know without arguments, and adds no elements to it
+        if not isinstance(reduced, str) and (
+            len(reduced[1]) != (reduced[0] is __newobj__) or any(each is not None for each in reduced[3:4])
+        ):
+            raise refusal(
+                f"Error updating value state: found {kind.__name__}, which Spark cannot read, expected a value of the "
+                "column's type"
+            )
     return None
 
 

@@ -374,10 +374,12 @@ class ShardWork:
         shards = range(self.operator.shards)
         return any(self._provider(shard).was_called_twice(self.batch.number) for shard in shards)
 
-    def maintain(self, *, wait: bool = False) -> None:
-        """Begin a checkpoint that is due, and prune. The rows were emitted before. `wait`: until it is written."""
+    def maintain(self, *, closing: bool = False) -> None:
+        """Begin a checkpoint that is due, and prune. The rows were emitted before. `closing`: this process leaves the
+        shards, so wait until it is written.
+        """
         for provider in self._providers:
-            provider.maintain(wait=wait, oldest_replay=self.batch.number)
+            provider.maintain(wait=closing, oldest_replay=self.batch.number, closing=closing)
 
 
 class ShardFunction(Shipped):

@@ -14,6 +14,7 @@ import hybridstore as hs
 
 pytest.importorskip("pyspark")
 
+from hybridstore.shards import shard_of
 from tests.tools.spark_jobs import SCHEMA, Job, Source, row
 
 if TYPE_CHECKING:
@@ -139,11 +140,15 @@ def test_results_begin_a_topology_in_every_shard(spark: SparkSession, tmp_path: 
     source.add(row("a", 5, 35), row("b", 6, 21))
     totals = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count(), s=hs.Sum("v"), most=hs.Max("v"), emit="commit")
     ours = job(tmp_path, "ours")
-    results = totals.apply(source.stream(), "op", location=str(ours.checkpoint), shards=3)
+    # what a start would replay is less than any aim of practice
+    aim = hs.CheckpointPolicy(aim=timedelta(microseconds=1))
+    results = totals.apply(source.stream(), "op", location=str(ours.checkpoint), shards=3, checkpoints=aim)
     before = spark.createDataFrame([("a", 10, 100, 9), ("c", 1, 1, 1)], "k string, n long, s long, most long")
     with pytest.raises(hs.ImportRefusedError, match="column 'most' is missing"):
         hs.initial_state(before.drop("most"), results)
     assert hs.initial_state(before, results).records == 2
+    # a shard with rows has a checkpoint before the first batch
+    assert len(list((ours.checkpoint / "hybridstore").rglob("*.lmdb"))) >= len({shard_of(key, 3) for key in "ac"})
     # the file sink's batch 0, which Spark wants to read
     files = ours.checkpoint.with_name("files")
     (files / "_spark_metadata").mkdir(parents=True)
@@ -225,6 +230,8 @@ def test_sessions_begin_with_their_start_and_last_record(spark: SparkSession, tm
     rows = [("a", begin, begin + timedelta(seconds=5), 3), ("b", begin, begin + timedelta(seconds=2), 4)]
     before = spark.createDataFrame(rows, "k string, window_start timestamp, window_end timestamp, n long")
     assert hs.initial_state(before, results).records == 2
+    # a shard with rows has a checkpoint before the first batch
+    assert len(list((ours.checkpoint / "hybridstore").rglob("*.lmdb"))) >= len({shard_of(key, 3) for key in "ac"})
     # a session that another one replaces is a row without a result
     ours.run(results.where("n is not null").select("k", "n"))
     assert rows_of(ours) == [[("a", 4), ("b", 1), ("c", 1)]]

@@ -3,6 +3,7 @@
 Which number means what, and where the others are tested or why not, is in docs/testing.md.
 """
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -436,3 +437,17 @@ def test_checkpoints_are_made_when_the_policy_says(tmp_path: Path) -> None:
     fresh = provider(tmp_path).get_store(12)
     assert fresh.metrics().load == "checkpoint"
     assert content(fresh) == {f"k{i}": i for i in range(12)}
+
+
+def test_a_process_that_leaves_a_shard_makes_the_checkpoint_that_the_aim_asks_for(tmp_path: Path) -> None:
+    aims = {"missed": timedelta(microseconds=1), "kept": timedelta(hours=1)}
+    for name, aim in aims.items():
+        root = tmp_path / name
+        p = provider(root, policy=CheckpointPolicy(aim=aim))
+        write(p, 0, **{f"k{number}": number for number in range(1000)})
+        p.maintain(wait=True)
+        assert provider(root).get_store(1).loaded.kind == "changelog"
+        p.maintain(wait=True, closing=True)
+        store = provider(root).get_store(1)
+        assert store.loaded.kind == ("checkpoint" if name == "missed" else "changelog")
+        assert len(content(store)) == 1000

@@ -360,19 +360,21 @@ class StateStoreProvider:
 
     # --- checkpoints, retention -----------------------------------------------------------------------------------
 
-    def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[str]:
+    def maintain(self, *, wait: bool = False, oldest_replay: int | None = None, closing: bool = False) -> list[str]:
         """Begin a checkpoint if one is due, use a finished one, and remove files that are not needed.
 
-        `oldest_replay` is the oldest version that the query may still load. Returns the removed names. Failures never
-        raise, because the batch is committed: the metrics count them (`failed_checkpoints`, `failed_clearings`). The
-        task copies the changes since the last checkpoint; the rest runs in the background unless `wait` is set.
+        `oldest_replay` is the oldest version that the query may still load. `closing`: this process leaves the shard,
+        so a checkpoint is due, too, if the next load would miss the policy's aim without it. Returns the removed names.
+        Failures never raise, because the batch is committed: the metrics count them (`failed_checkpoints`,
+        `failed_clearings`). The task copies the changes since the last checkpoint; the rest runs in the background
+        unless `wait` is set.
         """
         shard = self._cache.take(self.path, self.id.identity)
         try:
             # Not every shard of a task in the same batch.
             if self._noted and (self._noted + self.id.shard) % QUIET_BATCHES == 0:
                 return self._prune(oldest_replay, shard)
-            if shard is not None and shard.checkpoint_due:
+            if shard is not None and (shard.checkpoint_due or (closing and shard.due_at_close)):
                 shard.begin_checkpoint(self.log, self._runs)
             if shard is not None:
                 # the next batch's load may already use the checkpoint

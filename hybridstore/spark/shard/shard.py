@@ -301,6 +301,11 @@ class Shard:
 
     # --- checkpoints, memory ------------------------------------------------------------------------------------------
 
+    @property
+    def due_at_close(self) -> bool:
+        """Whether the next load would miss the policy's aim without a checkpoint."""
+        return self.checkpoints.policy.due_at_close(self.checkpoints.since)
+
     def begin_checkpoint(self, log: AttemptLog, runs: Runs, *, wait: bool = False) -> None:
         """Begin a checkpoint of the version in memory, unless it has one. O(changed)."""
         self.checkpoint_due = False
