@@ -1,7 +1,9 @@
-"""Packed columns: texts of one length, and floats, of a block as they lie in its bytes, without an object for each.
+"""Packed columns: texts and floats of a block as they lie in its bytes, without an object for each.
 
-For readers that want columns and not records: keys often have one length, and then a comparison of bytes tells where
-all of them begin. Any other column is decoded, as `unpack_block` does.
+For readers that want columns and not records. Keys often have one length, and then a comparison of bytes tells where
+all of them begin. Texts of several lengths are found by numpy: a byte that may be the header of a text says where the
+next header would be, and all texts lie on the way of such steps from the first of them. Any other column is decoded, as
+`unpack_block` does.
 """
 
 from __future__ import annotations
@@ -9,11 +11,14 @@ from __future__ import annotations
 import sys
 from array import array
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from changelog.codec import UNPACK_ERRORS, unpacker
 
 from .block import from_little, is_sound
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # How many bytes a header has, and the number of items that it says, by the first byte of a packed array.
 _FEW: Final = range(0x90, 0xA0)
@@ -23,6 +28,8 @@ _SHORT_TEXT: Final = range(0xA0, 0xC0)
 _TEXT: Final = 0xD9
 _FLOAT: Final = 0xCB
 _FLOAT_BYTES: Final = 9
+# With more bytes than these for each text that may be headers, as in texts in Arabic, decoding the texts is cheaper.
+_MOST_PLACES: Final = 8
 
 
 @dataclass(slots=True)
@@ -37,7 +44,20 @@ class PackedTexts:
         return len(self.data) // (self.header + self.size)
 
 
-PackedItems: TypeAlias = "list[Any] | PackedTexts | array[float]"
+@dataclass(slots=True)
+class PackedSpans:
+    """Texts of up to 255 bytes each (UTF-8, unchecked): `spans` are int32 places in `data`: where each header and each
+    text begins, in turns, and where the last text ends.
+    """
+
+    data: bytes
+    spans: np.ndarray[Any, Any]
+
+    def __len__(self) -> int:
+        return len(self.spans) // 2
+
+
+PackedItems: TypeAlias = "list[Any] | PackedTexts | PackedSpans | array[float]"
 
 
 class PackedBlock(NamedTuple):
@@ -55,15 +75,16 @@ def packed_block(data: bytes | memoryview) -> PackedBlock | None:
     if not is_sound(data):
         return None
     data = bytes(memoryview(data)[4:])
+    headers = _Headers(data)
     try:
         parts = data[0] - _FEW.start
-        keys, at = _items(data, 1)
+        keys, at = _items(data, 1, headers)
         stream = unpacker(data[at:])
         if keys is None:
             keys = stream.unpack()
         counts, packed_ints = stream.unpack(), stream.unpack()
         begin = at + stream.tell()
-        values, end = _items(data, begin)
+        values, end = _items(data, begin, headers)
         if values is None:
             values = stream.unpack()
             end = at + stream.tell()
@@ -79,7 +100,7 @@ def packed_block(data: bytes | memoryview) -> PackedBlock | None:
     return PackedBlock(keys, ints, values) if sound else None
 
 
-def _items(data: bytes, at: int) -> tuple[PackedItems | None, int]:
+def _items(data: bytes, at: int, headers: _Headers) -> tuple[PackedItems | None, int]:
     """Return the items of the packed array at a place, and its end; None for items that have to be decoded."""
     first = data[at]
     width = _MANY.get(first, 0)
@@ -101,10 +122,67 @@ def _items(data: bytes, at: int) -> tuple[PackedItems | None, int]:
     # an item that begins as the first one is as long, so the next one begins a step behind it
     places = range(start, start + header)
     if end > len(data) or any(data[place:end:step] != data[place : place + 1] * count for place in places):
-        return None, at
+        spans = None if kind == _FLOAT else headers.spans(start, count)
+        return (None, at) if spans is None else (PackedSpans(data, spans), int(spans[-1]))
     if kind == _FLOAT:
         return _floats(data[start:end]), end
     return PackedTexts(memoryview(data)[start:end], header, size), end
+
+
+class _Headers:
+    """The places of a block's bytes that may be headers of texts; looked for when texts of several lengths are met."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._places: np.ndarray[Any, Any] | None = None
+
+    def spans(self, start: int, count: int) -> np.ndarray[Any, Any] | None:
+        """Return the spans (`PackedSpans`) of so many texts, the first of which begins at `start`; None without numpy,
+        or where an item is no text of up to 255 bytes. O(size log texts) at C speed, O(size) for ASCII.
+        """
+        try:
+            import numpy as np  # only here: the core does not need numpy
+        except ImportError:
+            return None
+        data = np.frombuffer(self._data, np.uint8)
+        if self._places is None:
+            places = np.flatnonzero((data - np.uint8(_SHORT_TEXT.start) < len(_SHORT_TEXT)) | (data == _TEXT))
+            long = data[places[:-1]] == _TEXT
+            if long.any():  # a header, a length, or the first byte of a letter: a header is never right behind it
+                places = places[np.append(True, ~long | (places[1:] > places[:-1] + 1))]
+            self._places = places
+        places = self._places[np.searchsorted(self._places, start) :]
+
+        def ends_of(places: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+            kinds = data[places]
+            long = kinds == _TEXT
+            texts = places + 1 + long
+            sizes = np.where(long, data[np.minimum(places + 1, len(data) - 1)], kinds - np.uint8(_SHORT_TEXT.start))
+            return texts, texts + sizes
+
+        chosen = places[:count]
+        texts, ends = ends_of(chosen)
+        if len(chosen) < count or not (chosen[1:] == ends[:-1]).all():
+            if len(places) > _MOST_PLACES * count:
+                return None
+            # some are bytes of a text: each text is a jump from the one before it, 2, 4, 8, ... jumps at once
+            texts, ends = ends_of(places)
+            numbers = np.full(len(data) + 2 + 256, len(places), np.int32)
+            numbers[places] = np.arange(len(places), dtype=np.int32)
+            jumps = np.append(numbers[ends], np.int32(len(places)))
+            way = np.zeros(1, np.int32)
+            while len(way) < count:
+                way = np.concatenate((way, jumps[way]))
+                jumps = jumps[jumps]
+            way = way[:count]
+            if way[-1] == len(places):
+                return None
+            chosen, texts, ends = places[way], texts[way], ends[way]
+        if ends[-1] > len(data):
+            return None
+        spans = np.empty(2 * count + 1, np.int32)
+        spans[:-1:2], spans[1::2], spans[-1] = chosen, texts, ends[-1]
+        return spans
 
 
 def _floats(packed: bytes) -> array[float]:

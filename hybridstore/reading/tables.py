@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from recovery.packed import PackedBlock, PackedItems
+from recovery.packed import PackedBlock, PackedItems, PackedSpans
 
 from ..stores.kinds import Row
 from .texts import format_key, plain, to_json
@@ -207,10 +207,14 @@ def _array_of(items: PackedItems) -> Part | None:
         return items
     if isinstance(items, array):
         return pa.Array.from_buffers(pa.float64(), len(items), [None, pa.py_buffer(items)])
-    count, size = len(items), items.size
-    packed = pa.Array.from_buffers(pa.binary(items.header + size), count, [None, pa.py_buffer(items.data)])
-    content = pc.binary_slice(packed, items.header).buffers()[1]
-    typed = pa.Array.from_buffers(pa.string(), count, [None, _ends(count, size), content])
+    count = len(items)
+    if isinstance(items, PackedSpans):
+        spans, data = pa.py_buffer(items.spans), pa.py_buffer(items.data)
+        typed = pa.Array.from_buffers(pa.string(), 2 * count, [None, spans, data]).take(_odd(count))
+    else:
+        packed = pa.Array.from_buffers(pa.binary(items.header + items.size), count, [None, pa.py_buffer(items.data)])
+        content = pc.binary_slice(packed, items.header).buffers()[1]
+        typed = pa.Array.from_buffers(pa.string(), count, [None, _ends(count, items.size), content])
     try:
         typed.validate(full=True)
     except pa.ArrowInvalid:
@@ -224,6 +228,14 @@ def _ends(count: int, size: int) -> pa.Buffer:
     import pyarrow as pa
 
     return pa.py_buffer(array("i", range(0, count * size + 1, size)) if size else bytes(4 * count + 4))
+
+
+@lru_cache(maxsize=64)
+def _odd(count: int) -> pa.Array:
+    """Return the first odd numbers. O(count)."""
+    import pyarrow as pa
+
+    return pa.array(range(1, 2 * count, 2), pa.int32())
 
 
 def _texts(items: list[Any], as_text: Callable[[Any], str]) -> pa.Array:

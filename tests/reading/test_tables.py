@@ -195,6 +195,7 @@ TEXTS = st.sampled_from(["", "a", "é", "\ud800", "x" * 31, "x" * 32, "é" * 16,
 SHAPES = st.one_of(
     TEXTS.map(lambda text: lambda _: text),
     TEXTS.map(lambda text: lambda number: f"{number % 7}{text}"),
+    TEXTS.map(lambda text: lambda number: text * (number % 7)),
     st.just(float),
     st.just(lambda number: number / 3),
     st.just(lambda number: number**9 - 50),

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from changelog.codec import pack
 from recovery.block import Columns, pack_block, seal, unpack_block
-from recovery.packed import PackedTexts, packed_block
+from recovery.packed import PackedItems, PackedSpans, PackedTexts, packed_block
 
 # Each gives other items if every item is taken to be as long as the first, or of its type: the ends fit, and all bytes
 # are UTF-8, also the header of a text of 128 bytes and more.
 NOT_ALIKE: list[list[Any]] = [
-    ["x" * 140, "y" * 130, "z" * 150],
+    ["x" * 140, "y" * 300, "z" * 150],
+    ["a", "bc", b"def"],
+    ["a", "bc", None],
     ["a", b""],
     ["ab", 0x4141],
     [1.5, "8 bytes."],
@@ -43,6 +48,60 @@ def test_items_alike_are_not_decoded() -> None:
         assert block.ints == (array("q", [1, 2]),)
 
 
+LETTERS = st.one_of(
+    st.text(st.sampled_from("a\x7fé٢€\U0001f600"), max_size=80),
+    # one byte of a letter, and the length of a text, may look like a header
+    st.integers(0, 255).map("x".__mul__),
+    st.integers(0, 127).map("٢".__mul__),
+)
+
+
+def texts_of(items: PackedItems) -> list[str]:
+    """The texts of a column, whichever way they are read."""
+    if isinstance(items, PackedSpans):
+        spans = items.spans.tolist()
+        return [items.data[start:end].decode() for start, end in zip(spans[1::2], spans[2::2], strict=True)]
+    if isinstance(items, PackedTexts):
+        data, step = bytes(items.data), items.header + items.size
+        return [data[at + items.header : at + step].decode() for at in range(0, len(data), step)]
+    assert isinstance(items, list)
+    return items
+
+
+@given(st.lists(LETTERS, min_size=1, max_size=60), st.lists(st.integers(), max_size=2))
+def test_texts_of_several_lengths_are_where_they_lie(texts: list[str], times: list[int]) -> None:
+    """The same texts as keys and as values, so that each column has other columns before and behind it."""
+    ints = tuple(array("q", [time % 1000] * len(texts)) for time in times)
+    block = packed_block(pack_block(Columns(texts, None, ints, texts))[0])
+    assert block is not None
+    assert [texts_of(block.keys), texts_of(block.values)] == [texts, texts]
+    assert block.ints == ints
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "ß", "٢"])
+def test_texts_of_several_lengths_are_not_decoded(letter: str) -> None:
+    texts = [letter * (number % 4) for number in range(100)]
+    block = packed_block(pack_block(Columns(texts, None, (), [f"{text}-{text}" for text in texts]))[0])
+    assert block is not None
+    for items in (block.keys, block.values):
+        assert isinstance(items, PackedSpans)
+        assert len(items) == 100
+
+
+def test_texts_with_many_bytes_that_look_like_headers_are_decoded() -> None:
+    texts = ["€é" * 40 + "x" * number for number in range(20)]  # two of five bytes do
+    block = packed_block(pack_block(Columns(texts, None, (), texts))[0])
+    assert block is not None
+    assert block.keys == texts
+
+
+def test_texts_of_several_lengths_are_decoded_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    block = packed_block(pack_block(Columns(["a", "bc"], None, (), [1, 2]))[0])
+    assert block is not None
+    assert block.keys == ["a", "bc"]
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -62,11 +121,13 @@ def test_a_forged_block_is_nothing(parts: list[Any]) -> None:
 
 
 def test_a_block_that_was_cut_is_nothing() -> None:
-    payload = pack_block(Columns(["ab", "cd"], None, (array("q", [1, 2]),), [0.5, 1.5]))[0][4:]
-    assert packed_block(seal(payload)) is not None
-    for end in range(len(payload)):
-        assert packed_block(seal(payload[:end])) is None
-    assert packed_block(seal(payload + b"\x90")) is None
+    ints = (array("q", [1, 2]),)
+    for columns in (Columns(["ab", "cd"], None, ints, [0.5, 1.5]), Columns(["a", "bc"], None, ints, ["x" * 40, "y"])):
+        payload = pack_block(columns)[0][4:]
+        assert packed_block(seal(payload)) is not None
+        for end in range(len(payload)):
+            assert packed_block(seal(payload[:end])) is None
+        assert packed_block(seal(payload + b"\x90")) is None
 
 
 def test_several_records_for_a_key_are_for_the_other_reader() -> None:
