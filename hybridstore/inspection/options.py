@@ -72,7 +72,7 @@ def maybe_store(parser: ArgumentParser) -> None:
 
 def key(parser: ArgumentParser) -> None:
     """Declare KEY."""
-    typed = 'Typed: text, int:5, float:1.5, bool:true, hex:00ff, json:["a", 5] for a tuple.'
+    typed = 'Typed: text, int:5, float:1.5, bool:true, hex:00ff, date:2026-01-31, json:["a", 5] for a tuple.'
     parser.add_argument("key", metavar="KEY", help=typed)
 
 

@@ -1,6 +1,7 @@
 """Texts: the text forms in which people type and read keys, values and sizes.
 
     alice   text            int:5   float:1.5   bool:true   hex:00ff
+    date:2026-01-31   time:2026-01-31T12:00:00Z   decimal:1.10
     json:["a", 5]  a tuple  text:int:5  the text "int:5"
 
 The text that is shown for a key can be typed as an argument. JSON shows bytes as text if they are printable, otherwise
@@ -13,12 +14,12 @@ import json
 import math
 import sys
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from ..markup import one_line
 
-_PREFIXES: Final = ("text:", "int:", "float:", "bool:", "hex:", "json:")
+_PREFIXES: Final = ("text:", "int:", "float:", "bool:", "hex:", "date:", "time:", "decimal:", "json:")
 
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 
@@ -40,12 +41,18 @@ def parse_key(text: str) -> Any:
                 return bytes.fromhex(rest)
             case "bool":
                 return {"true": True, "false": False}[rest.lower()]
+            case "date":
+                return date.fromisoformat(rest)
+            case "time":
+                return datetime.fromisoformat(rest)
+            case "decimal":
+                return Decimal(rest)
             case _:
                 return _tuples(json.loads(rest))
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, InvalidOperation):
         raise ValueError(
             f"key {text!r}: found {rest!r}, expected {kind} (keys are typed: text, int:5, float:1.5, bool:true, "
-            "hex:00ff, "
+            "hex:00ff, date:2026-01-31, time:2026-01-31T12:00:00Z, decimal:1.10, "
             'json:["a", 5] for a tuple, text:... to take it as it is)'
         ) from None
 
@@ -71,13 +78,19 @@ def format_key(key: Any) -> str:
         return f"float:{key!r}"
     if kind is bytes:
         return f"hex:{key.hex()}"
+    if kind is date:
+        return f"date:{key.isoformat()}"
+    if kind is datetime:
+        return f"time:{key.isoformat()}"
+    if kind is Decimal:
+        return f"decimal:{key}"
     if kind is tuple:
         return "json:" + json.dumps([_element(part) for part in key], ensure_ascii=False)
     return repr(key)
 
 
 def _element(part: Any) -> Any:
-    if type(part) in (bool, int):
+    if part is None or type(part) in (bool, int):
         return part
     if type(part) is float and math.isfinite(part):
         return part

@@ -17,7 +17,7 @@ from changelog.storage import is_url
 from recovery.errors import RestoreError
 
 from ..inspection import options as o
-from ..inspection.commands.get import group_key
+from ..inspection.commands.get import stored_forms
 from ..inspection.commands.versions import program_rows
 from ..inspection.options import FINE, NEGATIVE, UsageError
 from ..inspection.shards import shard_places
@@ -291,8 +291,6 @@ def _first_bad(given: Namespace, forms: list[Any], bad: str | Predicate, chosen:
     answers: list[Bisected] = []
     wrong: UsageError | None = None
     for form in forms:
-        if form is None:
-            continue
         search = _Search(given.path, given.store, form, bad, chosen)
         try:
             answers.append(search.first_bad())
@@ -323,7 +321,7 @@ def run(given: Namespace) -> int:
     key = o.typed_key(given.key)
     chosen = Selection(time_from=o.maybe_time(given.time_from), time_to=o.maybe_time(given.time_to))
     try:
-        first = _first_bad(given, [key, group_key(key)], bad, chosen)
+        first = _first_bad(given, stored_forms(key), bad, chosen)
     except HybridStoreError as error:
         if isinstance(error, UsageError):
             raise

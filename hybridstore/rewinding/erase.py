@@ -349,7 +349,7 @@ def arguments(parser: ArgumentParser) -> None:
     kinds = "A state directory, the state of a plain topology, or the checkpointLocation of a Spark query"
     where = f"{kinds}: a path or a URL."
     parser.add_argument("location", metavar="LOCATION", help=where)
-    typed = 'Typed: text, int:5, float:1.5, bool:true, hex:00ff, json:["a", 5] for a tuple.'
+    typed = 'Typed: text, int:5, float:1.5, bool:true, hex:00ff, date:2026-01-31, json:["a", 5] for a tuple.'
     parser.add_argument("keys", metavar="KEY", nargs="+", help=f"In every store whose key it is. {typed}")
     what = parser.add_argument_group("what")
     what.add_argument("--prefix", action="store_true", help="All keys that begin with KEY.")

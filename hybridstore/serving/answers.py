@@ -14,14 +14,13 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from changelog.codec import pack
 from changelog.errors import HybridStoreError
 
-from ..inspection.commands.get import group_key
+from ..inspection.commands.get import stored_forms
 from ..reading.follow import Followed
 from ..reading.selection import Selection
 from ..reading.tables import columns_of, named, table_of
@@ -205,16 +204,17 @@ def _known(view: Followed, name: str) -> None:
 def _of_key(view: Followed, name: str, key: Any, selection: Selection) -> Iterable[Row]:
     """Return the records of a key within the times of a selection."""
     rows: list[Row] = []
-    wrong: Exception | None = None
-    try:
-        rows = view.get(name, key)
-    except (TypeError, ValueError) as error:
-        wrong = error
-    if not rows and (grouped := group_key(key)) is not None:  # as `inspect get`: keys of groups are stored as JSON text
-        with suppress(TypeError, ValueError):
-            rows = view.get(name, grouped)
-    if not rows and wrong is not None:
-        raise _refused_key(wrong) from wrong
+    wrong: list[Exception] = []
+    forms = stored_forms(key)  # as `inspect get`
+    for form in forms:
+        try:
+            rows = view.get(name, form)
+        except (TypeError, ValueError) as error:
+            wrong.append(error)
+        if rows:
+            break
+    if len(wrong) == len(forms):
+        raise _refused_key(wrong[0]) from wrong[0]
     return rows if selection.everything else [row for row in rows if selection.within(row.times)]
 
 

@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 import sys
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -228,6 +230,12 @@ def test_at_takes_times(state: Path, cli: Cli) -> None:
         ("text:int:5", "int:5"),
         ("http://x", "http://x"),
         ('json:["a", 5, "hex:00", 1.5]', ("a", 5, b"\x00", 1.5)),
+        ("date:2026-01-31", date(2026, 1, 31)),
+        ("time:2026-01-31T12:00:00.5Z", datetime(2026, 1, 31, 12, 0, 0, 500_000, UTC)),
+        ("time:2026-01-31T12:00:00", datetime(2026, 1, 31, 12)),
+        ("decimal:1.10", Decimal("1.10")),
+        ("text:date:2026-01-31", "date:2026-01-31"),
+        ('json:["a", "date:2026-01-31", null]', ("a", date(2026, 1, 31), None)),
     ],
 )
 def test_keys_are_typed_and_can_be_typed_back(text: str, key: object) -> None:

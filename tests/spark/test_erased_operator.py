@@ -5,11 +5,16 @@ if the key had never come, and a kill leaves no half.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import socket
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
 
@@ -179,6 +184,42 @@ def test_no_key_is_erased_by_the_text_of_another_one(tmp_path: Path) -> None:
         names = [name for name in names if name not in erased]
         hs.erase(tmp_path, given, prefix=prefix)
         assert {row.key for row in job.rows()["windows"]} == set(map(stored_key, names))
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (date(2026, 1, 31), "date:2026-01-31"),
+        (datetime(2026, 1, 31, 12, tzinfo=UTC), "time:2026-01-31T13:00:00+01:00"),
+        (datetime(2026, 1, 31, 12), "time:2026-01-31T12:00"),
+        (Decimal("1.10"), "decimal:1.10"),
+    ],
+)
+def test_keys_that_are_dates_times_and_decimals(
+    tmp_path: Path, key: Any, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are given as in Python, or as the command line types them; get, the server and erase take them."""
+    keyed = hs.stream(key="k", timestamp="ts", null_keys="group")
+    for folder in ("a", "b"):
+        job = Job(tmp_path / folder, keyed.windowed_by(hs.TumblingWindows(400)).aggregate(n_rows=hs.Count()))
+        job.schema = pa.schema([("k", pa.scalar(key).type), ("ts", pa.int64())])
+        job.start(2)
+        job.batch([{"k": key, "ts": 1}, {"k": None, "ts": 2}])
+        job.forget()
+    path = tmp_path / "a"
+    assert run(["inspect", "get", str(path), "windows", text, "-o", "jsonl"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    with hs.serve(path) as server, urlopen(f"{server.url}/stores/windows/rows?{urlencode({'key': text})}") as answer:
+        (row,) = json.load(answer)["rows"]
+    assert row["key"] == shown["key"] == stored_key(key)
+    assert hs.erase(path, key).records > 0
+    assert run(["erase", str(tmp_path / "b"), text, "--prove"]) == 0
+    for folder in (path, tmp_path / "b"):
+        assert run(["inspect", "get", str(folder), "windows", text]) == 1
+        with hs.inspect(folder).follow() as view:
+            assert [row.key for row in view["windows"]] == ["null"]
+        files = [each for each in (folder / "hybridstore").rglob("*") if each.is_file()]
+        assert not [each for each in files if stored_key(key).encode() in each.read_bytes()]
 
 
 def test_whenever_it_is_killed_the_key_is_erased_everywhere_or_the_query_says_so() -> None:

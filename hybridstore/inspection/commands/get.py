@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ...reading.selection import Selection
 from ...reading.store_view import StoreView, of_key_type
 from ...reading.texts import say
+from ...shards import canonical_bytes
 from ...topology.null_keys import stored_key
 from .. import options as o
 from ..look import Look, selection
@@ -39,21 +41,17 @@ def run(look: Look, given: Namespace) -> int:
                 yield row_of(view, store, record, iso=look.iso, label=look.several)
 
     def rows() -> Iterator[dict[str, Any]]:
-        key = o.typed_key(given.key)
-        grouped = group_key(key)
-        wrong: o.UsageError | None = None
-        try:
-            yield from records(key)
-        except o.UsageError as error:
-            wrong = error
-        # the keys of groups, among which null is one, are stored as JSON text
-        if not count and grouped is not None:
+        forms = stored_forms(o.typed_key(given.key))
+        wrong: list[o.UsageError] = []
+        for form in forms:
             try:
-                yield from records(grouped)
+                yield from records(form)
             except o.UsageError as error:
-                wrong = wrong and error
-        if not count and wrong is not None:
-            raise wrong
+                wrong.append(error)
+            if count:
+                return
+        if len(wrong) == len(forms):
+            raise wrong[0]
 
     if look.out.form == "raw":
         look.out.rows(rows(), ["value"])
@@ -64,12 +62,19 @@ def run(look: Look, given: Namespace) -> int:
     return look.finish(o.FINE if count else o.NEGATIVE)
 
 
-def group_key(key: Any) -> str | None:
-    """Return the text under which a key is stored where null is a key; None if none exists."""
-    try:
-        return stored_key(key[0] if type(key) is tuple and len(key) == 1 else key)
-    except (TypeError, ValueError):
-        return None
+def stored_forms(key: Any) -> list[Any]:
+    """Return how stores may have a key, at least one: as it is, and as the text under which it is stored where null is
+    a key. Null, dates, times and decimals are keys of the second form only. Raises UsageError for no key at all.
+    """
+    forms: list[Any] = []
+    with suppress(TypeError):
+        canonical_bytes(key)
+        forms.append(key)
+    with suppress(TypeError, ValueError):
+        forms.append(stored_key(key[0] if type(key) is tuple and len(key) == 1 else key))
+    if not forms:
+        raise o.UsageError(f"key: found {key!r}, which cannot be a key")
+    return forms
 
 
 def typed(store: StoreView, chosen: Selection, rows: Iterator[T]) -> Iterator[T]:
