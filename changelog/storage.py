@@ -30,8 +30,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import unquote
 
 from .bucket import settings_of
+from .errors import HybridStoreError
 from .files import REAL_FILES, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, AppendFile, Files, make_folders
 
 STALE_SECONDS: Final = 3600
@@ -353,6 +355,25 @@ def is_url(location: str | os.PathLike[str]) -> bool:
     return not text.startswith("file:") and _SCHEME.match(text) is not None
 
 
+def local_path(location: str | os.PathLike[str]) -> Path:
+    """Return a location that is no URL of an object store (`is_url`) as a path: a path, or `file:/...`, `file:///...`
+    with `%20` and its like. Raises HybridStoreError for a `file:` URI of another machine, or without a whole path.
+
+    >>> local_path("file:///tmp/a%20b"), local_path("state")
+    (PosixPath('/tmp/a b'), PosixPath('state'))
+    """
+    text = os.fspath(location)
+    if not text.startswith("file:"):
+        return Path(location)
+    rest = text.removeprefix("file:")
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        rest = slash + path if host in ("", "localhost") else ""
+    if not rest.startswith("/"):
+        raise HybridStoreError(f"{text}: found no path of this machine, expected file:///path")
+    return Path(unquote(rest))
+
+
 def storage_at(location: str | os.PathLike[str], *, files: Files = REAL_FILES) -> Storage:
     """Return the storage of a location: a bucket for `s3://` and its like, with the settings of a `Bucket`, else a
     directory.
@@ -363,4 +384,4 @@ def storage_at(location: str | os.PathLike[str], *, files: Files = REAL_FILES) -
         from .cloud_storage import CloudStorage
 
         return CloudStorage(os.fspath(location), settings_of(location))
-    return LocalStorage(Path(os.fspath(location).removeprefix("file://")), files=files)
+    return LocalStorage(local_path(location), files=files)

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from changelog.bucket import Bucket
-from changelog.storage import is_url
+from changelog.storage import is_url, local_path
 
 from ..errors import HybridStoreError
 from ..markup import Labelled
@@ -114,7 +114,7 @@ def measure(path: str, runs: int) -> list[dict[str, Any]]:
     Raises HybridStoreError if the state cannot be restored.
     """
     restarts: list[dict[str, Any]] = []
-    shards = shard_locations(path if is_url(path) else Path(path).absolute())
+    shards = shard_locations(path if is_url(path) else local_path(path).absolute())
     for _ in range(runs):
         command = [sys.executable, "-m", __name__, *shards]
         answer = subprocess.run(command, capture_output=True, text=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from changelog.storage import LocalStorage, is_url
+from changelog.storage import LocalStorage, is_url, local_path
 from recovery.layout import PINS
 
 from ..state.generations import current_shards
@@ -70,10 +70,10 @@ def pins_of(location: str | os.PathLike[str]) -> list[Pin]:
     if is_url(location):
         return []
     try:
-        names = sorted(name for name in os.listdir(Path(location) / PINS) if is_pin_name(name))
+        names = sorted(name for name in os.listdir(local_path(location) / PINS) if is_pin_name(name))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [read_pin(pin_path(Path(location), name)) for name in names]
+    return [read_pin(pin_path(local_path(location), name)) for name in names]
 
 
 def read_pin(path: Path) -> Pin:

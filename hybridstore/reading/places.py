@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple
 from changelog.bucket import Bucket, same_settings
 from changelog.identity import Identity, of_operator
 from changelog.segment import MAGIC, SUFFIX
-from changelog.storage import LocalStorage, Storage, is_url, storage_at
+from changelog.storage import LocalStorage, Storage, is_url, local_path, storage_at
 from recovery.layout import (
     CHANGELOG,
     CHECKPOINT_SUFFIX,
@@ -188,7 +188,7 @@ def resolve(location: str | os.PathLike[str]) -> list[Place]:
     """
     if is_url(location):
         return _of_bucket(location if isinstance(location, Bucket) else Bucket(os.fspath(location)))
-    path = Path(location)
+    path = local_path(location)
     if path.is_file():
         return _of_file(path)
     if not path.exists():

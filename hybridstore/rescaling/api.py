@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from changelog.storage import is_url
+from changelog.storage import is_url, local_path
 from recovery.layout import SPARK_FOLDER
 
 from ..errors import StateDirectoryError
@@ -125,7 +125,7 @@ def _refuse_pin(path: Path) -> None:
 def _plain(location: str | PathLike[str] | Location, state_location: object) -> str | PathLike[str]:
     if isinstance(location, Location) or state_location is not None:
         raise RescaleError("operator: found None, expected its name (the location is a query's checkpoint)")
-    if any((Path(location) / name).is_dir() for name in (SPARK_FOLDER, "offsets")):
+    if any((local_path(location) / name).is_dir() for name in (SPARK_FOLDER, "offsets")):
         raise RescaleError(f"{location}: a Spark query has its checkpoint there, expected an operator's name, too")
     return location
 
@@ -138,7 +138,7 @@ def located(
     if isinstance(location, Location):
         return location
     places = [
-        place if place is None or is_url(place) else Path(fspath(place)).absolute()
+        place if place is None or is_url(place) else local_path(place).absolute()
         for place in (location, state_location)
     ]
     assert places[0] is not None

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from changelog.files import REAL_FILES
 from changelog.segment import list_segments, segment_name
-from changelog.storage import LocalStorage, is_url
+from changelog.storage import LocalStorage, is_url, local_path
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, SPARK_FOLDER, list_checkpoints
 from recovery.line import Fault, Step
@@ -76,7 +76,7 @@ def run(given: Namespace) -> int:
             "first)"
         )
         return NEGATIVE
-    path = Path(given.location)
+    path = local_path(given.location)
     try:
         if (path / OFFSETS).is_dir() or (path / SPARK_FOLDER).is_dir():
             return _rewind_query(path, given)

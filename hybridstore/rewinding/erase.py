@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from changelog.errors import HybridStoreError
-from changelog.storage import LocalStorage, Storage, is_url, storage_at
+from changelog.storage import LocalStorage, Storage, is_url, local_path, storage_at
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, ERASING, PINS, SPARK_FOLDER
 
@@ -178,7 +178,7 @@ def _target(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> 
         raise RestoreError(f"{location}: found no Spark query, expected one with an operator or a place of its state")
     if is_url(location):
         return _bucket(location)
-    path = Path(location)
+    path = local_path(location)
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such directory, expected a state")
     _check_whole(path)
@@ -206,7 +206,7 @@ def _bucket(location: str | os.PathLike[str]) -> _ErasedState:
 
 def is_query(location: str | os.PathLike[str]) -> bool:
     """Return whether a path or URL is the checkpoint location, or the place of the state, of a Spark query."""
-    folders = storage_at(location).folders() if is_url(location) else LocalStorage(Path(location)).folders()
+    folders = storage_at(location).folders() if is_url(location) else LocalStorage(local_path(location)).folders()
     return OFFSETS in folders or SPARK_FOLDER in folders
 
 

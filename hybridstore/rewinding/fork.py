@@ -29,7 +29,7 @@ from typing import Final
 from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files, make_folders
 from changelog.segment import list_segments, segment_name
-from changelog.storage import LocalStorage, is_url
+from changelog.storage import LocalStorage, is_url, local_path
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, GENERATIONS, SPARK_FOLDER
 from recovery.retrying import Signature, signature
@@ -83,21 +83,21 @@ def run(given: Namespace) -> int:
         checkpoint, state = origin_of(where, given.state)
         if is_url(given.target):
             raise RestoreError(f"{given.target}: found a URL, expected a directory on the file system of {where}")
-        parts, taken = begin(state, at, Path(given.target), checkpoint=checkpoint)
+        parts, taken = begin(state, at, local_path(given.target), checkpoint=checkpoint)
     except RestoreError as error:
         say(f"refused: {error}")
         return NEGATIVE
     # all shards of a query are at one version
     versions = ", ".join(str(part.version) for part in (parts if parts[0].segment else parts[:1]))
     files = f"files: {taken.shared} shared, {taken.copied} copied ({size_text(taken.size)})"
-    print(f"{Path(given.target)}: version {versions} of {where}: {files}")
+    print(f"{local_path(given.target)}: version {versions} of {where}: {files}")
     return FINE
 
 
 def split_version(text: str) -> tuple[str, str | None]:
     """Return the location and the version, the time or the pin that `STATE@VERSION` names (None: none)."""
     path, mark, at = text.rpartition("@")
-    return (path, at) if mark and path and not Path(text).exists() else (text, None)
+    return (path, at) if mark and path and not local_path(text).exists() else (text, None)
 
 
 def check_origin(location: str | os.PathLike[str]) -> Path:
@@ -109,7 +109,7 @@ def check_origin(location: str | os.PathLike[str]) -> Path:
             f"{location}: objects of an object store have one name each, so a fork would be a copy (make one: "
             f"hybridstore inspect compact {location} --at VERSION --to NEW --write)"
         )
-    where = Path(location)
+    where = local_path(location)
     if not where.exists():
         raise FileNotFoundError(f"{where}: no such directory, expected a state")
     return where
@@ -143,7 +143,7 @@ def fork(
     ...     canary.version, canary.key_value("users")["ann"]
     (1, 1)
     """
-    target = Path(new)
+    target = local_path(new)
     checkpoint, where = origin_of(location, state_location)
     begin(where, None if at is None else str(at), target, checkpoint=checkpoint)
     return target

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from changelog.codec import pack
 from changelog.errors import HybridStoreError
 
-from ..inspection.commands.get import stored_forms
+from ..inspection.commands.get import in_any_form
 from ..reading.follow import Followed
 from ..reading.selection import Selection
 from ..reading.tables import columns_of, named, table_of
@@ -203,18 +203,10 @@ def _known(view: Followed, name: str) -> None:
 
 def _of_key(view: Followed, name: str, key: Any, selection: Selection) -> Iterable[Row]:
     """Return the records of a key within the times of a selection."""
-    rows: list[Row] = []
-    wrong: list[Exception] = []
-    forms = stored_forms(key)  # as `inspect get`
-    for form in forms:
-        try:
-            rows = view.get(name, form)
-        except (TypeError, ValueError) as error:
-            wrong.append(error)
-        if rows:
-            break
-    if len(wrong) == len(forms):
-        raise _refused_key(wrong[0]) from wrong[0]
+    try:
+        rows = list(in_any_form(key, lambda form: view.get(name, form)))  # as `inspect get`
+    except (TypeError, ValueError) as error:
+        raise _refused_key(error) from error
     return rows if selection.everything else [row for row in rows if selection.within(row.times)]
 
 

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlparse
 
 from changelog.bucket import Bucket, settings_of
 from changelog.cloud_storage import CloudStorage
 from changelog.errors import HybridStoreError, StorageUnreachableError
-from changelog.storage import LocalStorage, Storage, is_url, storage_at
+from changelog.storage import LocalStorage, Storage, is_url, local_path, storage_at
 from recovery.layout import CHANGELOG, CHECKPOINTS, SPARK_FOLDER, operator_folder
 
 from ..state.home import with_cache
@@ -90,22 +89,16 @@ def locate(
     return Location(str(checkpoint), str(state), of_checkpoint, of_state, *kept)
 
 
-def local_path(location: str, name: str = "location") -> Path:
-    """Return a location on a file system as a path. Raises SparkSetupError for a relative one."""
-    parsed = urlparse(location)
-    path = Path(unquote(parsed.path)) if parsed.scheme == "file" else Path(location)
-    if not path.is_absolute():
-        raise SparkSetupError(f"{name}: found {location!r}, expected an absolute path (workers run elsewhere)")
-    return path
-
-
 def _checked(name: str, location: str | os.PathLike[str]) -> str:
     if not isinstance(location, (str, os.PathLike)):
         raise SparkSetupError(f"{name}: found {type(location).__name__}, expected a path or a URL")
     text = os.fspath(location)
-    if not is_url(text):
-        return str(local_path(text, name))
     try:
+        if not is_url(text):
+            path = local_path(text)
+            if not path.is_absolute():
+                raise HybridStoreError(f"found {text!r}, expected an absolute path (workers run elsewhere)")
+            return str(path)
         bucket = text if isinstance(text, Bucket) else Bucket(text)
         storage_at(bucket)  # raises without obstore
     except HybridStoreError as error:

@@ -14,7 +14,7 @@ from changelog.changes import DELETED, expand
 from changelog.codec import unpack
 from changelog.frame import CommitFrame
 from changelog.mutation import SYSTEM, mutations
-from changelog.storage import is_url
+from changelog.storage import is_url, local_path
 from recovery.layout import OPERATOR, SPARK_FOLDER, LogName
 from recovery.rule import MissingParent, Runs
 from recovery.runs import newest_claim
@@ -82,7 +82,7 @@ def operators(location: str | Path | Location) -> list[str]:
 def _location(location: str | Path | Location) -> Location:
     if isinstance(location, Location):
         return location
-    return locate(location if is_url(location) else Path(location).absolute())
+    return locate(location if is_url(location) else local_path(location).absolute())
 
 
 def shards(location: str | Path | Location, operator: str | None = None) -> list[ShardState]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from os import PathLike
-from pathlib import Path
 
 from changelog.errors import ForeignFileError
-from changelog.storage import LocalStorage
+from changelog.storage import LocalStorage, local_path
 from recovery.plan import RestorePlan
 from recovery.plan import plan as plan_restore
 
@@ -22,7 +21,7 @@ def plan(path: str | PathLike[str]) -> RestorePlan:
     For a restore that would be refused, `problem` says why. Raises ForeignFileError when the directory does not exist.
     O(tail).
     """
-    where = Path(path)
+    where = local_path(path)
     if not where.is_dir():
         raise ForeignFileError(
             f"{where}: found {'a file' if where.exists() else 'nothing'}, expected a state directory"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -41,17 +41,10 @@ def run(look: Look, given: Namespace) -> int:
                 yield row_of(view, store, record, iso=look.iso, label=look.several)
 
     def rows() -> Iterator[dict[str, Any]]:
-        forms = stored_forms(o.typed_key(given.key))
-        wrong: list[o.UsageError] = []
-        for form in forms:
-            try:
-                yield from records(form)
-            except o.UsageError as error:
-                wrong.append(error)
-            if count:
-                return
-        if len(wrong) == len(forms):
-            raise wrong[0]
+        try:
+            yield from in_any_form(o.typed_key(given.key), records)
+        except TypeError as error:
+            raise o.UsageError(str(error)) from error
 
     if look.out.form == "raw":
         look.out.rows(rows(), ["value"])
@@ -63,8 +56,8 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def stored_forms(key: Any) -> list[Any]:
-    """Return how stores may have a key, at least one: as it is, and as the text under which it is stored where null is
-    a key. Null, dates, times and decimals are keys of the second form only. Raises UsageError for no key at all.
+    """Return how stores may have a key: as it is, and as the text under which it is stored where null is a key. Null,
+    dates, times and decimals are keys of the second form only. O(key).
     """
     forms: list[Any] = []
     with suppress(TypeError):
@@ -72,9 +65,33 @@ def stored_forms(key: Any) -> list[Any]:
         forms.append(key)
     with suppress(TypeError, ValueError):
         forms.append(stored_key(key[0] if type(key) is tuple and len(key) == 1 else key))
-    if not forms:
-        raise o.UsageError(f"key: found {key!r}, which cannot be a key")
     return forms
+
+
+def in_any_form(key: Any, read: Callable[[Any], Iterable[T]]) -> Iterator[T]:
+    """Yield what `read` yields for the first form of a key that has records. Raises TypeError, ValueError or UsageError
+    where none has and the key as it is has the wrong type.
+    """
+    wrong: Exception | None = None
+    try:
+        canonical_bytes(key)
+    except TypeError as error:
+        wrong = error
+    for form in stored_forms(key):
+        some = False
+        try:
+            for item in read(form):
+                some = True
+                yield item
+        except (TypeError, ValueError, o.UsageError) as error:
+            if some:
+                raise
+            if form is key:
+                wrong = error
+        if some:
+            return
+    if wrong is not None:
+        raise wrong
 
 
 def typed(store: StoreView, chosen: Selection, rows: Iterator[T]) -> Iterator[T]:

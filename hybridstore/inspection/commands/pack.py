@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from changelog.storage import Storage, is_url, storage_at
+from changelog.storage import Storage, is_url, local_path, storage_at
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK, LOG, OPERATOR, PACKS, RUNS, SPARK_FOLDER
 from recovery.pages import PageCheckpoint
 
@@ -39,7 +39,7 @@ def run(look: Look, given: Namespace) -> int:
     """
     if not is_url(given.to):
         try:
-            return _pack(look, given.to, Path(given.to))
+            return _pack(look, given.to, local_path(given.to))
         except FileExistsError:
             raise OccupiedError(f"{given.to}: exists already (give a new name)") from None
     folder, _, name = given.to.rpartition("/")

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from changelog.errors import HybridStoreError
+from changelog.storage import is_url, local_path
 from recovery import verify as recovery_verify
 from recovery.layout import CHECKPOINTS, ERASING, CheckpointName, list_checkpoints, parse_checkpoint_name
 from recovery.line import Fault
@@ -184,7 +185,7 @@ def run(look: Look, given: Namespace) -> int:
 
 def _relative(file: str, location: str) -> str:
     """Return the name of a file relative to a location. A file outside of the location keeps its full name."""
-    for prefix in (location, str(Path(location))):
+    for prefix in (location, str(location if is_url(location) else local_path(location))):
         if file.startswith(f"{prefix.rstrip('/')}/"):
             return file.removeprefix(f"{prefix.rstrip('/')}/")
     return file
