@@ -349,6 +349,15 @@ def _whole(path: Path) -> Path:
     return path.with_name(path.name + WHOLE_SUFFIX)
 
 
+def exists(storage: Storage, name: str) -> bool:
+    """Return whether an object is there. Raises OSError. One request."""
+    try:
+        storage.size(name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def is_url(location: str | os.PathLike[str]) -> bool:
     """True for a location that is not a path: `scheme://...`, `dbfs:/...`."""
     text = os.fspath(location)

@@ -67,7 +67,13 @@ def write_state(
     owner = identity or Identity(os.urandom(ID_BYTES))
     if path is not None:
         # The segment comes first: a checkpoint that refers to a missing one would be refused.
-        write_segment(path, owner, version, digest)
+        file = REAL_FILES.create(path / CHANGELOG / segment_name(version + 1))
+        try:
+            file.write(SegmentHeader(owner, version + 1, version, digest).encode())
+            file.sync()
+        finally:
+            file.close()
+        REAL_FILES.sync_directory(path / CHANGELOG)
     write_checkpoint(
         storage,
         identity=owner,
@@ -80,15 +86,3 @@ def write_state(
     )
     if path is not None:
         REAL_FILES.sync_directory(path)
-
-
-def write_segment(path: Path, identity: Identity, version: int, digest: bytes) -> None:
-    """Write the empty segment that continues from a version, durably."""
-    segment = path / CHANGELOG / segment_name(version + 1)
-    file = REAL_FILES.create(segment)
-    try:
-        file.write(SegmentHeader(identity, version + 1, version, digest).encode())
-        file.sync()
-    finally:
-        file.close()
-    REAL_FILES.sync_directory(path / CHANGELOG)

@@ -8,6 +8,7 @@ cannot be an accident, the store has the operator's keys; else the user must giv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import log2
 from typing import Any, Final
 
@@ -21,29 +22,27 @@ Route = Callable[[Any], Any]
 _CERTAIN_BITS: Final = 20
 
 
-def by_key(key: Any) -> Any:
-    """The store has the operator's keys."""
-    return key
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The store has keys with so many parts before and behind the operator's key."""
+
+    before: int = 0
+    behind: int = 0
+
+    def __call__(self, key: Any) -> Any:
+        return key[self.before : len(key) - self.behind] if self.before or self.behind else key
 
 
-def before_window(key: Any) -> Any:
-    """The store has the operator's key, and behind it the start and end of a window."""
-    return key[:-2]
+by_key: Final = Parts()
+# a window's start and end
+before_window: Final = Parts(behind=2)
+before_last: Final = Parts(behind=1)
+behind_first: Final = Parts(before=1)
 
 
 def without_key(key: Any) -> Any:
     """The store has rows without a key, which are in shard 0 of any number of shards."""
     return KEYLESS
-
-
-def before_last(key: Any) -> Any:
-    """The store has the operator's key, and behind it one part more."""
-    return key[:-1]
-
-
-def behind_first(key: Any) -> Any:
-    """The store has one part, and behind it the operator's key."""
-    return key[1:]
 
 
 # The routes with names, as on the command line.

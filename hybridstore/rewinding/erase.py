@@ -1,6 +1,6 @@
 """The command `erase`: a key, and all that a stopped job's state has of it, is removed from every file.
 
-A state has parts, which follow one another: its shards and those of its pins (`erase_directory`), or the operators of a
+A state has parts, which follow one another: its shards and those of its pins (`erase_state`), or the operators of a
 Spark query (`erase_operator`). A note, `erasing`, is in each of them from before the first write until the last file is
 removed, and keeps jobs out: killed at any moment, the state is as it was, erased, or says that the erase has not ended,
 and the command can be run again.
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from changelog.errors import HybridStoreError
-from changelog.storage import LocalStorage, Storage, is_url, local_path, storage_at
+from changelog.storage import LocalStorage, Storage, exists, is_url, local_path, storage_at
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, ERASING, PINS
+from recovery.layout import CHANGELOG, ERASING, PINS, SPARK_FOLDER
 
 from ..inspection.options import FINE, NEGATIVE, UsageError, typed_key
 from ..inspection.show.output import Out
@@ -31,9 +31,8 @@ from ..state.generations import current_shards, existing_shards, identity_at, pl
 from ..state.given_keys import GivenKeys
 from ..state.lock import pin_above
 from ..state.registry import forks_of, kept_from_erase, origins_of
-from .command import is_query
-from .erase_bucket import BucketPart
-from .erase_directory import DirectoryPart, places_of
+from .command import OFFSETS
+from .erase_state import StatePart
 from .parts import ErasedCounts, ErasePart
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Erased(NamedTuple):
     places: list[Path | str]
     removed: int
     written: int
-    holders: list[Path | str]
+    holders: list[Path]
 
 
 def erase(
@@ -90,7 +89,7 @@ def erase(
     state_location   of a Spark query, as in `apply`
     stopped   the query is stopped, though the process of its driver is alive
 
-    The state continues at its next version, and a query with its next batch, at the version of its last committed one.
+    The state continues at a later version, and a query with its next batch, at the version of its last committed one.
     Older versions are removed, and so are those of a pin but the pinned one, which continues likewise. Raises
     RestoreError where nothing can be erased, and nothing was written; StateLockedError while a job has the state.
     O(bytes of the packs) to search, and to write what the packs with the keys have besides.
@@ -103,14 +102,14 @@ def erase(
     1
     >>> with hs.open("state") as state:
     ...     state.version, dict(state.key_value("users").all())
-    (2, {'bob': 2})
+    (3, {'bob': 2})
     """
     chosen = GivenKeys(keys, prefix=prefix)
     asked = _QueryNames(operator, state_location, stopped)
     target = _target(location, asked)
     with ExitStack() as stack:
         noted = target.locked(stack)  # before its forks are looked at, so that none is being made
-        unfinished = [fork for fork in noted if isinstance(fork, Path) and _UNFINISHED.fullmatch(fork.name)]
+        unfinished = [fork for fork in noted if _UNFINISHED.fullmatch(fork.name)]
         others = [fork for fork in noted if fork not in unfinished and _may_have(fork, chosen, operator)]
         if others and forks == "refuse":
             names = ", ".join(map(str, others))
@@ -163,11 +162,11 @@ class _ErasedState(NamedTuple):
     folders: list[Path]
     storage: Storage
 
-    def locked(self, stack: ExitStack) -> list[Path | str]:
+    def locked(self, stack: ExitStack) -> list[Path]:
         """Keep forks and pins of a state, and of each shard, from being made; return the forks noted there."""
         for folder in self.folders:
             stack.enter_context(kept_from_erase(folder, erasing=True))
-        return sorted({fork for folder in self.folders for fork in forks_of(folder)}, key=str)
+        return sorted({fork for folder in self.folders for fork in forks_of(folder)})
 
 
 def _target(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> _ErasedState:
@@ -176,32 +175,50 @@ def _target(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> 
         return _query(location, asked)
     if asked:
         raise RestoreError(f"{location}: found no Spark query, expected one with an operator or a place of its state")
-    if is_url(location):
-        return _bucket(location)
-    path = local_path(location)
-    if not path.is_dir():
-        raise FileNotFoundError(f"{path}: no such directory, expected a state")
-    _check_whole(path)
-    places = places_of(path)
-    return _ErasedState(str(path), path, list(map(DirectoryPart, places)), sorted({path, *places}), LocalStorage(path))
-
-
-def _bucket(location: str | os.PathLike[str]) -> _ErasedState:
     storage = storage_at(location)
-    if identity_at(storage) is not None:
-        raise RestoreError(f"{location}: is a shard, expected the place of the state with all of its shards")
+    path = storage.root if isinstance(storage, LocalStorage) else None
+    if path is not None:
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path}: no such directory, expected a state")
+        _check_pinned(path)
+    if identity_at(storage) is not None:  # the rest of the state would keep the keys
+        raise RestoreError(f"{storage.url}: is a shard, expected the place of the state with all of its shards")
+    parts = list(map(StatePart, _places_of(location)))
+    folders = [] if path is None else sorted({path, *(place for part in parts for place in map(Path, part.places))})
+    return _ErasedState(storage.url, path, parts, folders, storage)
+
+
+def _places_of(location: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
+    """Return the places of a state: its shards, and those of its pins. Raises RestoreError for shards of an earlier
+    generation, which may have the keys, too.
+    """
+    storage = storage_at(location)
+    path = storage.root if isinstance(storage, LocalStorage) else None
     there = current_shards(storage)
     if there is None:
-        raise RestoreError(f"{location}: found no state, expected the place of one")
-    earlier = [name for name in storage.folders() if name.isdecimal() and name != there.folder(0).partition("/")[0]]
-    if there.generation and (earlier or CHANGELOG in storage.folders()):
+        raise RestoreError(f"{storage.url}: found no state, expected the place of one")
+    folders = [there.folder(shard) for shard in sorted(existing_shards(storage, there))]
+    counting = {folder.partition("/")[0] for folder in folders}
+    others = [name for name in storage.folders() if name not in counting]
+    earlier = sorted(name for name in others if name.isdecimal() or (there.generation and name == CHANGELOG))
+    # on an object store the names of claims stay behind a rescale that was taken back
+    if earlier and (there.generation or path is not None):
         raise RestoreError(
-            f"{location}: found shards before a rescale, which may have the keys (remove them: hybridstore rescale "
-            f"{location} --remove-old)"
+            f"{storage.url}: found {', '.join(earlier)}, of shards before a rescale, which may have the keys (remove "
+            "these folders; the state cannot go back behind the rescale then)"
         )
-    shards = sorted(existing_shards(storage, there))
-    parts = [BucketPart(place_below(location, there.folder(shard))) for shard in shards]
-    return _ErasedState(str(location), None, parts, [], storage)
+    places = [place_below(location if path is None else path, folder) for folder in folders]
+    if path is None:
+        return places
+    homes = [each / PINS for each in {path: None, **dict.fromkeys(map(Path, places))}]  # a shard may have pins, too
+    pins = [home / name for home in homes if home.is_dir() for name in sorted(os.listdir(home)) if is_pin_name(name)]
+    return [*(place for pin in pins for place in _places_of(pin)), *places]
+
+
+def is_query(location: str | os.PathLike[str]) -> bool:
+    """Return whether a path or URL is the checkpoint location, or the place of the state, of a Spark query."""
+    folders = storage_at(location).folders() if is_url(location) else LocalStorage(local_path(location)).folders()
+    return OFFSETS in folders or SPARK_FOLDER in folders
 
 
 def _query(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> _ErasedState:
@@ -223,13 +240,6 @@ def _query(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> _
             parts += [OperatorPart(located(pin, None), name, stopped=True) for name in chosen]
     parts += [OperatorPart(at, name, stopped=asked.stopped) for name in chosen]
     return _ErasedState(at.state, path, parts, [] if path is None else [path], storage)
-
-
-def _check_whole(path: Path) -> None:
-    """Raise RestoreError for a pin, and for a shard: the rest of the state would keep the keys."""
-    _check_pinned(path)
-    if identity_at(LocalStorage(path)) is not None:
-        raise RestoreError(f"{path}: is a shard, expected the folder of the state with all of its shards")
 
 
 def _check_pinned(path: Path) -> None:
@@ -254,7 +264,7 @@ def _check_note(storage: Storage, keys: GivenKeys) -> None:
         )
 
 
-def _may_have(state: Path | str, keys: GivenKeys, operator: str | None) -> bool:
+def _may_have(state: Path, keys: GivenKeys, operator: str | None) -> bool:
     """Return whether a fork has a trace of the keys (in an operator, if one is named), or cannot be read. O(bytes)."""
     try:
         return any(True for part in _target(state, _QueryNames(operator)).parts for _ in _traces_in(part, keys))
@@ -263,11 +273,8 @@ def _may_have(state: Path | str, keys: GivenKeys, operator: str | None) -> bool:
 
 
 def _traces_in(part: ErasePart, keys: GivenKeys) -> Iterator[str]:
-    try:
-        part.storage.size(ERASING)
+    if exists(part.storage, ERASING):
         yield f"{part.storage.url}: an erase has begun and has not ended"
-    except FileNotFoundError:
-        pass
     yield from part.traces(keys)
 
 
@@ -364,7 +371,7 @@ def run(given: Namespace) -> int:
     """Remove a key, and all that the state of a stopped job has of it, from every file: changelog, checkpoints, kept
     results, older versions, pins. It cannot be undone.
 
-    The state continues at its next version, a query with its next batch; versions before are gone. The settings have an
+    The state continues at a later version, a query with its next batch; versions before are gone. The settings have an
     entry "erasures", without the key. Forks of the state are named: nothing is done until --forks or --leave-forks says
     what becomes of them. Killed at any moment, the state is as it was, erased, or refuses its job until the command was
     run again.

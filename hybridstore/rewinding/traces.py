@@ -16,7 +16,8 @@ from recovery.errors import CorruptCheckpointError
 from recovery.layout import PACKS, list_checkpoints, parse_pack_name
 from recovery.pack import PackRecord
 
-from ..rescaling.routes import Routes, by_key
+from ..rescaling.routes import Parts, Routes, by_key
+from ..state.erasing import Order, wanted_by
 from ..state.given_keys import GivenKeys
 from ..topology.null_keys import stored_key
 from ..topology.run_state import RESULTS
@@ -51,14 +52,22 @@ def _stored_prefixes(prefix: Any) -> list[str]:
     return [text[:-1] if type(prefix) is str else text[:-2]]
 
 
-def wanted(store: str, keys: GivenKeys, program: dict[str, Any] | None, *, certain: bool = False) -> Wanted:
-    """Return what is erased of a store. `certain`: only what is no accident counts, in place of what may be a trace."""
+def orders_of(store: str | None, keys: GivenKeys, program: dict[str, Any] | None) -> list[Order]:
+    """Return the orders that erase keys in a store; None: in stores that were dropped."""
     if store == RESULTS:
-        return Wanted(lambda key: False, keys.parts(), values=not certain or bool(keys.texts()))
-    known = None if program is None else Routes(program, {}).of(store)
-    chosen = keys if known is None or not isinstance(keys, GroupedKeys) else keys.stored
-    route = known or by_key
-    return Wanted(lambda key: chosen.take(route(key) if type(key) is tuple else key), chosen.needles())
+        return [Order(store, key, values=True, prefix=keys.prefix) for key in keys.keys]
+    route = None if program is None or store is None else Routes(program, {}).of(store)
+    chosen = keys if route is None or not isinstance(keys, GroupedKeys) else keys.stored
+    parts = by_key if route is None else route
+    if not isinstance(parts, Parts):  # rows without a key
+        return []
+    return [Order(store, key, False, keys.prefix, parts.before, parts.behind) for key in chosen.keys]
+
+
+def wanted(store: str | None, keys: GivenKeys, program: dict[str, Any] | None, *, certain: bool = False) -> Wanted:
+    """Return what is erased of a store. `certain`: only what is no accident counts, in place of what may be a trace."""
+    rule = wanted_by(orders_of(store, keys, program))
+    return rule._replace(values=bool(keys.texts())) if certain and rule.values else rule
 
 
 def traces_of(
@@ -66,7 +75,7 @@ def traces_of(
 ) -> Erasure:
     """Search the packs of a checkpoint. Raises CorruptCheckpointError, OSError. O(bytes of the packs)."""
     stores = {each.number: wanted(each.name, keys, program, certain=certain) for each in reader.meta.stores}
-    return find_traces(reader.storage, reader.meta.packs, stores, wanted("", keys, None))
+    return find_traces(reader.storage, reader.meta.packs, stores, wanted(None, keys, None))
 
 
 def traces_in_packs(storage: Storage, keys: GivenKeys, program: dict[str, Any] | None) -> Iterator[str]:
@@ -87,5 +96,5 @@ def traces_in_packs(storage: Storage, keys: GivenKeys, program: dict[str, Any] |
     for pack_name in sorted(unnamed):  # of versions that a rewind has taken back, or of a checkpoint in progress
         with suppress(FileNotFoundError, CorruptCheckpointError):
             record = PackRecord(1, pack_name, storage.size(pack_name))
-            if find_traces(storage, [record], {}, wanted("", keys, program)).packs:
+            if find_traces(storage, [record], {}, wanted(None, keys, program)).packs:
                 yield f"{storage.url}/{pack_name}: a record of a key, in a pack of no checkpoint"

@@ -16,7 +16,6 @@ from typing import Final
 from changelog.errors import HybridStoreError
 
 from ..reading.follow import Followed
-from ..state.memory_budget import BUDGET
 
 # Blocks are loaded for so long at once (ms), and then answers have their turn (s).
 _WARM_MS: Final = 1.0
@@ -55,8 +54,6 @@ class Shared:
         self._ended = threading.Event()
         self._current = time.monotonic()
         self._failure: str | None = None
-        if memory_limit is not None:
-            BUDGET.join_reader(self)  # a get reads the records of its key, and not all of their block
         self._thread = threading.Thread(target=self._refresh_often, name="hybridstore serve", daemon=True)
         self._thread.start()
 
@@ -136,7 +133,6 @@ class Shared:
         """End the thread and close the view."""
         self._ended.set()
         self._thread.join()
-        BUDGET.leave_reader(self)
         with self._turn:
             self._turn.notify_all()
             self._view.close()

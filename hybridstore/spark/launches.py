@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from changelog.codec import pack, unpack
-from changelog.storage import Storage
+from changelog.storage import Storage, exists
 from recovery.layout import ERASING, LAUNCHES, launch_name, parse_launch_name, run_name
 from recovery.rule import Run, begun
 from recovery.runs import Claim, encode_claim, launches_begun, read_claim
@@ -45,19 +45,11 @@ def new_launch(storage: Storage, *, erasing: bool = False) -> int:
         driver = {"wall_ms": int(time.time() * 1000), "host": socket.gethostname(), "pid": os.getpid()}
         if storage.create(launch_name(newest), pack(driver)):
             # behind the create: an erase that begins now takes a later number, so that this launch is overtaken
-            if not erasing and _is_there(storage, ERASING):
+            if not erasing and exists(storage, ERASING):
                 raise SparkSetupError(
                     f"{storage.url}: an erase has begun here and has not ended (run the same hybridstore erase again)"
                 )
             return newest
-
-
-def _is_there(storage: Storage, name: str) -> bool:
-    try:
-        storage.size(name)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 class DriverProcess(NamedTuple):

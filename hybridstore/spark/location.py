@@ -20,12 +20,14 @@ from typing import Any, Final
 from changelog.bucket import Bucket, settings_of
 from changelog.cloud_storage import CloudStorage
 from changelog.errors import HybridStoreError, StorageUnreachableError
-from changelog.storage import LocalStorage, Storage, is_url, local_path, storage_at
-from recovery.layout import CHANGELOG, CHECKPOINTS, METADATA, SPARK_FOLDER, operator_folder
+from changelog.storage import LocalStorage, Storage, exists, is_url, local_path, storage_at
+from recovery.layout import CHANGELOG, CHECKPOINTS, SPARK_FOLDER, operator_folder
 
 from ..state.home import with_cache
 from .errors import SparkSetupError
 
+# A file that Spark writes once into every checkpoint location.
+METADATA: Final = "metadata"
 # Other names that Spark writes there.
 _SPARKS: Final = frozenset(("offsets", "commits", "sources", "state"))
 # How long `apply` waits in all for an object store to answer; a log line tells of the wait.
@@ -154,7 +156,7 @@ def _check_alone(location: Location, operator: str, until: float) -> None:
         with suppress(OSError):
             if storage.list(f"{CHECKPOINTS}/") or storage.list(f"{CHANGELOG}/"):
                 raise SparkSetupError(_mixed(location.state, above, "the state of a plain store"))
-            if above not in (location.state, location.checkpoint) and _exists(storage, METADATA):
+            if above not in (location.state, location.checkpoint) and exists(storage, METADATA):
                 raise SparkSetupError(_mixed(location.state, above, "the checkpoint of a query"))
 
 
@@ -170,14 +172,6 @@ def _check_below(here: Storage, location: Location) -> None:
                 f"{location.state}: contains {location.state}/{name}, which is {what}: expected a location of its own "
                 "(deleting or copying one would affect the other)"
             )
-
-
-def _exists(storage: Storage, name: str) -> bool:
-    try:
-        storage.size(name)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _mixed(state: str, above: str, what: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from changelog.errors import ForeignFileError, UnsupportedVersionError
-from changelog.storage import Storage
+from changelog.storage import Storage, exists
 from recovery.layout import MOVED, OPERATOR, operator_name, parse_operator_name
 
 from ..state.changes import Difference, judge, refused
@@ -108,12 +108,9 @@ def append_operator(
         text = json.dumps({**entry, "number": number}, indent=1, sort_keys=True) + "\n"
         if storage.create(operator_name(number), text.encode()):
             return True
-        try:
-            storage.size(operator_name(number))
-        except FileNotFoundError:
-            number += 1
-        else:
+        if exists(storage, operator_name(number)):
             return False
+        number += 1
 
 
 def operator_changes(
@@ -261,8 +258,4 @@ def note_moved(storage: Storage) -> None:
 
 def has_moved(storage: Storage) -> bool:
     """True when a task has run under another number than its shard's."""
-    try:
-        storage.size(MOVED)
-    except FileNotFoundError:
-        return False
-    return True
+    return exists(storage, MOVED)

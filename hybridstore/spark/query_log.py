@@ -12,11 +12,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from changelog.storage import Storage
-from recovery.layout import METADATA
 
 from ..clock import Watermark
 from .errors import SparkSetupError
-from .location import Location
+from .location import METADATA, Location
 
 if TYPE_CHECKING:
     from .contract import Batch

@@ -9,8 +9,9 @@ No file is changed in place, so forks, and readers that have files open, are unh
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 from changelog.segment import Position
 from changelog.storage import Storage
@@ -28,6 +29,51 @@ from .memory_budget import BUDGET, pack_bytes
 
 # What no store has: bytes that are not of any key, and a rule that takes none.
 _NOTHING: Final = Wanted(lambda key: False, (b"\xc1\xc1\xc1\xc1\xc1\xc1\xc1\xc1",))
+
+
+class Order(NamedTuple):
+    """What is to be erased, as a setting has it.
+
+    store     the name of the store; None: stores that were dropped
+    key       the records of this key
+    values    in place of these: everything that has the key in its values, which no record has any more
+    prefix    the records of all keys that begin with `key`
+    before, behind   how many parts the keys of the store have before and behind that key
+    """
+
+    store: str | None
+    key: Any
+    values: bool = False
+    prefix: bool = False
+    before: int = 0
+    behind: int = 0
+
+
+def wanted_by(orders: Iterable[Order]) -> Wanted:
+    """Return the rule of all orders of one store. O(orders)."""
+    keys_of: dict[tuple[Any, ...], list[Any]] = {}
+    for order in orders:
+        keys_of.setdefault(order[2:], []).append(order.key)
+    rules = [_wanted(keys, *form) for form, keys in keys_of.items()]
+    if len(rules) < 2:
+        return rules[0] if rules else _NOTHING
+    needles = [rule.needles for rule in rules]
+    return Wanted(
+        lambda key: any(rule.takes(key) for rule in rules),
+        tuple(chain.from_iterable(needles)) if all(needles) else (),
+        any(rule.values for rule in rules),
+    )
+
+
+def _wanted(given: list[Any], values: bool, prefix: bool, before: int, behind: int) -> Wanted:
+    keys = GivenKeys(given, prefix=prefix)
+    if values:
+        return Wanted(_NOTHING.takes, keys.parts(), values=True)
+
+    def takes(key: Any) -> bool:
+        return keys.take(key[before : len(key) - behind] if type(key) is tuple else key)
+
+    return Wanted(takes, keys.needles())
 
 
 def write_erased(
@@ -92,16 +138,10 @@ def sweep_packs(storage: Storage, *, through: int = sys.maxsize) -> bool:
     return there <= named
 
 
-def ordered(reader: CheckpointReader, orders: Sequence[Sequence[Any]]) -> Erasure:
-    """Return what is erased of a checkpoint by orders: [store, key, whether values of other keys may have it]. Raises
-    CorruptCheckpointError. O(bytes of the packs).
-    """
-    wanted: dict[int, Wanted] = {}
-    for store in reader.meta.stores:
-        mine = [order for order in orders if order[0] == store.name]
-        if mine:
-            keys, values = GivenKeys(order[1] for order in mine), mine[0][2]
-            wanted[store.number] = (
-                Wanted(lambda key: False, keys.parts(), values=True) if values else Wanted(keys.take, keys.needles())
-            )
-    return find_traces(reader.storage, reader.meta.packs, wanted, _NOTHING)
+def ordered(reader: CheckpointReader, orders: Sequence[Order]) -> Erasure:
+    """Return what is erased of a checkpoint by orders. Raises CorruptCheckpointError. O(bytes of the packs)."""
+    of_store: dict[str | None, list[Order]] = {}
+    for order in orders:
+        of_store.setdefault(order.store, []).append(order)
+    rules = {each.number: wanted_by(of_store.get(each.name, ())) for each in reader.meta.stores}
+    return find_traces(reader.storage, reader.meta.packs, rules, wanted_by(of_store.get(None, ())))

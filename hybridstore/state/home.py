@@ -37,7 +37,7 @@ from .bucket_log import BucketLog, Overtaken, Pace
 from .checkpoint_job import Job, can_start
 from .checkpointer import Target
 from .directory_log import DirectoryLog
-from .generations import check_generation, identity_at, refuse_bucket_pin
+from .generations import check_generation, identity_at
 from .group import StoreGroup
 from .lock import DirectoryLock, check_for_loss, claim
 from .log import Log
@@ -88,10 +88,6 @@ class Home(Protocol):
 
     def prune(self, keep: int) -> object:
         """Delete what the newest `keep` checkpoints do not need. Raises OSError, HybridStoreError. O(files)."""
-
-    @property
-    def beside(self) -> bool:
-        """Whether another process can make the checkpoints. O(1)."""
 
     def job(self, target: Target) -> Job | None:
         """Return what another process needs to know to make a checkpoint; None where the owner has to make it. O(1)."""
@@ -172,18 +168,12 @@ class DirectoryHome:
         """See `Home`."""
         return prune(self._path, keep=keep, files=self._files)
 
-    @property
-    def beside(self) -> bool:
+    def job(self, target: Target) -> Job | None:
         """See `Home`. Other files than real ones are only here. Where one checkpoint is kept, a process that dies after
         it has pruned would have removed packs that the owner still builds on.
         """
         asked = self._asked
-        return self._lock is not None and type(asked.files) is Files and asked.checkpoints.keep >= 2 and can_start()
-
-    def job(self, target: Target) -> Job | None:
-        """See `Home`."""
-        asked = self._asked
-        if self._lock is None or not self.beside:
+        if self._lock is None or type(asked.files) is not Files or asked.checkpoints.keep < 2 or not can_start():
             return None
         return Job(
             os.path.abspath(self._path),
@@ -251,8 +241,6 @@ class BucketHome:
         """See `Home`. Nothing is written: the log claims the state after the restore. One round of requests, whose
         answers the restore uses too.
         """
-        if not (self._asked.read_only or self._asked.erasing):
-            refuse_bucket_pin(self.storage)
         if not self._outlook.begun:
             self._outlook.begin(_LISTED)
         if not (self._outlook.list(f"{CHANGELOG}/") or self._outlook.list(f"{CHECKPOINTS}/")):
@@ -333,13 +321,8 @@ class BucketHome:
         deleted, oldest = prune_checkpoints(self.storage, keep=keep)
         return deleted + ([] if oldest is None else prune_objects(self.storage, oldest))
 
-    @property
-    def beside(self) -> bool:
-        """See `Home`. Another process would have to request the commits, which are here."""
-        return False
-
     def job(self, target: Target) -> Job | None:
-        """See `Home`."""
+        """See `Home`. Another process would have to request the commits, which are here."""
         return None
 
     def check(self) -> None:

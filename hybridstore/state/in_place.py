@@ -4,13 +4,13 @@
     memory is short  the last commit, all of it cold
     erase            the last commit, from a checkpoint without the erased keys
 
-An erase in a running job is an order that is logged. Its record in the settings says what is still to be done, so that
-a commit, or the opening after a crash, continues there:
+An erase is an order that is logged, in a running job and by the command. The version of the order has its entry in the
+setting "erasures", and a record in the settings says what is still to be done, so that a commit, or the opening after a
+crash, continues there:
 
     [[store, key, ...]]   a checkpoint of this version, and the pins; then one of the same version whose packs have no
                           trace of the keys, at the begin of a new segment, in whose settings the record is
-    the number of orders  all other files are removed; then the next version says that an erase was done ("erasures"),
-                          and that nothing is ordered (None)
+    True                  all other files are removed; then the next version says that nothing is ordered (None)
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from recovery.layout import PINS
 from ..errors import HybridStoreError
 from ..markup import stores_table
 from .checkpointer import Checkpointer
-from .erasing import ordered, sweep, sweep_packs, write_erased
+from .erasing import Order, ordered, sweep, sweep_packs, write_erased
 from .generations import identity_at
 from .home import Home, home_of
 from .log import Log
@@ -58,7 +59,9 @@ class InPlace(Usable, ABC):
     _memory: Memory
     _identity: Identity
     # the forks that an order has seen, and left as they are
-    _forks_known: frozenset[Path | str] = frozenset()
+    _forks_known: frozenset[Path] = frozenset()
+    # whoever orders erases in pins and forks, too
+    _alone: bool = False
 
     @classmethod
     @abstractmethod
@@ -119,17 +122,31 @@ class InPlace(Usable, ABC):
     # --- erase ------------------------------------------------------------------------------------------------
 
     @property
-    def erase_orders(self) -> list[list[Any]]:
-        """What the next commit erases: [store, key, whether values of other keys have it]. O(1)."""
+    def erase_orders(self) -> list[Order]:
+        """What the next commit erases. O(orders)."""
         orders = self._group.settings.get(ORDERS)
-        return list(orders) if type(orders) is list else []
+        return [Order(*fields) for fields in orders] if type(orders) is list else []
 
-    def order_erase(self, orders: list[list[Any]]) -> None:
-        """Order more, as part of the version in progress. O(orders)."""
-        waiting = self._group.settings.get(ORDERS)
-        if type(waiting) is int:  # an erase whose files could not be removed yet: they are removed with those of this
-            self._note_erasure(waiting)
-        self._group.set(ORDERS, [*self.erase_orders, *orders])
+    def order_erase(
+        self,
+        orders: Sequence[Order],
+        *,
+        keys: int,
+        prefix: bool = False,
+        wall_ms: int | None = None,
+        alone: bool = False,
+    ) -> None:
+        """Order more, as part of the version in progress. `keys` and `prefix` are noted: how many keys were given.
+        `alone`: the caller sees to pins and forks. O(orders).
+        """
+        group, waiting = self._group, self.erase_orders
+        entries = list(group.settings.get(ERASURES, ()))
+        if waiting:  # one entry of all that is erased together
+            keys += entries.pop()["keys"]
+        time_ms = int(time.time() * 1000) if wall_ms is None else wall_ms
+        group.set(ERASURES, [*entries, {"wall_ms": time_ms, "keys": keys, "prefix": prefix}])
+        group.set(ORDERS, [list(order) for order in (*waiting, *orders)])
+        self._alone = alone
 
     def _order_erase(self, store: str, key: Any, leave_forks: bool) -> None:
         """See `Edge.erase`."""
@@ -137,7 +154,7 @@ class InPlace(Usable, ABC):
         if isinstance(self._home.storage, LocalStorage):
             self._check_ways(self._home.storage.root, leave_forks=leave_forks)
             self._forks_known = frozenset(self._forks_at(self._home.storage.root))
-        self.order_erase([[store, key, False]])
+        self.order_erase([Order(store, key)], keys=1)
 
     def _check_ways(self, path: Path, *, leave_forks: bool) -> None:
         """Raise HybridStoreError where a running job cannot erase all that the state has."""
@@ -160,8 +177,8 @@ class InPlace(Usable, ABC):
                 "leave_forks=True; or stop the job, and run: hybridstore erase --forks)"
             )
 
-    def _forks_at(self, path: Path) -> list[Path | str]:
-        return sorted({fork for state in self._states_at(path) for fork in forks_of(state)}, key=str)
+    def _forks_at(self, path: Path) -> list[Path]:
+        return sorted({fork for state in self._states_at(path) for fork in forks_of(state)})
 
     def _states_at(self, path: Path) -> list[Path]:
         """Return the states of which forks and pins may have a key: this one and, of a shard, the whole topology's."""
@@ -196,7 +213,7 @@ class InPlace(Usable, ABC):
     def _name_forks(self) -> None:
         """Name the forks that were made since the order, or before a crash: whoever ordered may not know them."""
         storage = self._home.storage
-        forks = [] if not isinstance(storage, LocalStorage) else self._forks_at(storage.root)
+        forks = self._forks_at(storage.root) if isinstance(storage, LocalStorage) and not self._alone else []
         names = ", ".join(str(fork) for fork in forks if fork not in self._forks_known)
         if names:
             warn("%s: forks may have what was erased: %s (run: hybridstore erase FORK KEY)", self.path, names)
@@ -205,7 +222,7 @@ class InPlace(Usable, ABC):
         home, group, checkpoints = self._home, self._group, self._checkpoints
         orders = self.erase_orders
         if orders:
-            if isinstance(home.storage, LocalStorage):
+            if isinstance(home.storage, LocalStorage) and not self._alone:
                 for pin in _pins(home.storage.root):
                     self._erase_in(pin, orders)
             if self._checkpoint(log, wait=True) and checkpoints.failure is not None:
@@ -219,7 +236,7 @@ class InPlace(Usable, ABC):
                         f"{self.path}: found a checkpoint of version {reader.meta.version}, expected one of "
                         f"{group.version} (open the state again)"
                     )
-                settings = {**reader.meta.settings, ORDERS: len(orders)}
+                settings = {**reader.meta.settings, ORDERS: True}
                 name = write_erased(home.storage, reader, log.position, settings, ordered(reader, orders)).name
             finally:
                 reader.close()
@@ -236,15 +253,10 @@ class InPlace(Usable, ABC):
         ):  # on an object store a reader keeps the packs whose ranges it reads
             warn("%s: packs of before an erase are still read here; the next commit removes them", self.path)
             return
-        self._note_erasure(group.settings[ORDERS])
         group.set(ORDERS, None)
         checkpoints.since = log.commit(group)
 
-    def _note_erasure(self, keys: int) -> None:
-        entry = {"wall_ms": int(time.time() * 1000), "keys": keys, "prefix": False}
-        self._group.set(ERASURES, [*self._group.settings.get(ERASURES, []), entry])
-
-    def _erase_in(self, pin: Path, orders: list[list[Any]]) -> None:
+    def _erase_in(self, pin: Path, orders: list[Order]) -> None:
         """Erase in a pin, which is a state of its own, as its owner."""
         asked = replace(
             self._asked,
@@ -257,9 +269,9 @@ class InPlace(Usable, ABC):
             erasing=True,
         )
         with self.at_home(home_of(pin, asked), asked) as state:  # type: ignore[attr-defined]
-            mine = [order for order in orders if order[0] in state.stores]
+            mine = [order for order in orders if order.store is None or order.store in state.stores]
             if mine:
-                state.order_erase(mine)
+                state.order_erase(mine, keys=len(mine))
                 state.commit()
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ..collector import collector_held
 from ..state.directory import State
+from ..state.erasing import Order
 from ..state.given_keys import GivenKeys
 from .kept_columns import column_to_keep, kept_column
 from .plan import END, START
@@ -172,10 +173,12 @@ def leave_out_ordered(state: State, others: Iterable[State]) -> bool:
     """Where the commit in progress orders an erase: leave the keys out of what the run keeps, too, and order that the
     files of the `others`, whose last rows may name the keys, are written anew. Returns whether it does. O(results).
     """
-    keys = [key for _, key, _ in state.erase_orders]
-    new = [[RESULTS, key, True] for store, key, _ in state.erase_orders if store != RESULTS]
-    if keys:
-        leave_out(state, GivenKeys(keys).take, state.settings.get("topology"))
-    for each in (state, *others) if new else ():
-        each.order_erase(new)
+    orders = state.erase_orders
+    new = [Order(RESULTS, order.key, values=True) for order in orders if order.store != RESULTS]
+    if orders:
+        leave_out(state, GivenKeys(order.key for order in orders).take, state.settings.get("topology"))
+    if new:
+        state.order_erase(new, keys=0)
+        for other in others:
+            other.order_erase(new, keys=len(new))
     return bool(new)

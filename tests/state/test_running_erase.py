@@ -15,6 +15,7 @@ from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.errors import StatePoisonedError
 from hybridstore.state import in_place
+from hybridstore.state.directory import State
 from hybridstore.state.registry import kept_from_erase
 from recovery.checkpoint import read_meta
 from recovery.layout import CheckpointName, list_checkpoints
@@ -173,6 +174,31 @@ def test_forks_are_refused_by_choice_and_stay_unharmed(tmp_path: Path) -> None:
     assert not secrets(tmp_path / "s")
     with hs.open(tmp_path / "f") as state:
         assert content(state) == seen
+
+
+def test_an_order_of_a_killed_job_is_done_by_the_command_in_pins_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = fill(tmp_path, 3, 6)
+    hs.pin(tmp_path, "good")
+
+    def killed(*args: Any, **named: Any) -> None:
+        raise Killed
+
+    state = hs.open(tmp_path, checkpoints=KEEP)
+    content(state)
+    order(state)
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "_erase", killed)
+        with pytest.raises(Killed):
+            state.commit()
+    crash(state)
+    hs.erase(tmp_path, "key-bob")
+    for path in (tmp_path, tmp_path / "pins" / "good"):
+        with hs.open(path, at="newest") as opened:
+            assert content(opened) == without(without(seen), "key-bob")
+            assert [entry["keys"] for entry in opened.settings["erasures"]] == [4, 1]
+    assert not secrets(tmp_path)
 
 
 def test_an_erase_waits_for_a_fork_that_is_being_made(tmp_path: Path) -> None:
@@ -335,7 +361,9 @@ def test_an_order_behind_an_erase_that_waits_keeps_the_entry_of_both(
     storage.delete([str(name) for name in other])
     with kept_from_erase(tmp_path):
         state = hs.open(tmp_path, checkpoints=KEEP)
-        assert state.settings["erase"] == (4 if erased else [[store, "key-ann", False] for store in STORES])
+        assert state.settings["erase"] == (
+            True if erased else [[store, "key-ann", False, False, 0, 0] for store in STORES]
+        )
         state.key_value("users").erase("key-bob")
     state.commit()
     assert [entry["keys"] for entry in state.settings["erasures"]] == ([4, 1] if erased else [5])
@@ -345,8 +373,8 @@ def test_an_order_behind_an_erase_that_waits_keeps_the_entry_of_both(
 
 
 def is_erased(storage: LocalStorage, name: CheckpointName) -> bool:
-    """Whether a checkpoint of an erase has no trace of the keys: its settings then have the number of the orders."""
-    return type(read_meta(storage, name).settings["erase"]) is int
+    """Whether a checkpoint of an erase has no trace of the keys: its settings say so."""
+    return read_meta(storage, name).settings["erase"] is True
 
 
 def test_a_damaged_checkpoint_of_the_version_is_not_taken_for_the_erased_one(
