@@ -26,7 +26,7 @@ from tests.tools.hooks import crash
 from tests.tools.model import ModelState
 
 STEPS = 14
-SAMPLE = 300
+SAMPLE = 150
 BATCH = 400
 
 

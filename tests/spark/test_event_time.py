@@ -138,6 +138,7 @@ def test_an_aggregation_behind_windows_in_append_mode(source: Source, job: Job) 
     ]
 
 
+@pytest.mark.further("test_an_aggregation_behind_windows_in_append_mode")
 @classic_first
 def test_an_outer_join_and_dropped_duplicates_behind_windows(source: Source, job: Job) -> None:
     from pyspark.sql import functions as f

@@ -451,7 +451,7 @@ def rocks(spark: SparkSession, name: str) -> Iterator[None]:
 
 
 # One of each kind of state; windows that close are one of the two operators side by side.
-EACH_RUN = {"without windows", "session windows", "two operators side by side", "a processor", "groups"}
+EACH_RUN = {"session windows", "two operators side by side", "a processor", "groups"}
 FURTHER = pytest.mark.further("test_a_moved_query_gives_the_rows_of_the_query_that_goes_on")
 
 

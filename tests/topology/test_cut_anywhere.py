@@ -20,6 +20,7 @@ from hybridstore.shards import shard_of
 from hybridstore.spark.program import TopologyProgram
 from hybridstore.state.group import StoreGroup
 from hybridstore.testing import cut_rows
+from tests.conftest import STRESS
 from tests.tools.topology_oracle import KafkaSlidingOracle, SessionOracle, SlidingOracle, TimeOracle
 from tests.tools.ways import few_go_together, shard_run
 
@@ -180,7 +181,7 @@ def test_the_final_results_do_not_depend_on_the_cuts(windows: str, aggregates: s
         assert values is not None
         expected[user, start, end] = repr([function(values) for _, function in named.values()])
     went = 0
-    for way in range(20):
+    for way in range(20 if STRESS else 12):
         given = rows if slides else r.sample(rows, len(rows))
         batches = cut_rows(given, r)
         if way % 4 == 0:

@@ -82,7 +82,7 @@ def test_panes_answer_as_a_full_scan(
         r = random.Random(seed + number)
         oracle = TimeOracle(windows.size_ms, windows.advance_ms, windows.grace_ms)
         run = Reopening(declared(windows, emit, aggregates), tmp_path / f"{number}", r)
-        for batch in batches(r, 250, 60):
+        for batch in batches(r, 250 if STRESS else 120, 60):
             rows: list[Row] = []
             final: list[Row] = []
             if stepping:
