@@ -4,8 +4,9 @@
         storage = CloudStorage("s3://bucket/state", server.options)
 
 It has one bucket, in memory, and answers what the client of `changelog.cloud_storage` asks: puts with If-None-Match,
-gets with ranges, heads, lists (version 2) and deletions. `tests.tools.moto_server` answers by moto instead, which knows
-more of S3 and takes ten times as long; the tests of `changelog` compare the two.
+copies, gets with ranges, heads, lists (version 2) and deletions; 501 is its answer to all else.
+`tests.tools.moto_server` answers by moto instead, which knows more of S3 and takes ten times as long; the tests of
+`changelog` compare the two.
 
 `latency` delays every answer (seconds). `faults` are taken one a request: "500", "503" and "reset" (the connection ends
 before the request is carried out), "lost" (it is carried out, and the connection ends without an answer), "409" (S3's
@@ -37,7 +38,8 @@ from changelog.bucket import Bucket
 BUCKET = "bucket"
 PAGE = 1000  # names of a list, at most
 _FAULTS = {"500": (500, "InternalError"), "503": (503, "SlowDown"), "409": (409, "ConditionalRequestConflict")}
-_TIME = "Thu, 01 Jan 2026 00:00:00 GMT"
+_TIME, _LISTED = "Thu, 01 Jan 2026 00:00:00 GMT", "2026-01-01T00:00:00.000Z"
+_PARAMETERS = {"list-type", "prefix", "delimiter", "start-after", "continuation-token", "max-keys", "delete", "x-id"}
 
 
 class Request(NamedTuple):
@@ -176,12 +178,15 @@ class S3Server:
         bucket, _, name = request.path.lstrip("/").partition("/")
         if bucket != BUCKET:
             return refused(404, "NoSuchBucket")
+        if request.query.keys() - _PARAMETERS:
+            return refused(501, "NotImplemented")
         if request.method == "PUT":
-            return self._put(name, request)
+            source = request.headers.get("x-amz-copy-source")
+            return self._put(name, request) if source is None else self._copy(name, unquote(source))
         if request.method == "DELETE":
             self._objects.pop(name, None)
             return Answer(204)
-        if request.method == "POST":  # ?delete
+        if request.method == "POST" and "delete" in request.query:
             names = [key.text or "" for key in ElementTree.fromstring(request.body).iter() if key.tag.endswith("Key")]
             for each in names:
                 self._objects.pop(each, None)
@@ -189,6 +194,8 @@ class S3Server:
             return _xml(f"<DeleteResult>{deleted}</DeleteResult>")
         if "list-type" in request.query:
             return self._list(request.query)
+        if request.method not in ("GET", "HEAD"):
+            return refused(501, "NotImplemented")
         return self._get(name, request.headers.get("range"))
 
     def _put(self, name: str, request: Request) -> Answer:
@@ -199,6 +206,15 @@ class S3Server:
                 return refused(412, "PreconditionFailed")
             self._objects[name] = request.body, meta
         return Answer(200, {"ETag": meta["ETag"]})
+
+    def _copy(self, name: str, source: str) -> Answer:
+        bucket, _, origin = source.lstrip("/").partition("/")
+        with self._writes:
+            if bucket != BUCKET or origin not in self._objects:
+                return refused(404, "NoSuchKey")
+            self._objects[name] = self._objects[origin]
+            tag = escape(self._objects[name][1]["ETag"])
+        return _xml(f"<CopyObjectResult><LastModified>{_LISTED}</LastModified><ETag>{tag}</ETag></CopyObjectResult>")
 
     def _get(self, name: str, span: str | None) -> Answer:
         body, meta = self._objects.get(name, (None, {}))
@@ -240,7 +256,7 @@ class S3Server:
     def _entry(self, name: str) -> str:
         body, meta = self._objects.get(name, (b"", {"ETag": ""}))
         return (
-            f"<Contents><Key>{escape(name)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+            f"<Contents><Key>{escape(name)}</Key><LastModified>{_LISTED}</LastModified>"
             f"<ETag>{escape(meta['ETag'])}</ETag><Size>{len(body)}</Size></Contents>"
         )
 
