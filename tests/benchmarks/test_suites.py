@@ -369,6 +369,15 @@ def test_the_price_of_a_turn_is_that_of_equal_puts(kind: str, tmp_path: Path) ->
     assert min(measure(kind, 50, 2, tmp_path)) > 0  # it raises where the records differ
 
 
+def test_the_memory_of_many_states_is_read_from_outside(tmp_path: Path) -> None:
+    from benchmarks.suites.limit_outside import measure
+
+    lines = measure(records=600, operations=500, limit=1 << 40, states=3, shards=2, folder=tmp_path)
+    phases = ["3 states, load", "3 states, work", "3 states, iterate", "3 states, lookups"]
+    assert list(lines) == [*phases, "2 shards, load", "2 shards, work", "2 shards to 4, rescale"]
+    assert lines["3 states, lookups"] == "500 hits, 0 misses"
+
+
 @pytest.mark.slow
 def test_a_store_on_an_object_store_is_measured_under_a_limit(tmp_path: Path) -> None:
     pytest.importorskip("obstore")
