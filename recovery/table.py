@@ -1,10 +1,12 @@
 """Table: finds the records of one key in a block without decoding the block. Bytes: docs/format.md, "Table of a block".
 
-    hashes   crc32 of each packed key, ascending      order    which of the keys has the hash
-    keys     where each packed key begins             values   where the first value of each key begins
+    slots    crc32 of each packed key, ascending, each with where the packed key begins, where the values of the key
+             begin and end, and a checksum of the key with its records: all in one place, because each page that a read
+             touches costs about as much as the rest of the read
+    order    for each slot: which of the sorted keys it is of; where one of the next is in the table
     rows     the first record of each key, in a block with counts
+    ints     where the integers of each column begin
     froms    from which time on the records of each key replace older ones, in a layer with `froms`
-    checks   a checksum of each key with its records
 
 A block has a table when it was written under a limit of memory: then single records are read. The table has a checksum
 of its own, compared when the table is opened, because a damaged table makes keys absent; that of a record is compared
@@ -21,9 +23,10 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
+from math import isqrt
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from changelog.codec import UNPACK_ERRORS, array_header, pack, packer, unpack
+from changelog.codec import UNPACK_ERRORS, array_header, pack, packer, unpack, unpacker
 
 from .block import (
     ADDED,
@@ -42,6 +45,8 @@ from .errors import CorruptCheckpointError
 # The end of a table: how many keys, how many columns of integers, and flags; and the checksum of all before it.
 _TAIL: Final = struct.Struct("<IHH")
 _CHECK: Final = struct.Struct("<I")
+# A slot behind its hash: where the packed key begins, where its values begin and end, and the checksum of both.
+_SLOT: Final = struct.Struct("<4xIIII")
 _END: Final = _TAIL.size + _CHECK.size
 # The flags: counts; `froms`, one for each key; a single one for all.
 _COUNTED: Final = 1
@@ -50,7 +55,7 @@ _ONE_FROM: Final = 4
 _FLAGS: Final = frozenset(counted | froms for counted in (0, _COUNTED) for froms in (0, _FROMS, _ONE_FROM))
 # The header of a msgpack array of five items: a block with a table.
 _FIVE: Final = 0x95
-# The place of a key is a u16.
+# The number of a key is a u16.
 MOST_KEYS: Final = 1 << 16
 # A record: its value, and its integers.
 Record: TypeAlias = tuple[Any, ...]
@@ -139,28 +144,31 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
         return size
 
     start = add(bytes([_FIVE]), array_header(len(keys)))
-    key_places = array("I", accumulate(map(len, stored_keys), initial=start))
+    key_places = list(accumulate(map(len, stored_keys), initial=start))
     add(*stored_keys)
     add(packer()(pack_counts(columns)), array_header(len(columns.ints)))
     ints = array("I")
     for column in columns.ints:
         ints.append(add(pack_one(to_little(column))) - 8 * len(column))
-    value_places = array("I", accumulate(map(len, packed_values), initial=add(array_header(len(packed_values)))))
+    value_places = list(accumulate(map(len, packed_values), initial=add(array_header(len(packed_values)))))
     add(*packed_values)
     rows = array("I") if counts is None else array("I", accumulate(counts, initial=0))
+    if counts is not None:
+        value_places = list(map(value_places.__getitem__, rows))
     froms = array("q") if columns.froms is None else short_froms(columns.froms)
     flags = (_ONE_FROM if len(froms) == 1 else _FROMS) if froms else 0
     flags |= 0 if counts is None else _COUNTED
+    checks = _checks(columns, hashes if exact else list(map(zlib.crc32, stored_keys)), packed_values)
+    slots = array("I", bytes(_SLOT.size * len(keys)))
+    for field, column_of in enumerate((hashes, key_places, value_places, value_places[1:], checks)):
+        slots[field::5] = array("I", map(column_of.__getitem__, order))
     table = b"".join(
         (
-            to_little(array("I", map(hashes.__getitem__, order))),
-            to_little(array("H", order)),
-            to_little(key_places),
-            to_little(value_places if counts is None else array("I", map(value_places.__getitem__, rows))),
+            to_little(slots),
+            to_little(array("H", order)) if rows or ints or froms else b"",
             to_little(rows),
             to_little(ints),
             to_little(froms),
-            to_little(_checks(columns, hashes if exact else list(map(zlib.crc32, stored_keys)), packed_values)),
             _TAIL.pack(len(keys), len(ints), flags),
         )
     )
@@ -169,7 +177,7 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
     return seal(payload), content_hash(payload)
 
 
-def _checks(columns: Columns, key_checks: list[int], packed_values: list[bytes]) -> array[int]:
+def _checks(columns: Columns, key_checks: list[int], packed_values: list[bytes]) -> list[int]:
     """Return a checksum for each key: the crc32 of its packed key (`key_checks`), its packed values, and its int64s of
     each column, one after the other. O(bytes).
     """
@@ -184,7 +192,7 @@ def _checks(columns: Columns, key_checks: list[int], packed_values: list[bytes])
         checks = [
             zlib.crc32(data[8 * first : 8 * last], check) for (first, last), check in zip(spans, checks, strict=True)
         ]
-    return array("I", checks)
+    return checks
 
 
 class Whole:
@@ -223,20 +231,30 @@ class RecordTable:
     """The table of a block. `kept`: the bytes are mapped, so keeping it takes no memory."""
 
     __slots__ = (
-        "_checks", "_froms", "_ints", "_keys", "_order", "_payload", "_rows", "_values", "_where", "hashes", "kept"
+        "_around",
+        "_data",
+        "_froms",
+        "_ints",
+        "_order",
+        "_payload",
+        "_rows",
+        "_slots",
+        "_where",
+        "hashes",
+        "kept"
     )  # fmt: skip
 
     def __init__(self, data: memoryview, where: str, *, kept: bool) -> None:
         """Raises ValueError or TypeError for a table of another form, or with another checksum. O(table)."""
         self.kept = kept
         self._where = where
-        self._payload = data[4:]
+        self._data, self._payload = data, data[4:]
         count, columns, flags = _TAIL.unpack_from(data, len(data) - _END)
         if flags not in _FLAGS:
             raise ValueError(f"flags {flags}")
         counted, froms = flags & _COUNTED, count if flags & _FROMS else 1 if flags & _ONE_FROM else 0
-        places, rows = 4 * (count + 1), 4 * (count + 1) * counted
-        sizes = (4 * count, 2 * count, places, places, rows, 4 * columns, 8 * froms, 4 * count)
+        order, rows = 2 * count if counted or columns or froms else 0, 4 * (count + 1) * counted
+        sizes = (_SLOT.size * count, order, rows, 4 * columns, 8 * froms)
         start = len(data) - _END - sum(sizes)
         if start < 4:
             raise ValueError(f"a table of {count} keys in {len(data)} bytes")
@@ -244,22 +262,23 @@ class RecordTable:
             raise ValueError("checksum mismatch (reopen to fall back to the previous checkpoint)")
         begins = accumulate(sizes, initial=start)
         views = [data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
-        self.hashes, self._keys, self._values = (views[i].cast("I") for i in (0, 2, 3))
-        self._order = views[1].cast("H")
-        self._rows = views[4].cast("I") if counted else None
-        self._ints = views[5].cast("I") if columns else None
-        self._froms = views[6].cast("q") if froms else None
-        self._checks = views[7].cast("I")
+        self.hashes = views[0].cast("I")[:: _SLOT.size // 4]
+        self._slots = start
+        self._order = views[1].cast("H") if order else None
+        self._rows = views[2].cast("I") if counted else None
+        self._ints = views[3].cast("I") if columns else None
+        self._froms = views[4].cast("q") if froms else None
+        # Hashes are spread evenly: two and a half standard deviations around where one is expected.
+        self._around = 5 * isqrt(count) // 4
 
     @property
     def size(self) -> int:
         """The bytes of the table. O(1)."""
-        parts = self.hashes, self._order, self._keys, self._values, self._rows, self._ints, self._froms, self._checks
-        return sum(part.nbytes for part in parts if part is not None) + _END
+        return len(self._data) - self._slots
 
     def __len__(self) -> int:
         """How many keys the block has."""
-        return len(self._order)
+        return len(self.hashes)
 
     @property
     def hiding(self) -> list[int]:
@@ -271,42 +290,63 @@ class RecordTable:
             return [0 if froms[0] == ADDED else len(self)]
         return [len(self) - froms.tolist().count(ADDED)]
 
-    def place_of(self, wanted: PackedKey, i: int | None = None) -> int:
-        """Return which of the keys this is, -1 for none of them. `i`: the first of the hashes that is not below that of
-        the key, if it is known. Raises CorruptCheckpointError. O(log keys).
+    def first_of(self, hashed: int) -> int:
+        """Return the index of the first hash that is not below this one. O(log keys)."""
+        hashes, around = self.hashes, self._around
+        end = len(hashes)
+        expected = hashed * end >> 32
+        low, high = expected - around, expected + around
+        if low > 0 and high < end:
+            i = bisect_left(hashes, hashed, low, high)
+            if low < i < high:
+                return i
+        return bisect_left(hashes, hashed)
+
+    def slot_of(self, wanted: PackedKey, i: int | None = None) -> int:
+        """Return the index of the hash of this key, -1 if the block does not have the key. `i`: what `first_of` says of
+        its hash, if that is known. Raises CorruptCheckpointError. O(log keys).
         """
-        key, packed, hashed, exact = wanted
-        hashes, order, keys, payload = self.hashes, self._order, self._keys, self._payload
+        key, packed, hashed, _ = wanted
+        hashes = self.hashes
         if i is None:
-            i = bisect_left(hashes, hashed)
+            i = self.first_of(hashed)
         end = len(hashes)
         try:
             while i < end and hashes[i] == hashed:
-                place = order[i]
-                stored = payload[keys[place] : keys[place + 1]].tobytes()  # a view compares byte by byte
-                if stored == packed if exact else unpack(stored) == key:
-                    return place
-                if zlib.crc32(stored if exact else pack(_plain(unpack(stored)))) != hashed:
-                    raise self._damaged()  # not another key of the same hash
+                if self._stored(i, len(packed)) == packed:
+                    return i
+                # another key of the same hash, an equal key (0.0 and -0.0), or damage: its own length is not known
+                start = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)[0]
+                stream = unpacker(self._payload[start:].tobytes())
+                stored = stream.unpack()
+                if zlib.crc32(pack(_plain(stored))) != hashed:
+                    raise self._damaged()
+                if stored == key:
+                    return i
                 i += 1
         except (*UNPACK_ERRORS, struct.error) as error:
             raise self._unreadable(error) from error
         return -1
 
+    def _stored(self, i: int, size: int) -> bytes:
+        """Return so many bytes of the packed key of a hash."""
+        start = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)[0]
+        return self._payload[start : start + size].tobytes()  # a view compares byte by byte
+
     def rows_of(self, key: Any) -> Columns:
         """Return the records of a key, none if the block has none. Raises CorruptCheckpointError. O(log keys)."""
         wanted = packed_key(key)
-        place = self.place_of(wanted)
-        return self.no_rows() if place < 0 else self.rows_at(place, wanted)
+        i = self.slot_of(wanted)
+        return self.no_rows() if i < 0 else self.rows_at(i, wanted)
 
-    def rows_at(self, place: int, wanted: PackedKey) -> Columns:
-        """Return the records of the key at a place. Raises CorruptCheckpointError. O(records)."""
+    def rows_at(self, i: int, wanted: PackedKey) -> Columns:
+        """Return the records of the key of a hash. Raises CorruptCheckpointError. O(records)."""
         try:
             key, check = wanted.key, wanted.hash
             if not wanted.exact:
-                stored = self._payload[self._keys[place] : self._keys[place + 1]]
+                stored = self._stored(i, len(wanted.packed))  # equal keys are as long
                 key, check = unpack(stored), zlib.crc32(stored)
-            return self._read(place, key, check)
+            return self._read(i, key, check)
         except (*UNPACK_ERRORS, struct.error) as error:
             raise self._unreadable(error) from error
 
@@ -317,25 +357,29 @@ class RecordTable:
     def record_of(self, key: Any) -> Record | None:
         """Return the only record of a key, None if the block has none. Raises CorruptCheckpointError. O(log keys)."""
         wanted = packed_key(key)
-        place = self.place_of(wanted)
-        return None if place < 0 else self.record_at(place, wanted)
+        return self.record_at(self.first_of(wanted[2]), wanted)
 
-    def record_at(self, place: int, wanted: PackedKey) -> Record | None:
-        """Return the only record of the key at a place, None if its records were deleted. Raises
-        CorruptCheckpointError. O(1).
+    def record_at(self, i: int, wanted: PackedKey) -> Record | None:
+        """Return the only record of a key, None if the block does not have the key, or its records were deleted. `i` is
+        what `first_of` says of its hash. Raises CorruptCheckpointError. O(1).
         """
-        if self._rows is not None or self._ints is not None:
-            return only_record(self.rows_at(place, wanted))
-        try:
-            values, check = self._values, wanted[2]
-            if not wanted[3]:
-                check = zlib.crc32(self._payload[self._keys[place] : self._keys[place + 1]])
-            packed_value = self._payload[values[place] : values[place + 1]]
-            if zlib.crc32(packed_value, check) != self._checks[place]:
-                raise self._damaged()
-            return (unpack(packed_value),)
-        except (*UNPACK_ERRORS, struct.error) as error:
-            raise self._unreadable(error) from error
+        packed, hashed, hashes = wanted[1], wanted[2], self.hashes
+        if i == len(hashes) or hashes[i] != hashed:
+            return None
+        if self._order is None:
+            # as below, without calls: the way of most reads
+            try:
+                at, start, end, check = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
+                payload = self._payload
+                if payload[at : at + len(packed)].tobytes() == packed:
+                    packed_value = payload[start:end]
+                    if zlib.crc32(packed_value, hashed) != check:
+                        raise self._damaged()
+                    return (unpack(packed_value),)
+            except (*UNPACK_ERRORS, struct.error) as error:
+                raise self._unreadable(error) from error
+        i = self.slot_of(wanted, i)
+        return None if i < 0 else only_record(self.rows_at(i, wanted))
 
     def counts_of(self, keys: Sequence[Any]) -> list[int]:
         """Return how many records each of the keys has. Raises CorruptCheckpointError. O(log keys) for each."""
@@ -343,23 +387,28 @@ class RecordTable:
 
     def counts(self, wanted: PackedKeys) -> list[int]:
         """Return how many records each of the keys has. Raises CorruptCheckpointError. O(log keys) for each."""
-        hashes, order, starts, payload = self.hashes, self._order, self._keys, self._payload
-        exact, end = wanted.exact, len(hashes)
+        hashes, payload, data, slots = self.hashes, self._payload, self._data, self._slots
+        end = len(hashes)
         counts: list[int] = []
         for at, (packed, hashed) in enumerate(zip(wanted.packed, wanted.hashes, strict=True)):
-            i = bisect_left(hashes, hashed)
-            place = -1
+            i = self.first_of(hashed)
             if i < end and hashes[i] == hashed:
-                place = order[i]
-                # as `place_of`, without its call for the key that is nearly always the first of its hash
-                if not exact or payload[starts[place] : starts[place + 1]].tobytes() != packed:
-                    place = self.place_of(wanted.at(at), i)
-            counts.append(0 if place < 0 else self.count_at(place))
+                # as `slot_of`, without its call for the key that is nearly always the first of its hash
+                start = _SLOT.unpack_from(data, slots + _SLOT.size * i)[0]
+                if payload[start : start + len(packed)].tobytes() != packed:
+                    i = self.slot_of(wanted.at(at), i)
+                counts.append(0 if i < 0 else self.count_at(i))
+            else:
+                counts.append(0)
         return counts
 
-    def count_at(self, place: int) -> int:
-        """Return how many records the key at a place has. O(1)."""
-        return 1 if self._rows is None else self._rows[place + 1] - self._rows[place]
+    def count_at(self, i: int) -> int:
+        """Return how many records the key of a hash has. O(1)."""
+        rows = self._rows
+        if rows is None:
+            return 1
+        place = self._order[i]  # type: ignore[index]  # a table with rows has it
+        return rows[place + 1] - rows[place]
 
     @property
     def whole(self) -> bool:
@@ -374,17 +423,18 @@ class RecordTable:
             f"{self._where}: record checksum mismatch (reopen to fall back to the previous checkpoint)"
         )
 
-    def _read(self, place: int, key: Any, check: int) -> Columns:
+    def _read(self, i: int, key: Any, check: int) -> Columns:
         payload, rows, froms = self._payload, self._rows, None
+        place = 0 if self._order is None else self._order[i]
         if self._froms is not None:
             froms = [self._froms[place if len(self._froms) > 1 else 0]]
-        start, end = self._values[place], self._values[place + 1]
+        _, start, end, expected = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
         first, last = (place, place + 1) if rows is None else (rows[place], rows[place + 1])
         check = zlib.crc32(payload[start:end], check)
         ints = tuple(self._times(first, last))
         for column in ints:
             check = zlib.crc32(to_little(column), check)
-        if check != self._checks[place]:
+        if check != expected:
             raise self._damaged()
         if last == first + 1:
             values = [unpack(payload[start:end])]
@@ -435,10 +485,10 @@ class Layers:
                 if not older.keys:
                     continue
             else:
-                place = part.place_of(wanted)
-                if place < 0:
+                i = part.slot_of(wanted)
+                if i < 0:
                     continue
-                older = part.rows_at(place, wanted)
+                older = part.rows_at(i, wanted)
             rows = older if rows is None else composed(older, rows)
             if rows.froms is None:
                 break
@@ -456,13 +506,14 @@ class Layers:
             return only_record(self.rows_of(key))
         wanted = packed_key(key)
         hashed = wanted[2]
-        for part in tables:
+        for part in tables[:-1]:
             # most parts do not know the key: one search in C for each
             hashes = part.hashes
             i = bisect_left(hashes, hashed)
-            if i < len(hashes) and hashes[i] == hashed and (place := part.place_of(wanted, i)) >= 0:
-                return part.record_at(place, wanted)
-        return None
+            if i < len(hashes) and hashes[i] == hashed and (i := part.slot_of(wanted, i)) >= 0:
+                return part.record_at(i, wanted)
+        base = tables[-1]
+        return base.record_at(base.first_of(hashed), wanted)
 
     def counts_of(self, keys: Sequence[Any]) -> list[int]:
         """Return how many records each of the keys has. Raises CorruptCheckpointError. O(hashes of the layers), and
@@ -482,8 +533,8 @@ class Layers:
             if hashed in known:
                 key = wanted.at(at)
                 for layer in layers:
-                    if (place := layer.place_of(key)) >= 0:
-                        counts[at] = layer.count_at(place)
+                    if (i := layer.slot_of(key)) >= 0:
+                        counts[at] = layer.count_at(i)
                         break
         return counts
 

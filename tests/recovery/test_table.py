@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from array import array
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,31 @@ def test_keys_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     columns = Columns(["a", "b", "c"], None, (), [1, 2, 3])
     table = look_into(pack_with_table(columns)[0], "", kept=False)
     assert [table.rows_of(key).values for key in "abcd"] == [[1], [2], [3], []]
+
+
+def test_keys_of_one_hash_may_be_the_beginnings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.table.zlib.crc32", lambda data, start=0: 7)
+    keys = [b"", b"a", b"a" * 40, b"a" * 300]
+    table = look_into(pack_with_table(Columns(keys, None, (), [1, 2, 3, 4]))[0], "", kept=False)
+    assert table.counts_of([*keys, b"aa", b"a" * 41]) == [1, 1, 1, 1, 0, 0]
+    assert [table.record_of(key) for key in (*keys, b"aa")] == [(1,), (2,), (3,), (4,), None]
+
+
+@pytest.mark.parametrize("count", [1, 2, 60, 3000])
+@pytest.mark.parametrize("shift", [0, 12, 30])
+def test_a_hash_is_where_a_search_of_all_hashes_finds_it(
+    count: int, shift: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crc32 = zlib.crc32
+    monkeypatch.setattr("recovery.table.zlib.crc32", lambda data, start=0: crc32(data, start) >> shift)
+    keys = list(range(count))
+    table = look_into(pack_with_table(Columns(keys, None, (), keys))[0], "", kept=False)
+    assert isinstance(table, RecordTable)
+    hashes = list(table.hashes)
+    assert hashes == sorted(hashes)
+    for wanted in {0, 2**32 - 1, *hashes, *(each + 1 for each in hashes), *(max(0, each - 1) for each in hashes)}:
+        assert table.first_of(wanted) == bisect_left(hashes, wanted)
+    assert table.counts_of([*keys, -1, count]) == [*[1] * count, 0, 0]
 
 
 @pytest.mark.parametrize("keys", [["ann", "bob", "cid", "dan"], [-1.5, -0.0, 2.0, 3.0]])
