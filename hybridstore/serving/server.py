@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, socket
 from struct import pack
 from threading import Thread
-from time import time
+from time import monotonic, time
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -28,7 +28,8 @@ from ..state.metrics_server import BoundedServer
 from .answers import Answer, Answers, refusal
 from .shared import Shared
 
-# A connection that sends or takes nothing for so long is closed; connections beyond so many at once are, too.
+# A connection that sends or takes nothing for so long is closed, and so is one that takes longer to send a request, or
+# to take an answer; connections beyond so many at once are, too.
 IDLE_SECONDS: Final = 60.0
 MOST_CONNECTIONS: Final = 128
 MOST_BODY: Final = 2**20
@@ -45,7 +46,8 @@ FAR_REFRESH_MS: Final = 1_000
 class Server:
     """A served state; made by `hybridstore.serve`. A context manager, which closes the server.
 
-    Answers come from threads of the server's own. At most 128 connections are open at once, an idle one for 60 s.
+    Answers come from threads of the server's own. At most 128 connections are open at once, an idle one for 60 s; a
+    request may take 60 s to come, and an answer 60 s to be taken.
 
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1
@@ -148,10 +150,12 @@ class Headers(dict[str, str]):
 
 
 class _Incoming(RawIOBase):
-    """What a client sends. Raises TimeoutError when it sends nothing for too long."""
+    """What a client sends. Raises TimeoutError when it sends nothing, or a part of a request, for too long."""
 
     def __init__(self, connection: socket) -> None:
         self._receive = connection.recv_into
+        # when the first bytes of the present request came; None between two requests
+        self.begun: float | None = None
 
     def readable(self) -> bool:
         """Bytes can be read."""
@@ -160,9 +164,26 @@ class _Incoming(RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read what has come, at least one byte; 0 at the end."""
         try:
-            return self._receive(buffer)
+            size = self._receive(buffer)
         except BlockingIOError:
             raise TimeoutError("the client sent nothing") from None
+        if self.begun is None:
+            self.begun = monotonic()
+        elif monotonic() - self.begun > IDLE_SECONDS:
+            raise TimeoutError("the client sent a request too slowly")
+        return size
+
+
+def _send_all(connection: socket, data: bytes) -> None:
+    """Send data. Raises TimeoutError when the client takes them for too long."""
+    ended = monotonic() + IDLE_SECONDS
+    rest = memoryview(data)
+    try:
+        while len(rest := rest[connection.send(rest) :]):
+            if monotonic() > ended:
+                raise TimeoutError("the client took an answer too slowly")
+    except BlockingIOError:
+        raise TimeoutError("the client took nothing of an answer") from None
 
 
 class _Handler(BaseHTTPRequestHandler, ABC):
@@ -185,7 +206,8 @@ class _Handler(BaseHTTPRequestHandler, ABC):
         for option in (SO_RCVTIMEO, SO_SNDTIMEO):
             self.connection.setsockopt(SOL_SOCKET, option, seconds)
         self.rfile.close()
-        self.rfile = BufferedReader(_Incoming(self.connection))
+        self._incoming = _Incoming(self.connection)
+        self.rfile = BufferedReader(self._incoming)
 
     @abstractmethod
     def _answer(self, body: bytes) -> Answer:
@@ -193,6 +215,7 @@ class _Handler(BaseHTTPRequestHandler, ABC):
 
     def _any(self) -> None:
         body, refused = self._body()
+        self._incoming.begun = None
         if refused is None:
             self._send(self._answer(body))
         else:
@@ -263,7 +286,7 @@ class _Handler(BaseHTTPRequestHandler, ABC):
         if self.close_connection:
             lines.append("Connection: close\r\n")
         head = "".join((*lines, "\r\n")).encode("latin-1")
-        self.connection.sendall(head if self.command == "HEAD" else head + answer.body)  # in one packet
+        _send_all(self.connection, head if self.command == "HEAD" else head + answer.body)  # in one packet
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request that HTTP itself refuses with JSON, too."""

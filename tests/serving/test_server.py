@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,61 @@ def test_a_client_that_stops_in_the_middle_is_not_answered(
     monkeypatch.setattr(server_module, "IDLE_SECONDS", 1)
     with hs.serve(tmp_path / "state") as server:
         assert raw(server, begun) == b""
+
+
+class JumpingClock:
+    """Each look at the time is later by more than a request, or an answer, may take."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += server_module.IDLE_SECONDS + 1
+        return self.now
+
+
+def test_a_request_that_comes_too_slowly_is_not_answered(
+    state: hs.State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # longer than what is read at once, so that it comes in several parts
+    head = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: " + b"x" * 30_000 + b"\r\n\r\n"
+    with hs.serve(tmp_path / "state") as server:
+        assert raw(server, head).split()[1] == b"200"
+        monkeypatch.setattr(server_module, "monotonic", JumpingClock())
+        with suppress(ConnectionError):  # the end of the head was not read
+            assert raw(server, head) == b""
+        with socket.create_connection(server.address, timeout=60) as connection:
+            reader = connection.makefile("rb")
+            for _ in range(3):  # the time between two requests does not count
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                size = 0
+                while (line := reader.readline()) != b"\r\n":
+                    assert line
+                    size = int(line.split()[1]) if line.lower().startswith(b"content-length") else size
+                assert reader.read(size).startswith(b"{")
+
+
+def test_an_answer_that_is_taken_too_slowly_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        taken = b""
+
+        def send(self, data: memoryview) -> int:
+            if len(self.taken) >= 50:
+                raise BlockingIOError
+            self.taken += bytes(data[:7])
+            return len(data[:7])
+
+    slow: Any = Slow()
+    server_module._send_all(slow, b"x" * 40)
+    assert slow.taken == b"x" * 40
+    with pytest.raises(TimeoutError, match="took nothing"):
+        server_module._send_all(slow, b"y" * 40)
+    slow.taken = b""
+    monkeypatch.setattr(server_module, "monotonic", JumpingClock())
+    with pytest.raises(TimeoutError, match="too slowly"):
+        server_module._send_all(slow, b"x" * 40)
+    assert slow.taken == b"x" * 7
+    server_module._send_all(slow, b"x" * 7)  # taken at once
 
 
 def test_timeouts_of_the_program_are_not_those_of_connections(state: hs.State, tmp_path: Path) -> None:
