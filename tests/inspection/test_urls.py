@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
 
@@ -318,3 +320,28 @@ def test_a_process_takes_credentials_from_the_environment(state: str) -> None:
         text=True,
     )
     assert answer.stdout == "1\n", answer.stderr
+
+
+def test_a_state_on_an_object_store_is_served_beside_its_owner(server: S3Server, tmp_path: Path) -> None:
+    url, cache = server.url("served"), tmp_path / "cache"
+    with hs.open(server.bucket("served", cache)) as state:
+        users = state.key_value("users")
+        users["ann"] = 1
+        state.commit()
+        state.checkpoint(wait=True)
+        for memory_limit in (None, 10**9):
+            with hs.serve(url, refresh_ms=10**9, memory_limit=memory_limit) as serving:
+
+                def rows(serving: Any = serving, **query: Any) -> Any:
+                    target = f"{serving.url}/stores/users/rows?{urlencode({'key': 'ann', **query})}"
+                    with urlopen(target) as answer:
+                        return json.load(answer)
+
+                before = rows()
+                assert (before["version"], before["rows"]) == (state.version, [{"key": "ann", "value": users["ann"]}])
+                users["ann"] += 1
+                version = state.commit()
+                assert rows() | {"behind_ms": 0} == before | {"behind_ms": 0}
+                serving._shared.refresh()
+                after = rows(min_version=version)
+                assert (after["version"], after["rows"]) == (version, [{"key": "ann", "value": users["ann"]}])
