@@ -320,10 +320,10 @@ class CheckpointReader:
 
     def block(self, store: int, entry: BlockEntry) -> Columns:
         """Load one block. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
+        self.traffic.block(entry.bytes)
         if self.ahead is not None and (ready := self.ahead.take(store, entry.block)) is not None:
             return ready
         self._gather(entry)
-        self.traffic.block(entry.bytes)
         return self.with_layers(store, entry, self.layer(store, entry, entry.places[0]))
 
     def packed(self, store: int, entry: BlockEntry) -> PackedBlock | None:
