@@ -138,7 +138,8 @@ class _Headers:
 
     def spans(self, start: int, count: int) -> np.ndarray[Any, Any] | None:
         """Return the spans (`PackedSpans`) of so many texts, the first of which begins at `start`; None without numpy,
-        or where an item is no text of up to 255 bytes. O(size log texts) at C speed, O(size) for ASCII.
+        or where an item is no text of up to 255 bytes; the last one may be cut. O(size log texts) at C speed, O(size)
+        for ASCII.
         """
         try:
             import numpy as np  # only here: the core does not need numpy
@@ -152,6 +153,10 @@ class _Headers:
                 places = places[np.append(True, ~long | (places[1:] > places[:-1] + 1))]
             self._places = places
         places = self._places[np.searchsorted(self._places, start) :]
+        if not len(places) or places[0] != start:  # behind the number of texts, whose last byte is that of a header
+            places = np.insert(places, 0, start)
+        if len(places) < count:
+            return None
 
         def ends_of(places: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
             kinds = data[places]
@@ -162,7 +167,7 @@ class _Headers:
 
         chosen = places[:count]
         texts, ends = ends_of(chosen)
-        if len(chosen) < count or not (chosen[1:] == ends[:-1]).all():
+        if not (chosen[1:] == ends[:-1]).all():
             if len(places) > _MOST_PLACES * count:
                 return None
             # some are bytes of a text: each text is a jump from the one before it, 2, 4, 8, ... jumps at once
@@ -178,8 +183,6 @@ class _Headers:
             if way[-1] == len(places):
                 return None
             chosen, texts, ends = places[way], texts[way], ends[way]
-        if ends[-1] > len(data):
-            return None
         spans = np.empty(2 * count + 1, np.int32)
         spans[:-1:2], spans[1::2], spans[-1] = chosen, texts, ends[-1]
         return spans

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import tracemalloc
 from array import array
 from typing import Any
 
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from changelog.codec import pack
 from recovery.block import Columns, pack_block, seal, unpack_block
 from recovery.packed import PackedItems, PackedSpans, PackedTexts, packed_block
+
+pytest.importorskip("numpy")  # finds texts of several lengths; imported before memory is traced
 
 # Each gives other items if every item is taken to be as long as the first, or of its type: the ends fit, and all bytes
 # are UTF-8, also the header of a text of 128 bytes and more.
@@ -86,6 +89,27 @@ def test_texts_of_several_lengths_are_not_decoded(letter: str) -> None:
     for items in (block.keys, block.values):
         assert isinstance(items, PackedSpans)
         assert len(items) == 100
+
+
+def test_the_number_of_texts_may_look_like_a_header() -> None:
+    texts = ["x" * (number % 30) for number in range(0xD9)]
+    block = packed_block(pack_block(Columns(texts, None, (), texts))[0])
+    assert block is not None
+    assert [texts_of(block.keys), texts_of(block.values)] == [texts, texts]
+    assert isinstance(block.keys, PackedSpans)
+    assert isinstance(block.values, PackedSpans)
+
+
+@pytest.mark.parametrize("text", ["x", "xyz", "€"])
+def test_a_forged_number_of_texts_takes_no_memory(text: str) -> None:
+    payload = pack([[text, "xy"], None, [], [text, "xy"]])
+    forged = payload.replace(b"\x92", b"\xdd\xff\xff\xff\xff")
+    tracemalloc.start()
+    try:
+        assert packed_block(seal(forged)) is None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_texts_with_many_bytes_that_look_like_headers_are_decoded() -> None:
