@@ -103,7 +103,7 @@ def test_random_streams_give_what_sparks_own_joins_give(
 ) -> None:
     """Several seeds a query: every kind of join, in two runs with a restart between them.
 
-    A recorded input alone has two kinds. Left and full joins are in the tests below, and every kind in
+    A recorded input has one kind. Left and full joins are in the tests below, and every kind in
     tests/joins/test_vectors.py.
     """
     from pyspark.sql import functions as f
@@ -139,7 +139,7 @@ def test_random_streams_give_what_sparks_own_joins_give(
                 answers(rows, folder, results)
             return in_lists(results)
 
-        for how in HOWS if sparks.number is None else rng.sample(list(HOWS), 2):
+        for how in HOWS if sparks.number is None else ("semi",):
             theirs = sparks(f"{how} {round_number}", partial(run, "theirs", how))
             assert plain(run("ours", how)) == theirs, (how, sparks.seed, round_number)
             assert theirs, how
