@@ -177,6 +177,8 @@ class Checkpointer:
         self.pause_ms: float | None = None
         # How long a restart waits for a commit of the changelog, besides the replay.
         self.commit_seconds: Callable[[], float] = lambda: 0.0
+        # Whether the writer process can make the checkpoints.
+        self.can_beside: Callable[[], bool] = lambda: False
         self._group = group
         self._where = where
         self._sizes = sizes
@@ -187,6 +189,7 @@ class Checkpointer:
         # No process could be started, or took the job, or it failed again and again: it is not tried again.
         self._refused = False
         self._failed_in_a_row = 0
+        self._expected = False
 
     @property
     def reader(self) -> CheckpointReader | None:
@@ -265,6 +268,26 @@ class Checkpointer:
         if wait or not attempt.begin():
             self.finish(wait=True)
 
+    def expect(self, *, soon: bool) -> None:
+        """Prepare for large checkpoints, because memory is limited: load the code of the writer process, which takes 6
+        ms, and, when the first of them is due `soon`, start the process, so that it waits for the job. Once.
+        """
+        if self._expected or self._refused or not self.can_beside():
+            return
+        from .writer_process import WRITER
+
+        if soon and self.since.records >= BESIDE_RECORDS // 4:
+            self._expected = True
+            try:
+                WRITER.start(self)
+            except OSError as error:
+                self._refuse(error)
+
+    def _refuse(self, error: OSError) -> None:
+        self._refused = True
+        self.failed_beside += 1
+        self._warn(f"{self._where}: checkpoints are made in a thread, for want of a process: {error}", error)
+
     def _given(self, storage: Storage, beside: Callable[[], Job | None]) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""
         limited = BUDGET.limit is not None
@@ -278,9 +301,7 @@ class Checkpointer:
         try:
             return WRITER.give(job, self, partial(opened, storage))
         except OSError as error:
-            self._refused = True
-            self.failed_beside += 1
-            self._warn(f"{self._where}: checkpoints are made in a thread, for want of a process: {error}", error)
+            self._refuse(error)
             return None
 
     def _write(

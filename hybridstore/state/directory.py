@@ -155,6 +155,7 @@ class State(InPlace, NamedStores):
             self._group, home.where, asked.checkpoints, home.sizes, partial(MarkedStep, self)
         )
         self._checkpoints.commit_seconds = home.commit_seconds
+        self._checkpoints.can_beside = lambda: home.beside
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
         SHORT_PAUSES.join()
         self._leave_pauses = weakref.finalize(self, SHORT_PAUSES.leave)  # once, also for a state that nobody closes

@@ -89,6 +89,10 @@ class Home(Protocol):
     def prune(self, keep: int) -> object:
         """Delete what the newest `keep` checkpoints do not need. Raises OSError, HybridStoreError. O(files)."""
 
+    @property
+    def beside(self) -> bool:
+        """Whether another process can make the checkpoints. O(1)."""
+
     def job(self, target: Target) -> Job | None:
         """Return what another process needs to know to make a checkpoint; None where the owner has to make it. O(1)."""
 
@@ -168,12 +172,18 @@ class DirectoryHome:
         """See `Home`."""
         return prune(self._path, keep=keep, files=self._files)
 
-    def job(self, target: Target) -> Job | None:
+    @property
+    def beside(self) -> bool:
         """See `Home`. Other files than real ones are only here. Where one checkpoint is kept, a process that dies after
         it has pruned would have removed packs that the owner still builds on.
         """
         asked = self._asked
-        if self._lock is None or type(asked.files) is not Files or asked.checkpoints.keep < 2 or not can_start():
+        return self._lock is not None and type(asked.files) is Files and asked.checkpoints.keep >= 2 and can_start()
+
+    def job(self, target: Target) -> Job | None:
+        """See `Home`."""
+        asked = self._asked
+        if self._lock is None or not self.beside:
             return None
         return Job(
             os.path.abspath(self._path),
@@ -321,8 +331,13 @@ class BucketHome:
         deleted, oldest = prune_checkpoints(self.storage, keep=keep)
         return deleted + ([] if oldest is None else prune_objects(self.storage, oldest))
 
-    def job(self, target: Target) -> Job | None:
+    @property
+    def beside(self) -> bool:
         """See `Home`. Another process would have to request the commits, which are here."""
+        return False
+
+    def job(self, target: Target) -> Job | None:
+        """See `Home`."""
         return None
 
     def check(self) -> None:

@@ -5,10 +5,11 @@ restored   every block is cold, and a thread begins to decode ahead
 slice      a commit loads decoded blocks, for 2 ms; or, under a limit, frees old maps, for as long
 relief     what memory needs after a commit: a checkpoint, or to become cold
 
-    memory    0 ... 50 % ........ 80 % ......... 85 % ...... limit
-              |     |             |              └ becomes cold, if the tail is short; else a checkpoint begins
-              |     |             └ a commit waits for a checkpoint in progress, up to 20 ms for 1,000 records
-              |     └ becomes cold when a checkpoint has been made; one begins after 10,000 records, or a 64th of all
+    memory    0 . 20 % . 50 % ... 80 % ......... 85 % ...... limit
+              |   |      |        |              └ becomes cold, if the tail is short; else a checkpoint begins
+              |   |      |        └ a commit waits for a checkpoint in progress, up to 20 ms for 1,000 records
+              |   |      └ becomes cold when a checkpoint has been made; one begins after 10,000 records, or a 64th
+              |   └ the writer process is started
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). The wait grows from nothing
@@ -48,6 +49,8 @@ _CHANGES: Final = 1 / 4
 # Between the next share and `_PRESSED` lies what comes in while a checkpoint is made: where that does not fit, commits
 # wait. At 75 % they did most of the time: 39,000 operations/s over 5 million records rather than 58,000.
 _RENEWED: Final = 0.5
+# From here on the writer process waits for its first job: its start takes 100 ms, and seconds on a busy machine.
+_EXPECTED: Final = 0.2
 _KEPT: Final = 0.45
 _PRESSED: Final = 0.8
 _FULL: Final = 0.85
@@ -144,6 +147,8 @@ class Memory:
     def restored(self, *, read_only: bool = False) -> None:
         """Blocks are cold: a thread decodes them ahead, and, unless `read_only`, commits load them."""
         self._cold = not read_only
+        if BUDGET.limit is not None and not read_only:
+            self._checkpoints.expect(soon=False)
         self._count_lookups()
         self.count()
         read_ahead(self._checkpoints.reader, self._group)
@@ -266,6 +271,8 @@ class Memory:
         self._unchecked, self._loaded = Logged(), SPARING.loaded
         counted = self.count()
         used, large = BUDGET.used(self)
+        if used > _EXPECTED * limit:
+            checkpoints.expect(soon=True)
         self._wait = _pressed_wait(used / max(1, limit))
         if used > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES:
             self._wait = _FAR_SECONDS

@@ -3,10 +3,10 @@
     owner      give: number, job ─────▶                         ◀───── number, outcome; or None: still at work
     process                        main: one job at a time
 
-One for all states of an owner: started for the first large checkpoint, kept while a state is open, and ended by the end
-of its socket, also when the owner is killed. It imports no code of the user, has a low priority, and waits in a read
-while it has no job. Nothing depends on it: a process that cannot be started, dies, or says nothing for
-`PATIENCE_SECONDS` is a failed checkpoint, and the owner's thread makes the next one.
+One for all states of an owner: started for the first large checkpoint (under a limit, before it is due), kept while a
+state is open, and ended by the end of its socket, also when the owner is killed. It imports no code of the user, has a
+low priority, and waits in a read while it has no job. Nothing depends on it: a process that cannot be started, dies, or
+says nothing for `PATIENCE_SECONDS` is a failed checkpoint, and the owner's thread makes the next one.
 """
 
 from __future__ import annotations
@@ -97,8 +97,17 @@ class WriterProcess:
         self._number = 0
         self._heard = 0.0
 
+    def start(self, user: object) -> None:
+        """Start the process, unless it runs, because `user` will give it a job: it ends with the last user. Raises
+        OSError when it cannot be started. A start takes this thread a millisecond or two, and the process some 100.
+        """
+        with self._lock:
+            if self._link is None:
+                self._start()
+            self._users.add(user)
+
     def give(self, job: Job, user: object, then: Callable[[Outcome], Outcome]) -> Pending:
-        """Give a job to the process, which starts with the first job and ends with the last `user`. A thread calls
+        """Give a job to the process, which is started if it does not run, and ends with the last `user`. A thread calls
         `then` with the outcome. Raises OSError when the process cannot be started or takes no job. A start takes this
         thread a millisecond or two, else O(1).
         """

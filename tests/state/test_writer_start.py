@@ -1,0 +1,78 @@
+"""Start of the writer process under a limit of memory: before its first job."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.state.policy import Logged
+from hybridstore.state.writer_process import WRITER
+
+NEVER = hs.CheckpointPolicy(max_restore="1 day")
+
+
+@pytest.fixture(autouse=True)
+def no_process() -> Iterator[None]:
+    """A process of another test is ended before, and none remains."""
+    WRITER.kill("belonged to a test")
+    yield
+    pid = WRITER.pid
+    WRITER.kill("belonged to a test")
+    assert pid is None
+
+
+def opened(path: Path, limit: int) -> hs.State:
+    return hs.open(path, durability="os", memory_limit=limit, checkpoints=NEVER)
+
+
+def checkpoint(state: hs.State) -> None:
+    state.checkpoint()
+    state._checkpoints.finish(wait=True)
+    assert state._checkpoints.failure is None
+
+
+def test_under_a_limit_the_process_waits_for_its_first_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 1600)
+    with opened(tmp_path, 30_000_000) as state:  # 18 MB of it are for records
+
+        def put(first: int, last: int) -> int | None:
+            state.key_value("kv").put_many((i, "x" * 10_000) for i in range(first, last))
+            state.commit()
+            state._memory.relief(Logged(), renewed=True)
+            return WRITER.pid
+
+        assert put(0, 200) is None
+        # more than 20 %, but so few records that a thread will make the checkpoint
+        assert put(200, 398) is None
+        assert state._memory.counted > 3_800_000
+        pid = put(398, 400)
+        assert pid is not None
+        (thread,) = [each for each in threading.enumerate() if each.name == "hybridstore-writer"][-1:]
+        assert state._checkpoints.attempt is None
+        monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 0)
+        checkpoint(state)
+        assert (WRITER.pid, state.metrics().checkpoints_by_writer_process) == (pid, 1)
+    thread.join()  # waits for the process
+
+
+def test_under_a_limit_a_process_that_cannot_be_started_is_asked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "posix_spawn", refuse)
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 0)
+    with opened(tmp_path, 3_000_000) as state:  # 1 MB of it is for records
+        for turn in range(3):
+            state.key_value("kv").put_many((i, f"{turn}" * 5000) for i in range(45))
+            state.commit()
+            state._memory.relief(Logged(), renewed=True)
+        checkpoint(state)
+        assert (state.metrics().failures_of_writer_process, state.metrics().failed_checkpoints) == (1, 0)
+    assert [line.count("for want of a process") for line in caplog.messages] == [1]
