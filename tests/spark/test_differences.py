@@ -26,7 +26,7 @@ from hybridstore.spark.group_state import GroupProgram
 from hybridstore.spark.processor_state import Handle
 from hybridstore.spark.sharding import check_key
 from hybridstore.spark.state_values import StateValues
-from hybridstore.spark.stateful_processor import ProcessorProgram
+from hybridstore.spark.stateful_processor import ProcessorProgram, _rows
 from hybridstore.state.group import StoreGroup
 from tests.tools.frame_tables import to_table
 
@@ -100,6 +100,20 @@ def test_values_of_subclasses_are_taken_as_what_they_derive_from() -> None:
     values = StateValues("m map<string,int>, c map<string,int>, a array<int>, t string, o string")
     given = (defaultdict(int, a=1), Counter("b"), type("Numbers", (list,), {})([3]), Name("x"), range(2))
     assert values.put(given) == ({"a": 1}, {"b": 1}, [3], "x", "range(0, 2)")
+
+
+def test_arrays_of_state_have_nulls() -> None:
+    opened = handle()
+    value = opened.getValueState("s", "a array<int>")
+    opened.ready()
+    value.update(([1, None],))
+    assert value.get() == ([1, None],)
+
+
+def test_the_fields_of_a_row_are_a_list() -> None:
+    (row,) = _rows(pa.table({"k": ["a"], "v": [1]}))
+    assert row.__fields__ == ["k", "v"]
+    assert row == Row(k="a", v=1)
 
 
 def test_dates_that_javas_calendar_lacks_come_back_as_they_are() -> None:
