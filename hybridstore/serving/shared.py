@@ -16,6 +16,7 @@ from typing import Final
 from changelog.errors import HybridStoreError
 
 from ..reading.follow import Followed
+from ..state.memory_budget import BUDGET
 
 # Blocks are loaded for so long at once (ms), and then answers have their turn (s).
 _WARM_MS: Final = 1.0
@@ -54,6 +55,8 @@ class Shared:
         self._ended = threading.Event()
         self._current = time.monotonic()
         self._failure: str | None = None
+        if memory_limit is not None:
+            BUDGET.join_reader(self)  # a get reads the records of its key, and not all of their block
         self._thread = threading.Thread(target=self._refresh_often, name="hybridstore serve", daemon=True)
         self._thread.start()
 
@@ -133,6 +136,7 @@ class Shared:
         """End the thread and close the view."""
         self._ended.set()
         self._thread.join()
+        BUDGET.leave_reader(self)
         with self._turn:
             self._turn.notify_all()
             self._view.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 from weakref import ReferenceType, ref
 
 from recovery.pack import PACK_BYTES
@@ -40,24 +40,27 @@ class Budgeted(Protocol):
     def limit(self) -> int | None: ...
 
 
-class _Holders:
+Holder = TypeVar("Holder", bound=object)
+
+
+class _Holders(Generic[Holder]):
     """Holders that are kept weakly. Each step is one call of a dict, which neither another thread nor a signal handler
     can interrupt.
     """
 
     def __init__(self) -> None:
-        self._references: dict[ReferenceType[Budgeted], None] = {}
+        self._references: dict[ReferenceType[Holder], None] = {}
 
-    def add(self, holder: Budgeted) -> None:
+    def add(self, holder: Holder) -> None:
         for reference in list(self._references):
             if reference() is None:
                 self._references.pop(reference, None)
         self._references[ref(holder)] = None
 
-    def discard(self, holder: Budgeted) -> None:
+    def discard(self, holder: Holder) -> None:
         self._references.pop(ref(holder), None)
 
-    def living(self) -> list[Budgeted]:
+    def living(self) -> list[Holder]:
         """Return the holders of now. O(holders)."""
         return [holder for reference in list(self._references) if (holder := reference()) is not None]
 
@@ -69,21 +72,36 @@ class Budget:
     """The states that share a budget, of whatever threads."""
 
     def __init__(self) -> None:
-        self._open = _Holders()
-        self._limited = _Holders()
+        self._open = _Holders[Budgeted]()
+        self._limited = _Holders[Budgeted]()
+        self._readers = _Holders[object]()
 
     def join(self, holder: Budgeted) -> None:
         """Count a state from now on."""
         self._open.add(holder)
         if holder.limit is not None:
             self._limited.add(holder)
-        SPARING.on = self.limit is not None
+        self._decide()
 
     def leave(self, holder: Budgeted) -> None:
         """Stop counting a state."""
         self._open.discard(holder)
         self._limited.discard(holder)
-        SPARING.on = self.limit is not None
+        self._decide()
+
+    def join_reader(self, reader: object) -> None:
+        """From now on something reads states with a limit of memory of its own, which `limit` leaves out."""
+        self._readers.add(reader)
+        self._decide()
+
+    def leave_reader(self, reader: object) -> None:
+        """It has ended."""
+        self._readers.discard(reader)
+        self._decide()
+
+    def _decide(self) -> None:
+        # An owner without a limit keeps its speed beside a reader: its blocks are loaded whole.
+        SPARING.on = self.limit is not None or (bool(self._readers) and not self._open.living())
 
     @property
     def limit(self) -> int | None:

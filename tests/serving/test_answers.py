@@ -21,6 +21,8 @@ from hybridstore.reading.texts import format_key
 from hybridstore.serving import answers as answers_module
 from hybridstore.serving.answers import ARROW, Answer, Answers
 from hybridstore.serving.shared import Shared
+from hybridstore.state.memory_budget import BUDGET
+from hybridstore.stores.cold_blocks import SPARING
 from hybridstore.topology.null_keys import stored_key
 
 # The tests refresh by hand: the thread never does in their time.
@@ -60,6 +62,49 @@ def served(state: hs.State, tmp_path: Path) -> Iterator[Served]:
     served = Served(tmp_path / "state")
     yield served
     served.shared.close()
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_under_a_limit_a_get_takes_the_records_of_its_key_alone(
+    tmp_path: Path, tables: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether blocks have tables or not; beside an owner without a limit in the process, whole blocks are loaded."""
+    monkeypatch.setattr(SPARING, "on", False)
+    for name in ("_open", "_limited", "_readers"):  # states that other tests have not closed do not count
+        monkeypatch.setattr(BUDGET, name, type(BUDGET._open)())
+    with hs.open(tmp_path, memory_limit=10**9 if tables else None) as state:
+        state.key_value("users").put_many({f"user-{number}": number for number in range(100)})
+        state.window("clicks", retention="1 day").put_many(
+            (f"user-{number}", ts, ts) for number in range(100) for ts in (5, 6)
+        )
+        state.commit()
+        state.checkpoint(wait=True)
+
+    def in_memory(shared: Shared) -> list[int]:
+        with shared.reading() as view:
+            return [len(view[name]) - state.cold_records for name, state in view._states[0].stores.items()]
+
+    def get(shared: Shared, number: int) -> list[list[Any]]:
+        with shared.reading() as view:
+            return [[row.value for row in view.get(name, f"user-{number}")] for name in ("users", "clicks")]
+
+    shared = Shared(Followed(resolve(tmp_path)), NEVER_MS, 10**9)
+    try:
+        for number in (7, 8, 7, 1000):
+            assert get(shared, number) == ([[number], [5, 6]] if number < 100 else [[], []])
+        assert in_memory(shared) == [2, 4]
+        with hs.open(tmp_path):
+            assert get(shared, 9) == [[9], [5, 6]]
+            assert in_memory(shared) == [100, 200]
+    finally:
+        shared.close()
+    assert not SPARING.on
+    unlimited = Shared(Followed(resolve(tmp_path)), NEVER_MS)
+    try:
+        assert get(unlimited, 7) == [[7], [5, 6]]
+        assert in_memory(unlimited) == [100, 200]
+    finally:
+        unlimited.close()
 
 
 def test_pages_say_what_is_served(served: Served) -> None:
