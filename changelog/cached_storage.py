@@ -264,6 +264,11 @@ class Cache:
         return 0
 
 
+def bare(storage: Storage) -> Storage:
+    """Return a storage without the cache before it."""
+    return storage.storage if isinstance(storage, CachedStorage) else storage
+
+
 class CachedStorage:
     """The eight verbs over another storage, with a cache before it. `kept` says which names are worth keeping.
 

@@ -118,6 +118,21 @@ class CloudStorage:
         answer: Any = self._ask(name, lambda store, path: obstore.get(store, path, options={"head": True}))
         return str(answer.attributes.get(WRITER)) if answer.attributes else None
 
+    def take(self, name: str, source: CloudStorage, of: str) -> bool:
+        """Create an object as a copy of the object `of` of another place, by the store itself: no byte comes here.
+        False, and nothing is done, if the places are not of one bucket with the same settings.
+
+        An object that has the name is replaced, so the caller must be alone there. One request. Raises
+        FileNotFoundError, StorageUnreachableError.
+        """
+        import obstore
+
+        if (source._address, source.options) != (self._address, self.options):
+            return False
+        path = source._base + of
+        self._client.ask(lambda store: obstore.copy(store, path, self._base + name), f"{source.url}/{of}")
+        return True
+
     def delete(self, names: Iterable[str]) -> None:
         """See `Storage`. One request for up to 1,000 names on S3."""
         import obstore
@@ -185,6 +200,19 @@ class CloudStorage:
 
         names = [name.removeprefix(base) for name in self._client.ask(ask, f"{self.url}/{prefix}")]
         return sorted(name for name in names if name > after)
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Return the bytes of each object below a folder (`prefix` ends at a `/`, or is empty). A request for every
+        1,000 names.
+        """
+        import obstore
+
+        folder = (self._base + prefix).rstrip("/") or None
+        entries = self._client.ask(
+            lambda store: [entry for page in obstore.list(store, prefix=folder) for entry in page],
+            f"{self.url}/{prefix}",
+        )
+        return {entry["path"].removeprefix(self._base): int(entry["size"]) for entry in entries}
 
     def folders(self, folder: str = "") -> Sequence[str]:
         """See `Storage`. A request for every 1,000 names directly in the folder."""

@@ -52,8 +52,10 @@ CHECKPOINTS: Final = "checkpoints"
 PACKS: Final = "packs"
 LOG: Final = "log"
 FENCES: Final = "fences"
-# The folder of hybridstore in the checkpoint location of a query, and what is in an operator's folder.
+# The folder of hybridstore in the checkpoint location of a query, and what is in an operator's folder; a file that
+# Spark writes once into every checkpoint location.
 SPARK_FOLDER: Final = "hybridstore"
+METADATA: Final = "metadata"
 OPERATOR: Final = "operator"
 LAUNCHES: Final = "launches"
 RUNS: Final = "runs"

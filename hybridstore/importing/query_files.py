@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from changelog.storage import Storage
+from recovery.layout import METADATA
 
-from ..spark.location import METADATA
 from ..spark.query_log import NAMED, BatchTime, batch_time, committed, next_watermark, planned
 from .report import ImportRefusedError
 

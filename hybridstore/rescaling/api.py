@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
-from changelog.storage import is_url, local_path
+from changelog.storage import LocalStorage, Storage, is_url, local_path
 from recovery.layout import SPARK_FOLDER
 
 from ..errors import StateDirectoryError
 from ..progress import OnProgress, watching
 from ..spark.location import Location, locate
 from ..state.arguments import RULES, check
+from ..state.generations import refuse_bucket_pin
 from ..state.lock import refuse_pin
 from .engine import RescaleArguments
 from .plain import go_back_state, remove_old_state, rescale_state
@@ -90,8 +90,7 @@ def rescale(
                 report = rescale_state(place, asked)
         else:
             at = located(location, state_location)
-            if not is_url(at.state):
-                _refuse_pin(Path(at.state))
+            _refuse_pin(at.states())
             if back:
                 report = go_back(at, operator, stopped=stopped)
             else:
@@ -115,9 +114,12 @@ def remove_old_shards(
     return remove_old(located(location, state_location), operator)
 
 
-def _refuse_pin(path: Path) -> None:
+def _refuse_pin(place: Storage) -> None:
     try:
-        refuse_pin(path)
+        if isinstance(place, LocalStorage):
+            refuse_pin(place.root)
+        else:
+            refuse_bucket_pin(place)
     except StateDirectoryError as error:
         raise RescaleError(str(error)) from None
 

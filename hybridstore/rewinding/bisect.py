@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
-from changelog.storage import is_url
 from recovery.errors import RestoreError
 
 from ..inspection import options as o
@@ -140,7 +139,7 @@ class _Search:
         retained = _versions_of(self._place)
         versions = dict.fromkeys(retained, self._place)
         oldest = min(retained, default=0)
-        pins = [] if is_url(location) else [each.path for each in pins_of(location) if not each.fault]
+        pins = [each.path for each in pins_of(location) if not each.fault]
         for path in pins:
             place = _place_of(path, self._key)
             versions.update(dict.fromkeys((each for each in _versions_of(place) if each < oldest), place))

@@ -13,6 +13,7 @@ instead.
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from typing import Final, NamedTuple
 
 from changelog.files import REAL_FILES
 from changelog.segment import list_segments, segment_name
-from changelog.storage import LocalStorage, is_url, local_path
+from changelog.storage import LocalStorage, Storage, is_url, local_path, storage_at
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, SPARK_FOLDER, list_checkpoints
 from recovery.line import Fault, Step
@@ -217,7 +218,13 @@ def _rewind_query(path: Path, given: Namespace) -> int:
     return FINE
 
 
-def batches_of(storage: LocalStorage, log: str) -> Iterator[int]:
+def is_query(location: str | os.PathLike[str]) -> bool:
+    """Return whether a path or URL is the checkpoint location, or the place of the state, of a Spark query."""
+    folders = storage_at(location).folders()
+    return OFFSETS in folders or SPARK_FOLDER in folders
+
+
+def batches_of(storage: Storage, log: str) -> Iterator[int]:
     """Yield the batches of one of Spark's logs."""
     for name in storage.list(f"{log}/"):
         batch = name.removeprefix(f"{log}/")

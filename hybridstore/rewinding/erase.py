@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from changelog.errors import HybridStoreError
-from changelog.storage import LocalStorage, Storage, exists, is_url, local_path, storage_at
+from changelog.storage import LocalStorage, Storage, exists, storage_at
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, ERASING, PINS, SPARK_FOLDER
+from recovery.layout import CHANGELOG, ERASING, PINS
 
 from ..inspection.options import FINE, NEGATIVE, UsageError, typed_key
 from ..inspection.show.output import Out
@@ -31,7 +31,7 @@ from ..state.generations import current_shards, existing_shards, identity_at, pl
 from ..state.given_keys import GivenKeys
 from ..state.lock import pin_above
 from ..state.registry import forks_of, kept_from_erase, origins_of
-from .command import OFFSETS
+from .command import is_query
 from .erase_state import StatePart
 from .parts import ErasedCounts, ErasePart
 
@@ -65,7 +65,7 @@ class Erased(NamedTuple):
     places: list[Path | str]
     removed: int
     written: int
-    holders: list[Path]
+    holders: list[Path | str]
 
 
 def erase(
@@ -109,7 +109,7 @@ def erase(
     target = _target(location, asked)
     with ExitStack() as stack:
         noted = target.locked(stack)  # before its forks are looked at, so that none is being made
-        unfinished = [fork for fork in noted if _UNFINISHED.fullmatch(fork.name)]
+        unfinished = [fork for fork in noted if isinstance(fork, Path) and _UNFINISHED.fullmatch(fork.name)]
         others = [fork for fork in noted if fork not in unfinished and _may_have(fork, chosen, operator)]
         if others and forks == "refuse":
             names = ", ".join(map(str, others))
@@ -162,11 +162,11 @@ class _ErasedState(NamedTuple):
     folders: list[Path]
     storage: Storage
 
-    def locked(self, stack: ExitStack) -> list[Path]:
+    def locked(self, stack: ExitStack) -> list[Path | str]:
         """Keep forks and pins of a state, and of each shard, from being made; return the forks noted there."""
         for folder in self.folders:
             stack.enter_context(kept_from_erase(folder, erasing=True))
-        return sorted({fork for folder in self.folders for fork in forks_of(folder)})
+        return sorted({fork for folder in self.folders for fork in forks_of(folder)}, key=str)
 
 
 def _target(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> _ErasedState:
@@ -215,12 +215,6 @@ def _places_of(location: str | os.PathLike[str]) -> list[str | os.PathLike[str]]
     return [*(place for pin in pins for place in _places_of(pin)), *places]
 
 
-def is_query(location: str | os.PathLike[str]) -> bool:
-    """Return whether a path or URL is the checkpoint location, or the place of the state, of a Spark query."""
-    folders = storage_at(location).folders() if is_url(location) else LocalStorage(local_path(location)).folders()
-    return OFFSETS in folders or SPARK_FOLDER in folders
-
-
 def _query(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> _ErasedState:
     from ..rescaling.api import located  # only here: Spark's modules load much
     from .erase_operator import OperatorPart, operators_of
@@ -264,7 +258,7 @@ def _check_note(storage: Storage, keys: GivenKeys) -> None:
         )
 
 
-def _may_have(state: Path, keys: GivenKeys, operator: str | None) -> bool:
+def _may_have(state: Path | str, keys: GivenKeys, operator: str | None) -> bool:
     """Return whether a fork has a trace of the keys (in an operator, if one is named), or cannot be read. O(bytes)."""
     try:
         return any(True for part in _target(state, _QueryNames(operator)).parts for _ in _traces_in(part, keys))

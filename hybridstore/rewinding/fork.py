@@ -29,23 +29,24 @@ from typing import Final
 from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files, make_folders
 from changelog.segment import list_segments, segment_name
-from changelog.storage import LocalStorage, is_url, local_path
+from changelog.storage import LocalStorage, Storage, is_url, local_path, storage_at
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, CHECKPOINTS, GENERATIONS, SPARK_FOLDER
+from recovery.layout import CHANGELOG, CHECKPOINTS, GENERATIONS
 from recovery.retrying import Signature, signature
 
-from ..inspection.options import FINE, NEGATIVE, choose
+from ..inspection.options import FINE, NEGATIVE
 from ..inspection.rebuild import claim
-from ..inspection.shards import shard_places, versions_at
-from ..reading.pins import is_pin_name, pin_path, pins_of
+from ..inspection.shards import shard_places
+from ..reading.pins import has_pin, is_pin_name, pin_names, pin_path
 from ..reading.places import Place, resolve
 from ..reading.texts import say, size_text
 from ..reading.view import View, open_view
+from ..state.generations import above, levels_of_pin, location_of
 from ..state.lock import pin_above
 from ..state.registry import note_fork, note_origin, registered
-from ..topology.run_state import RUN
-from .command import OFFSETS, end_of, path_of
-from .forked import ForkedDirectory, Origin, Share, Taken
+from .command import end_of, is_query, path_of
+from .fork_bucket import BucketOrigin, BucketSite
+from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, views_at
 
 # The errors of file systems without hard links, or without one more of them.
 _NO_LINKS: Final = frozenset((errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK))
@@ -63,7 +64,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "location", metavar="STATE[@VERSION]", help=f"{where}@TIME, or @PIN. Without it the newest version."
     )
-    parser.add_argument("target", metavar="NEW", help="The directory of the new state; it must be new or empty.")
+    parser.add_argument(
+        "target", metavar="NEW", help="The place of the new state, a directory or a URL; it must be new or empty."
+    )
     how = parser.add_argument_group("how")
     how.add_argument("--state", metavar="PLACE", help="The place of a query's state, if not STATE.")
     how.add_argument("--debug", action="store_true", help="Show tracebacks.")
@@ -73,7 +76,8 @@ def arguments(parser: ArgumentParser) -> None:
 def run(given: Namespace) -> int:
     """Begin another state at a version of a state. The state and its job are not touched, and the job may run.
 
-    Files are named a second time and not copied, as long as NEW is on the same file system. Each state may be written,
+    Files are named a second time and not copied, as long as NEW is on the same file system. On an object store, where
+    NEW is a URL, the store copies the objects by itself. Each state may be written,
     pruned, rewound and removed without the other. The new state has the same id as the old one.
 
     Exit codes: 0 done, 1 refused with nothing written, 2 wrong usage, 3 cannot read.
@@ -81,34 +85,37 @@ def run(given: Namespace) -> int:
     where, at = split_version(given.location)
     try:
         checkpoint, state = origin_of(where, given.state)
-        if is_url(given.target):
-            raise RestoreError(f"{given.target}: found a URL, expected a directory on the file system of {where}")
-        parts, taken = begin(state, at, local_path(given.target), checkpoint=checkpoint)
+        parts, taken = begin(state, at, _place(given.target), checkpoint=checkpoint)
     except RestoreError as error:
         say(f"refused: {error}")
         return NEGATIVE
     # all shards of a query are at one version
     versions = ", ".join(str(part.version) for part in (parts if parts[0].segment else parts[:1]))
-    files = f"files: {taken.shared} shared, {taken.copied} copied ({size_text(taken.size)})"
-    print(f"{local_path(given.target)}: version {versions} of {where}: {files}")
+    if is_url(given.target):
+        files = f"objects: {taken.shared} copied by the store, {taken.copied} from here ({size_text(taken.size)})"
+    else:
+        files = f"files: {taken.shared} shared, {taken.copied} copied ({size_text(taken.size)})"
+    print(f"{_place(given.target)}: version {versions} of {where}: {files}")
     return FINE
+
+
+def _place(location: str | os.PathLike[str]) -> Path | str:
+    """Return a URL as it is, with its settings, and a path as one."""
+    return location if isinstance(location, str) and is_url(location) else local_path(location)
 
 
 def split_version(text: str) -> tuple[str, str | None]:
     """Return the location and the version, the time or the pin that `STATE@VERSION` names (None: none)."""
     path, mark, at = text.rpartition("@")
-    return (path, at) if mark and path and not local_path(text).exists() else (text, None)
+    return (path, at) if mark and path and "/" not in at and not local_path(text).exists() else (text, None)
 
 
-def check_origin(location: str | os.PathLike[str]) -> Path:
-    """Return the path of a local state, topology or query, which can be forked. Raises RestoreError,
+def check_origin(location: str | os.PathLike[str]) -> Path | str:
+    """Return the path or the URL of a state, topology or query, which can be forked. Raises RestoreError,
     FileNotFoundError.
     """
     if is_url(location):
-        raise RestoreError(
-            f"{location}: objects of an object store have one name each, so a fork would be a copy (make one: "
-            f"hybridstore inspect compact {location} --at VERSION --to NEW --write)"
-        )
+        return location if isinstance(location, str) else os.fspath(location)
     where = local_path(location)
     if not where.exists():
         raise FileNotFoundError(f"{where}: no such directory, expected a state")
@@ -121,18 +128,21 @@ def fork(
     *,
     at: int | str | None = None,
     state_location: str | os.PathLike[str] | None = None,
-) -> Path:
-    """Begin another state at a version of a state, by reference; return its directory. The job may run.
+) -> Path | str:
+    """Begin another state at a version of a state, by reference; return its directory or URL. The job may run.
 
-    location   a state directory, the state of a plain topology, or the checkpointLocation of a Spark query; local
-    new        the directory of the new state, of a query its checkpointLocation; it must be new or empty
+    location   a state directory, the state of a plain topology, or the checkpointLocation of a Spark query: a path, or
+               the URL of an object store
+    new        the place of the new state, of a query its checkpointLocation; it must be new or empty, and a URL if the
+               state is at one
     at         the version (of several shards that of shard 0, of a query the number of batches done), a time (ISO,
                UTC), or the name of a pin; None: the newest version
     state_location   of a Spark query, as in `apply`; the new query has its state in `new`
 
-    Files are named a second time and not copied, as long as `new` is on the same file system. Whatever is done to the
-    one state, the other is as it was. Raises RestoreError for a version that is not retained, OccupiedError, OSError.
-    O(files + bytes behind the begin of the last segment).
+    Files are named a second time and not copied, as long as `new` is on the same file system. On an object store the
+    store copies the objects by itself, as long as both are in one bucket with the same settings. Whatever is done to
+    the one state, the other is as it was. Raises RestoreError for a version that is not retained, OccupiedError,
+    OSError. O(files + bytes behind the begin of the last segment).
 
     >>> with hs.open("state") as state:
     ...     users = state.key_value("users")
@@ -143,7 +153,7 @@ def fork(
     ...     canary.version, canary.key_value("users")["ann"]
     (1, 1)
     """
-    target = local_path(new)
+    target = _place(new)
     checkpoint, where = origin_of(location, state_location)
     begin(where, None if at is None else str(at), target, checkpoint=checkpoint)
     return target
@@ -151,75 +161,85 @@ def fork(
 
 def origin_of(
     location: str | os.PathLike[str], state_location: str | os.PathLike[str] | None = None
-) -> tuple[Path, Path]:
+) -> tuple[Path | str, Path | str]:
     """Return the checkpoint location of a query, and where its state is; elsewhere the state, twice. Raises as
     `check_origin`.
     """
     checkpoint = check_origin(location)
-    if state_location is not None and not _is_query(checkpoint):
+    if state_location is not None and not is_query(checkpoint):
         raise RestoreError(f"{checkpoint}: found no Spark query, expected one with a place of its state")
     return checkpoint, checkpoint if state_location is None else check_origin(state_location)
 
 
-def _is_query(path: Path) -> bool:
-    return any((path / name).is_dir() for name in (OFFSETS, SPARK_FOLDER))
-
-
 def begin(
-    where: Path, at: str | None, target: Path, *, checkpoint: Path | None = None
-) -> tuple[list[ForkedDirectory], Taken]:
+    where: Path | str, at: str | None, target: Path | str, *, checkpoint: Path | str | None = None
+) -> tuple[list[ForkedPart], Taken]:
     """Begin the state `target` outside of the state `where`, at a version, a time or a pin of it; see `begin_at`."""
-    above = pin_above(where.resolve())
+    if is_url(where) != is_url(target):
+        raise RestoreError(
+            f"{target}: found {_kind(target)}, expected {_kind(where)}, as {where} is (a copy elsewhere: hybridstore "
+            f"inspect compact {where} --at VERSION --to {target} --write)"
+        )
     # a fork of a pin is noted at the pin's state, where it is known when the pin is removed
-    origin = where if above is None else above.parent.parent
+    origin = pinned_state(where)
     for place in (origin, checkpoint or origin):
-        if place.resolve() in target.resolve().parents:
-            raise RestoreError(f"{target}: is inside of {place}, expected a directory beside it")
+        if is_url(place) == is_url(target) and f"{_absolute(target)}/".startswith(f"{_absolute(place)}/"):
+            raise RestoreError(f"{target}: is inside of {place}, expected a place beside it")
     with registered(origin):
         if at is None or not is_pin_name(at):
             return begin_at(where, at, target, origin=origin, checkpoint=checkpoint)
         pinned = pin_path(where, at)
-        if not pinned.is_dir():
-            known = ", ".join(each.name for each in pins_of(where)) or "none"
+        if not has_pin(where, at):
+            known = ", ".join(pin_names(where)) or "none"
             raise RestoreError(f"{where}: found no pin {at!r}, expected a version, a time or a pin (known: {known})")
         return begin_at(pinned, None, target, origin=origin)
 
 
+def _kind(place: Path | str) -> str:
+    return "a URL" if is_url(place) else "a directory"
+
+
+def _absolute(place: Path | str) -> str:
+    return str(place).rstrip("/") if is_url(place) else str(Path(place).resolve())
+
+
+def pinned_state(where: Path | str) -> Path | str:
+    """Return the state of a pin; of what is no pin itself."""
+    if is_url(where):
+        storage = storage_at(where)
+        levels = levels_of_pin(storage)
+        return where if levels is None else location_of(above(storage, levels + 1))
+    pinned = pin_above(Path(where).resolve())
+    return where if pinned is None else pinned.parent.parent
+
+
 def begin_at(
-    where: Path,
+    where: Path | str,
     at: str | None,
-    target: Path,
+    target: Path | str,
     *,
-    origin: Path | None = None,
-    checkpoint: Path | None = None,
-) -> tuple[list[ForkedDirectory], Taken]:
+    origin: Path | str | None = None,
+    checkpoint: Path | str | None = None,
+) -> tuple[list[ForkedPart], Taken]:
     """Begin the state `target` at a version of the state `where`; return what it has of it, and how many files are
     shared and copied. With `origin`, the new state is noted there as its fork. `checkpoint` has Spark's files, if
     elsewhere. Durable on return. Raises RestoreError, OccupiedError, OSError. O(files + bytes behind the last segment's
     begin).
     """
     read = _reader(where, where if checkpoint is None else checkpoint)
-    places = read.places
-    target = target.resolve()
-    claim_place(target)
-    building = target.parent / f".{target.name}.{os.urandom(8).hex()}.fork"
+    site: Site = BucketSite(target) if is_url(target) else _DirectorySite(Path(target))
     for tries in range(_TRIES):
-        before = _signature(places)
+        before = read.signature()
         try:
             parts = read.parts(at)
-            files = read.files
-            if origin is not None:
-                note_fork(origin, building, files)  # of which a kill leaves files
-            taken = _build(read, parts, building)
-            if origin is not None:
-                note_origin(building, origin, files)
-                note_fork(origin, target, files)
-            building.rename(target)
-            break
+            site.begin(read, origin)
+            _fill(read, parts, site)
+            site.end(read, parts, origin)
+            return parts, site.taken
         except (FileNotFoundError, HybridStoreError) as error:
-            shutil.rmtree(building, ignore_errors=True)
+            site.undo()
             if isinstance(error, HybridStoreError):
-                if tries == _TRIES - 1 or _signature(places) == before:
+                if tries == _TRIES - 1 or read.signature() == before:
                     raise
             elif tries == _TRIES - 1:
                 raise RestoreError(
@@ -227,37 +247,40 @@ def begin_at(
                     "version)"
                 ) from error
         except Exception:
-            shutil.rmtree(building, ignore_errors=True)
+            site.undo()
             raise
-    REAL_FILES.sync_directory(target.parent)
-    return parts, taken
+    raise AssertionError
 
 
-def _signature(places: list[Place]) -> list[Signature]:
-    return [signature(path_of(place)) for place in places]
+def _reader(where: Path | str, checkpoint: Path | str) -> Origin:
+    if is_query(where):
+        from .fork_query import QueryOrigin  # only here: what is of Spark loads more
+
+        return QueryOrigin(checkpoint, where)
+    return BucketOrigin(where) if is_url(where) else _DirectoryOrigin(Path(where))
 
 
-def claim_place(target: Path) -> None:
-    """Make the parents of a directory, and refuse one that has content (OccupiedError)."""
-    make_folders(REAL_FILES, target.absolute().parent)
-    if target.exists():
-        claim(target)
-
-
-def _reader(where: Path, checkpoint: Path) -> Origin:
-    if not _is_query(where):
-        return _DirectoryOrigin(where)
-    from .fork_query import QueryOrigin  # only here: what is of Spark loads more
-
-    return QueryOrigin(checkpoint, where)
+def _fill(origin: Origin, parts: list[ForkedPart], site: Site) -> None:
+    """Write the new state."""
+    for part in parts:
+        for name in (CHANGELOG, CHECKPOINTS) if part.segment else ():
+            site.folder(part.name(name))
+        sizes = part.sizes
+        for name in part.shared:
+            site.share(part.source, name, part.name(name), sizes.get(name))
+        if part.segment:
+            # behind the links: who removes this segment and then cuts one before it sees the second name there
+            site.copy(part.source, part.segment, part.name(part.segment), part.end)
+    origin.add(site, parts)
 
 
 class _DirectoryOrigin:
     """A plain state or topology; see `Origin`."""
 
     def __init__(self, where: Path) -> None:
-        self.where = where
+        self.where: Path | str = where
         self.places = shard_places(where)
+        self._path = where
 
     @property
     def files(self) -> Files:
@@ -265,79 +288,109 @@ class _DirectoryOrigin:
         folder = path_of(self.places[0]) / CHANGELOG
         return Files(S_IMODE((folder / segment_name(list_segments(folder)[-1])).stat().st_mode))
 
-    def parts(self, at: str | None) -> list[ForkedDirectory]:
+    def signature(self) -> list[Signature]:
         """See `Origin`."""
-        where, places = self.where, self.places
-        views = [_sound(places[0], choose(places[0], at))]
-        if len(places) > 1 and (at is not None or RUN in views[0].settings):
-            versions: list[int | None] = [*versions_at(places, views[0].version)]
-        else:
-            versions = [None] * len(places)
-        views += [_sound(place, version) for place, version in zip(places[1:], versions[1:], strict=True)]
-        return [_part(where, place, view) for place, view in zip(places, views, strict=True)]
+        return [signature(path_of(place)) for place in self.places]
 
-    def add(self, building: Path, share: Share, taken: Taken) -> Taken:
+    def parts(self, at: str | None) -> list[ForkedPart]:
+        """See `Origin`."""
+        return [self._part(place, view) for place, view in views_at(self.places, at, thorough=True)]
+
+    def _part(self, place: Place, view: View) -> ForkedPart:
+        source = path_of(place)
+        segment, end = end_of(place, view)
+        meta = view.checkpoint
+        first = 0 if meta is None else meta.position.segment
+        behind = [number for number in list_segments(source / CHANGELOG) if first <= number < segment]
+        shared = [*checkpoint_names(view), *(f"{CHANGELOG}/{segment_name(number)}" for number in behind)]
+        folder = "" if source == self._path else str(source.relative_to(self._path))
+        last = f"{CHANGELOG}/{segment_name(segment)}"
+        return ForkedPart(place.storage, folder, view, view.version, shared, last, end)
+
+    def add(self, site: Site, parts: list[ForkedPart]) -> None:
         """See `Origin`: which shards count."""
-        storage, new = LocalStorage(self.where), LocalStorage(building, files=self.files)
+        storage = LocalStorage(self._path)
         for name in storage.list(f"{GENERATIONS}/"):
-            new.create(name, data := storage.get(name))
-            taken = taken.copy(len(data))
-        return taken
+            site.create(name, storage.get(name))
+
+    def check_no_erase(self, parts: list[ForkedPart]) -> None:
+        """See `Origin`. The folder is locked."""
 
 
-def _part(where: Path, place: Place, view: View) -> ForkedDirectory:
-    source = path_of(place)
-    segment, end = end_of(place, view)
-    meta, pages = view.checkpoint, view.pages
-    shared = [] if meta is None or pages is None else [*(record.name for record in meta.packs), pages.name]
-    first = 0 if meta is None else meta.position.segment
-    behind = [number for number in list_segments(source / CHANGELOG) if first <= number < segment]
-    shared += [f"{CHANGELOG}/{segment_name(number)}" for number in behind]
-    folder = "" if source == where else str(source.relative_to(where))
-    return ForkedDirectory(source, folder, view, view.version, shared, f"{CHANGELOG}/{segment_name(segment)}", end)
+class _DirectorySite:
+    """See `Site`: a folder of another name beside the place, which is renamed at the end."""
 
+    def __init__(self, target: Path) -> None:
+        self.taken = Taken()
+        self._target = target.resolve()
+        self._files = REAL_FILES
+        claim_place(self._target)
+        self._building = self._target.parent / f".{self._target.name}.{os.urandom(8).hex()}.fork"
 
-def _sound(place: Place, version: int | None) -> View:
-    view = open_view(place, version, thorough=True)
-    if view.faults:
-        raise RestoreError(f"{place.where}: {view.faults[0]} (repair it first: hybridstore inspect repair)")
-    if not view.version:
-        raise RestoreError(f"{place.where}: has no version yet, expected one to begin with")
-    return view
+    def begin(self, origin: Origin, noted: Path | str | None) -> None:
+        """See `Site`. A kill leaves files in the noted folder."""
+        self.taken, self._files = Taken(), origin.files
+        if noted is not None:
+            note_fork(noted, self._building, self._files)
 
+    def folder(self, name: str) -> None:
+        """See `Site`."""
+        make_folders(self._files, self._building / name)
 
-def _build(origin: Origin, parts: list[ForkedDirectory], building: Path) -> Taken:
-    """Write the new state into a folder that does not exist yet, durably, and read it."""
-    taken, files = Taken(), origin.files
+    def share(self, source: Storage, name: str, to: str, size: int | None = None) -> None:
+        """See `Site`: by a second name."""
+        # the file of an object that was written in place has a suffix
+        path = source.path(name)
+        if path is None:  # Spark's own files may be on an object store, while the state is here
+            self._place(to)
+            self.create(to, source.get(name))
+            return
+        self.taken = _share(path, self._place(to).with_name(path.name), self._files, self.taken)
 
-    def share(source: Path, path: Path, taken: Taken) -> Taken:
+    def _place(self, to: str) -> Path:
+        path = self._building / to
         if not path.parent.exists():
-            make_folders(files, path.parent)
-        return _share(source, path, files, taken)
+            make_folders(self._files, path.parent)
+        return path
 
-    for part in parts:
-        root = building / part.folder
-        for name in (CHANGELOG, CHECKPOINTS) if part.segment else ():
-            make_folders(files, root / name)
-        for name in part.shared:
-            # the file of an object that was written in place has a suffix
-            source = LocalStorage(part.source).path(name)
-            assert source is not None
-            taken = share(source, (root / name).with_name(source.name), taken)
-        if part.segment:
-            # behind the links: who removes this segment and then cuts one before it sees the second name there
-            taken = taken.copy(_copy(part.source / part.segment, root / part.segment, part.end, files))
-    taken = origin.add(building, share, taken)
-    for folder in (building, *(path for path in building.rglob("*") if path.is_dir())):
-        REAL_FILES.sync_directory(folder)
-    for part in parts:
-        view = open_view(resolve(building / part.folder)[0], thorough=True)
-        if view.faults or (view.version, view.digest) != (part.view.version, part.view.digest):
-            raise RestoreError(
-                f"{part.source}: version {part.version} cannot be forked: its copy has version {view.version} "
-                f"({view.faults[0] if view.faults else 'the state changed meanwhile'}; try again)"
-            )
-    return taken
+    def copy(self, source: Storage, name: str, to: str, end: int) -> None:
+        """See `Site`."""
+        assert isinstance(source, LocalStorage)
+        self.taken = self.taken.copy(_copy(source.root / name, self._place(to), end, self._files))
+
+    def create(self, name: str, data: bytes) -> None:
+        """See `Site`."""
+        LocalStorage(self._building, files=self._files).create(name, data)
+        self.taken = self.taken.copy(len(data))
+
+    def end(self, origin: Origin, parts: list[ForkedPart], noted: Path | str | None) -> None:
+        """See `Site`."""
+        building = self._building
+        for folder in (building, *(path for path in building.rglob("*") if path.is_dir())):
+            REAL_FILES.sync_directory(folder)
+        for part in parts:
+            view = open_view(resolve(building / part.folder)[0], thorough=True)
+            if view.faults or (view.version, view.digest) != (part.view.version, part.view.digest):
+                raise RestoreError(
+                    f"{part.source.url}: version {part.version} cannot be forked: its copy has version {view.version} "
+                    f"({view.faults[0] if view.faults else 'the state changed meanwhile'}; try again)"
+                )
+        if noted is not None:
+            note_origin(building, noted, self._files)
+            note_fork(noted, self._target, self._files)
+        building.rename(self._target)
+        REAL_FILES.sync_directory(self._target.parent)
+
+    def undo(self) -> None:
+        """See `Site`."""
+        shutil.rmtree(self._building, ignore_errors=True)
+
+
+def claim_place(target: Path) -> None:
+    """Make the parents of a directory, and refuse one that has content (OccupiedError)."""
+    make_folders(REAL_FILES, target.absolute().parent)
+    if target.exists():
+        claim(target)
 
 
 def _share(source: Path, path: Path, files: Files, taken: Taken) -> Taken:
@@ -348,7 +401,7 @@ def _share(source: Path, path: Path, files: Files, taken: Taken) -> Taken:
         if error.errno not in _NO_LINKS:
             raise
         return taken.copy(_copy(source, path, None, files))
-    return taken._replace(shared=taken.shared + 1)
+    return taken.share()
 
 
 def _copy(source: Path, path: Path, end: int | None, files: Files) -> int:

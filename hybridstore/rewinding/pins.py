@@ -1,16 +1,18 @@
 """The command `pin`: a version of a state gets a name, and is kept until the name is removed (`unpin`).
 
-A pin is a fork in `pins/NAME` of the state (`fork`), and is never written.
+A pin is a fork in `pins/NAME` of the state (`fork`), a folder or a URL, and is never written.
 """
 
 from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from recovery.errors import RestoreError
 
 from ..inspection.options import FINE, NEGATIVE
+from ..inspection.rebuild import OccupiedError
 from ..inspection.rows import PIN_COLUMNS, pin_rows
 from ..inspection.show.output import Out
 from ..reading.pins import Pin, is_pin_name, pin_path, pins_of, read_pin
@@ -64,8 +66,8 @@ def run(given: Namespace) -> int:
 
 
 def pins(location: str | os.PathLike[str]) -> list[Pin]:
-    """Return the pins of a state, by name; of a Spark query those at the place of its state. Raises RestoreError for
-    what is not local, and FileNotFoundError. O(pins * (blocks + tail)).
+    """Return the pins of a state, by name; of a Spark query those at the place of its state. Raises FileNotFoundError.
+    O(pins * (blocks + tail)); on an object store some requests for each.
 
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1
@@ -92,8 +94,8 @@ def pin(
          the newest one committed by then; None: the newest version
     state_location   of a Spark query, as in `apply`; its pins are there
 
-    Raises RestoreError when the version is not retained, the name is taken or no name, or the location is not local;
-    OSError. O(files + bytes behind the begin of the last segment).
+    Raises RestoreError when the version is not retained, or the name is taken or no name; OSError.
+    O(files + bytes behind the begin of the last segment).
 
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1
@@ -108,12 +110,16 @@ def pin(
     """
     checkpoint, state = origin_of(location, state_location)
     target = pin_path(state, checked_name(name))
-    if target.exists():
-        raise RestoreError(
-            f"{state}: found a pin {name} already (choose another name, or remove it: hybridstore unpin {state} {name})"
-        )
+    taken = RestoreError(
+        f"{state}: found a pin {name} already (choose another name, or remove it: hybridstore unpin {state} {name})"
+    )
+    if isinstance(target, Path) and target.exists():
+        raise taken
     with kept_from_erase(state):
-        begin_at(state, None if at is None else str(at), target, checkpoint=checkpoint)
+        try:
+            begin_at(state, None if at is None else str(at), target, checkpoint=checkpoint)
+        except OccupiedError:
+            raise taken from None
     return read_pin(target)
 
 

@@ -1,6 +1,7 @@
 """The command `unpin`: the name of a version is removed, and with it the files that nothing else names.
 
-It begins with a rename, so that a pin is there as a whole or not at all.
+It begins with a rename, so that a pin is there as a whole or not at all. On an object store, which has none, the object
+that makes the pin a state is removed first.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 import os
 import shutil
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from changelog.files import REAL_FILES
+from changelog.storage import storage_at
 from recovery.errors import RestoreError
 
 from ..inspection.options import FINE, NEGATIVE
 from ..inspection.show.output import Out
-from ..reading.pins import pin_path, pins_of, read_pin
+from ..reading.pins import bytes_of, has_pin, pin_names, pin_path
 from ..reading.texts import say, size_text
 from ..state.registry import kept_from_erase
 from .fork import check_origin
+from .fork_bucket import remove_state
 from .pins import checked_name
 
 
@@ -59,10 +63,13 @@ def unpin(location: str | os.PathLike[str], name: str) -> int:
     """
     state = check_origin(location)
     path = pin_path(state, checked_name(name))
-    if not path.is_dir():
-        known = ", ".join(each.name for each in pins_of(state)) or "none"
+    if not has_pin(state, name):
+        known = ", ".join(pin_names(state)) or "none"
         raise RestoreError(f"{state}: found no pin {name!r} (known: {known})")
-    size = read_pin(path).size
+    size = bytes_of(path)
+    if not isinstance(path, Path):
+        remove_state(storage_at(path))
+        return size
     away = path.with_name(f".{name}.{os.urandom(8).hex()}.fork")
     with kept_from_erase(state):
         path.rename(away)

@@ -21,13 +21,11 @@ from changelog.bucket import Bucket, settings_of
 from changelog.cloud_storage import CloudStorage
 from changelog.errors import HybridStoreError, StorageUnreachableError
 from changelog.storage import LocalStorage, Storage, exists, is_url, local_path, storage_at
-from recovery.layout import CHANGELOG, CHECKPOINTS, SPARK_FOLDER, operator_folder
+from recovery.layout import CHANGELOG, CHECKPOINTS, METADATA, SPARK_FOLDER, operator_folder
 
 from ..state.home import with_cache
 from .errors import SparkSetupError
 
-# A file that Spark writes once into every checkpoint location.
-METADATA: Final = "metadata"
 # Other names that Spark writes there.
 _SPARKS: Final = frozenset(("offsets", "commits", "sources", "state"))
 # How long `apply` waits in all for an object store to answer; a log line tells of the wait.

@@ -18,9 +18,11 @@ from weakref import WeakKeyDictionary
 
 from changelog.storage import is_url
 
+from ..errors import StateDirectoryError
 from ..state.arguments import check
 from ..state.changes import Difference, announce, consents
-from ..state.lock import pin_above
+from ..state.generations import refuse_bucket_pin
+from ..state.lock import refuse_pin
 from ..state.policy import CheckpointPolicy
 from ..topology.changes import OtherInputs
 from .arrow_schema import arrow_schema
@@ -235,11 +237,13 @@ def _begin(operator: Operator, default: int) -> tuple[int, int, list[Difference]
     An operator of 0 shards gets the number of its state, or `default` for a new state. Raises as `apply_program`.
     """
     location = operator.location
-    pin = None if is_url(location.state) else pin_above(Path(location.state))
-    if pin is not None:
-        raise SparkSetupError(
-            f"{location.state}: is the pin {pin.name}, which is never written (fork it: hybridstore fork)"
-        )
+    try:
+        if is_url(location.state):
+            refuse_bucket_pin(location.states())
+        else:
+            refuse_pin(Path(location.state))
+    except StateDirectoryError as error:
+        raise SparkSetupError(str(error)) from None
     check_reachable(location, operator.name)
     storage = operator_storage(location, operator.name)
     chain = [] if operator.shards else read_chain(storage)

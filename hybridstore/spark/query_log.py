@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from changelog.storage import Storage
+from recovery.layout import METADATA
 
 from ..clock import Watermark
 from .errors import SparkSetupError
-from .location import METADATA, Location
+from .location import Location
 
 if TYPE_CHECKING:
     from .contract import Batch

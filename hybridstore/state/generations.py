@@ -13,17 +13,20 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from changelog.bucket import Bucket
-from changelog.cached_storage import CachedStorage
+from changelog.cached_storage import bare
 from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.identity import Identity
 from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.errors import ProgramMismatchError
 from recovery.layout import (
     CHANGELOG,
+    CHECKPOINTS,
     GENERATIONS,
+    PINS,
+    SPARK_FOLDER,
     generation_folder,
     generation_name,
     parse_generation_name,
@@ -31,7 +34,11 @@ from recovery.layout import (
     shard_folder,
 )
 
+from ..errors import StateDirectoryError
+
 FORMAT_VERSION = 1
+# What a state, a topology or a query has below its place.
+_OF_STATES: Final = frozenset((CHANGELOG, CHECKPOINTS, GENERATIONS, SPARK_FOLDER))
 
 
 class Generation(NamedTuple):
@@ -161,15 +168,46 @@ def parse_shard_name(name: str) -> int | None:
 
 def above(storage: Storage, levels: int) -> Storage:
     """Return the storage this many folders above."""
-    if isinstance(storage, CachedStorage):
-        storage = storage.storage
+    storage = bare(storage)
     if isinstance(storage, LocalStorage):
         root = storage.root
         return LocalStorage(
             root.absolute().parents[levels - 1] if len(root.parts) <= levels else root.parents[levels - 1]
         )
-    url, settings = storage.url.rsplit("/", levels)[0], getattr(storage, "options", {})
-    return storage_at(Bucket(url, **settings) if settings else url)
+    return storage_at(_reached_as(storage, storage.url.rsplit("/", levels)[0]))
+
+
+def location_of(storage: Storage) -> Path | str:
+    """Return the path or the URL of a storage, with its settings."""
+    storage = bare(storage)
+    return storage.root if isinstance(storage, LocalStorage) else _reached_as(storage, storage.url)
+
+
+def _reached_as(storage: Storage, url: str) -> str:
+    settings = getattr(storage, "options", {})
+    return Bucket(url, **settings) if settings else url
+
+
+def levels_of_pin(storage: Storage) -> int | None:
+    """Return how many folders above the name of the folder of pins is, for what is a pin on an object store, or belongs
+    to a pin; None for anything else. No request, but for a place below a folder of that name.
+    """
+    names = storage.url.split("/")
+    for levels in (1, 2, 3):
+        if names[-1 - levels] == PINS and not _OF_STATES.isdisjoint(above(storage, levels + 1).folders()):
+            return levels
+    return None
+
+
+def refuse_bucket_pin(storage: Storage) -> None:
+    """Raise StateDirectoryError for what is a pin on an object store, or belongs to a pin. As `levels_of_pin`."""
+    levels = levels_of_pin(storage)
+    if levels is not None:
+        state, _, name, *_ = storage.url.rsplit("/", levels + 1)
+        raise StateDirectoryError(
+            f"{storage.url}: belongs to the pin {name}, which is read and never written (begin another state there: "
+            f"hybridstore fork {state}@{name} NEW)"
+        )
 
 
 def check_generation(place: LocalStorage) -> None:

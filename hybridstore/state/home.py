@@ -37,7 +37,7 @@ from .bucket_log import BucketLog, Overtaken, Pace
 from .checkpoint_job import Job, can_start
 from .checkpointer import Target
 from .directory_log import DirectoryLog
-from .generations import check_generation, identity_at
+from .generations import check_generation, identity_at, refuse_bucket_pin
 from .group import StoreGroup
 from .lock import DirectoryLock, check_for_loss, claim
 from .log import Log
@@ -251,6 +251,8 @@ class BucketHome:
         """See `Home`. Nothing is written: the log claims the state after the restore. One round of requests, whose
         answers the restore uses too.
         """
+        if not (self._asked.read_only or self._asked.erasing):
+            refuse_bucket_pin(self.storage)
         if not self._outlook.begun:
             self._outlook.begin(_LISTED)
         if not (self._outlook.list(f"{CHANGELOG}/") or self._outlook.list(f"{CHECKPOINTS}/")):

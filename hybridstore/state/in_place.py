@@ -59,7 +59,7 @@ class InPlace(Usable, ABC):
     _memory: Memory
     _identity: Identity
     # the forks that an order has seen, and left as they are
-    _forks_known: frozenset[Path] = frozenset()
+    _forks_known: frozenset[Path | str] = frozenset()
     # whoever orders erases in pins and forks, too
     _alone: bool = False
 
@@ -177,8 +177,8 @@ class InPlace(Usable, ABC):
                 "leave_forks=True; or stop the job, and run: hybridstore erase --forks)"
             )
 
-    def _forks_at(self, path: Path) -> list[Path]:
-        return sorted({fork for state in self._states_at(path) for fork in forks_of(state)})
+    def _forks_at(self, path: Path) -> list[Path | str]:
+        return sorted({fork for state in self._states_at(path) for fork in forks_of(state)}, key=str)
 
     def _states_at(self, path: Path) -> list[Path]:
         """Return the states of which forks and pins may have a key: this one and, of a shard, the whole topology's."""

@@ -3,8 +3,9 @@
     forks/<hash>    at the origin, and at the origin's origin: where the fork is
     forks/origin    at the fork: where its origin is
 
-A note is written before the fork has its name, so no fork is without one. A note of a fork that is no more is removed
-when the notes are read. While a fork or a pin is made, the folder of the origin is locked against an erase.
+A note is written before the fork is a state, so no fork is without one. A note of a fork that is no more is removed
+when the notes are read. While a fork or a pin is made on a disk, the folder of the origin is locked against an erase;
+on an object store, which has no locks, whoever makes one looks at the origin once more at the end (`rewinding`).
 """
 
 from __future__ import annotations
@@ -18,79 +19,116 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from changelog.files import Files
-from changelog.storage import LocalStorage
+from changelog.bucket import Bucket, same_settings
+from changelog.files import REAL_FILES, Files
+from changelog.storage import LocalStorage, is_url, storage_at
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, FORKS, GENERATIONS, SPARK_FOLDER
+from recovery.layout import CHANGELOG, CHECKPOINTS, FORKS, GENERATIONS, SPARK_FOLDER
 
-_ORIGIN = f"{FORKS}/origin"
+from ..errors import HybridStoreError
+
+ORIGIN: Final = f"{FORKS}/origin"
 # The errors of a state that may be read and not written: of another user, or a snapshot of a file system.
 _READ_ONLY: Final = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
+# A fork on an object store has the last one of these from its first object on.
+_OF_STATES: Final = (CHANGELOG, CHECKPOINTS, GENERATIONS, SPARK_FOLDER, FORKS)
 
 
-def note_fork(origin: Path, fork: Path, files: Files) -> None:
+def note_fork(origin: Path | str, fork: Path | str, files: Files = REAL_FILES) -> None:
     """Note a fork at its origin, and at those before, but for states that cannot be written. Durable on return.
     O(origins).
     """
-    where = os.fsencode(fork.resolve())
-    name = f"{FORKS}/{blake2b(where, digest_size=16).hexdigest()}"
+    where, name = note_of(fork), _name_of(fork)
     for state in (origin, *origins_of(origin)):
         try:
-            LocalStorage(state, files=files).create(name, where)
+            storage_at(state, files=files).create(name, where)
         except OSError as error:
             # who may only read a state may fork it; the page of privacy says that such a fork is not known there
             if error.errno not in _READ_ONLY:
                 raise
 
 
-def note_origin(fork: Path, origin: Path, files: Files) -> None:
+def remove_note(origin: Path | str, fork: Path | str) -> None:
+    """Remove the note of a fork that is not made. Raises OSError."""
+    for state in (origin, *origins_of(origin)):
+        storage_at(state).delete([_name_of(fork)])
+
+
+def note_origin(fork: Path, origin: Path | str, files: Files) -> None:
     """Note at a fork, which is being built, where its origin is. Durable on return."""
-    LocalStorage(fork, files=files).create(_ORIGIN, os.fsencode(origin.resolve()))
+    LocalStorage(fork, files=files).create(ORIGIN, note_of(origin))
 
 
-def origins_of(state: Path) -> list[Path]:
+def note_of(place: Path | str) -> bytes:
+    """Return what a note says of a place: an absolute path, or a URL."""
+    return os.fsencode(str(place).rstrip("/") if is_url(place) else Path(place).resolve())
+
+
+def _name_of(fork: Path | str) -> str:
+    return f"{FORKS}/{blake2b(note_of(fork), digest_size=16).hexdigest()}"
+
+
+def _noted(state: Path | str, name: str) -> Path | str:
+    """Return the place that a note at a state names; a bucket's is reached as the state is."""
+    where = os.fsdecode(storage_at(state).get(name))
+    if not is_url(where):
+        return Path(where)
+    return same_settings(state, where) if isinstance(state, Bucket) else where
+
+
+def origins_of(state: Path | str) -> list[Path | str]:
     """Return the state that a state began as a version of, and so on, as far as they are where they were."""
-    origins: list[Path] = []
-    while _ORIGIN in LocalStorage(state).list(f"{FORKS}/"):
-        state = Path(os.fsdecode(LocalStorage(state).get(_ORIGIN)))
+    origins: list[Path | str] = []
+    while ORIGIN in storage_at(state).list(f"{FORKS}/"):
+        state = _noted(state, ORIGIN)
         if not _is_state(state) or state in origins:
             break
         origins.append(state)
     return origins
 
 
-def forks_of(state: Path) -> list[Path]:
+def forks_of(state: Path | str) -> list[Path | str]:
     """Return where the forks of a state are, and their forks; notes of those that are no more are removed. O(forks)."""
-    storage, forks = LocalStorage(state), []
+    storage, forks = storage_at(state), list[Path | str]()
     for name in storage.list(f"{FORKS}/"):
-        if name == _ORIGIN:
+        if name == ORIGIN:
             continue
-        fork = Path(os.fsdecode(storage.get(name)))
+        fork = _noted(state, name)
         if _is_state(fork):
             forks.append(fork)
         else:
             storage.delete([name])
-    return sorted(forks)
+    return sorted(forks, key=str)
 
 
-def _is_state(path: Path) -> bool:
-    return any((path / name).is_dir() for name in (CHANGELOG, GENERATIONS, SPARK_FOLDER))
+def _is_state(place: Path | str) -> bool:
+    if not is_url(place):
+        return any((Path(place) / name).is_dir() for name in _OF_STATES)
+    try:
+        return not set(_OF_STATES).isdisjoint(storage_at(place).folders())
+    except (OSError, HybridStoreError):
+        return True  # for all that is known
 
 
 @contextmanager
-def registered(origin: Path) -> Iterator[None]:
+def registered(origin: Path | str) -> Iterator[None]:
     """Exclude an erase of a state, and of those before, in this block, in which a fork of it is made. Raises
     RestoreError.
     """
     with ExitStack() as stack:
-        for state in (origin, *origins_of(origin)):
+        for state in () if is_url(origin) else (origin, *origins_of(origin)):
             stack.enter_context(kept_from_erase(state))
         yield
 
 
 @contextmanager
-def kept_from_erase(state: Path, *, erasing: bool = False) -> Iterator[None]:
-    """Exclude forks and pins from an erase of a state, and an erase from them, in this block. Raises RestoreError."""
+def kept_from_erase(state: Path | str, *, erasing: bool = False) -> Iterator[None]:
+    """Exclude forks and pins from an erase of a state on a disk, and an erase from them, in this block. Raises
+    RestoreError.
+    """
+    if is_url(state):
+        yield
+        return
     fd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, (fcntl.LOCK_EX if erasing else fcntl.LOCK_SH) | fcntl.LOCK_NB)

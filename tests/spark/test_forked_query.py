@@ -125,7 +125,7 @@ def test_nothing_writes_into_a_pin(tmp_path: Path, capsys: pytest.CaptureFixture
 
     job = begun(tmp_path / "q", 3)
     pin = hs.pin(tmp_path / "q", "good")
-    with pytest.raises(SparkSetupError, match="is the pin good, which is never written"):
+    with pytest.raises(SparkSetupError, match="belongs to the pin good, which is read and never written"):
         _begin(replace(job.operator, location=locate(pin.path)), 2)
     before = sorted((str(path), path.stat().st_ino) for path in pin.path.rglob("*"))
     assert run(["rewind", str(pin.path), "--to", "2", "--stopped", "--write"]) == 3

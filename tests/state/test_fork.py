@@ -224,7 +224,7 @@ def steps_of(patch: pytest.MonkeyPatch, at_step: Callable[[], None]) -> None:
         *changes,
         (Path, "rename"),
         (forking._DirectoryOrigin, "parts"),
-        (forking, "_build"),
+        (forking, "_fill"),
         (forking, "_copy"),
     ]:
         real = getattr(owner, name)

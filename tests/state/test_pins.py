@@ -160,7 +160,6 @@ def test_what_cannot_be_pinned_is_refused_with_a_sentence(tmp_path: Path, capsys
         ([str(path), "../good"], "found the name '../good', expected a letter"),
         ([str(path), "41"], "found the name '41', expected a letter"),
         ([f"{path}@8"], "found no NAME"),
-        (["s3://bucket/state", "good"], "objects of an object store have one name each"),
     ):
         assert run(["pin", *words]) == 1, words
         assert message in capsys.readouterr().err

@@ -1,0 +1,244 @@
+"""Forks and pins on an object store: the store copies the objects by itself, so no byte of them comes here.
+
+An object has one name there, and whoever removes all that is below a location asks nobody: so a fork has objects of its
+own, and whatever is done to the one state, with our commands or with others, the other is as it was. The store keeps
+the bytes twice.
+
+    forks/origin                  first: the place is taken
+    packs, commits, Spark's files side by side
+    the indexes of checkpoints, or the first commit
+    which shards count; `metadata` of a query    last: only now a state is there that opens
+
+An object store has no locks and no renames. A kill leaves objects that are no state: the same command removes them and
+begins anew, and for a pin `unpin` does, too. Whoever makes a fork or a pin looks at the origin once more at the end: if
+something was erased meanwhile, the copy is removed. An erase looks for pins when its own note is there (`erase`). So
+one of the two sees the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from changelog.cached_storage import bare
+from changelog.cloud_storage import CloudStorage
+from changelog.files import REAL_FILES, Files
+from changelog.rounds import side_by_side
+from changelog.storage import Storage, storage_at
+from recovery.erase import ERASURES
+from recovery.errors import RestoreError
+from recovery.layout import (
+    CHECKPOINT_SUFFIX,
+    ERASING,
+    GENERATIONS,
+    METADATA,
+    SPARK_FOLDER,
+    parse_generation_name,
+)
+from recovery.object_log import object_name, versions_after
+from recovery.retrying import Signature
+
+from ..errors import HybridStoreError
+from ..inspection.rebuild import OccupiedError
+from ..inspection.shards import shard_places
+from ..reading.places import Place
+from ..reading.view import View, open_view
+from ..state.in_place import ORDERS
+from ..state.registry import ORIGIN, note_fork, note_of, remove_note
+from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, views_at
+
+# When an object is created: its turn. All of a turn are there before the next one begins.
+_FIRST: Final = 0
+_BEGINNING: Final = 1
+_COUNTING: Final = 2
+_OLDER: Final = 3
+
+
+class BucketOrigin:
+    """A plain state or topology on an object store; see `Origin`."""
+
+    def __init__(self, where: Path | str) -> None:
+        self.where = where
+        self.places = shard_places(where)
+        self._storage = storage_at(where)
+
+    @property
+    def files(self) -> Files:
+        """See `Origin`."""
+        return REAL_FILES
+
+    def signature(self) -> list[Signature]:
+        """See `Origin`: a reader has tried again itself, as long as names changed."""
+        return []
+
+    def parts(self, at: str | None) -> list[ForkedPart]:
+        """See `Origin`."""
+        # pages are copied as they are: not each of them is read for that
+        return [self._part(place, view) for place, view in views_at(self.places, at, thorough=False)]
+
+    def _part(self, place: Place, view: View) -> ForkedPart:
+        begin = 0 if view.checkpoint is None else view.checkpoint.version
+        names = [object_name(each) for each in versions_after(place.storage, begin) if each <= view.version]
+        folder = place.storage.url[len(self._storage.url) + 1 :]
+        return ForkedPart(place.storage, folder, view, view.version, [*checkpoint_names(view), *names])
+
+    def add(self, site: Site, parts: list[ForkedPart]) -> None:
+        """See `Origin`: which shards count."""
+        for name in self._storage.list(f"{GENERATIONS}/") if len(parts) > 1 or parts[0].folder else ():
+            site.share(self._storage, name, name)
+
+    def check_no_erase(self, parts: list[ForkedPart]) -> None:
+        """See `Origin`. Two requests for a shard, and some more where its job has committed since."""
+        for place, part in zip(self.places, parts, strict=True):
+            newest = part.view
+            if versions_after(place.storage, part.version):
+                newest = open_view(place)
+            erasures = newest.settings.get(ERASURES) != part.view.settings.get(ERASURES)
+            if erasures or newest.settings.get(ORDERS) is not None or is_erasing(place.storage):
+                raise RestoreError(f"{place.where}: an erase is at work (try again when it has ended)")
+
+
+def is_erasing(storage: Storage) -> bool:
+    """Return whether an erase has begun here and has not ended. One request."""
+    try:
+        storage.size(ERASING)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class _Planned(NamedTuple):
+    """An object that is to be created: how, and its bytes, if they are known."""
+
+    make: Callable[[], Taken]
+    size: int | None = None
+
+
+class BucketSite:
+    """See `Site`: a place on an object store."""
+
+    def __init__(self, target: Path | str) -> None:
+        self.taken = Taken()
+        self.where = str(target)
+        storage = storage_at(target)
+        assert isinstance(storage, CloudStorage)
+        self.storage = storage
+        self._target = target
+        self._noted: Path | str | None = None
+        self._mine = False
+        self._planned: dict[str, _Planned] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove what a killed command has left here. Raises OccupiedError for anything else."""
+        names = self.storage.list()
+        if names and (ORIGIN not in names or is_whole(self._target, names)):
+            raise OccupiedError(f"{self.where}: found objects below it, expected an empty place (give a new one)")
+        self.storage.delete(names)
+
+    def begin(self, origin: Origin, noted: Path | str | None) -> None:
+        """See `Site`. The first object takes the place; the origin's note is behind it, as it is removed where nothing
+        is.
+        """
+        self.taken, self._planned, self._noted = Taken(), {}, noted
+        if not self.storage.create(ORIGIN, note_of(origin.where if noted is None else noted)):
+            raise OccupiedError(f"{self.where}: another command makes a fork here (give a new place)")
+        self._mine = True
+        if noted is not None:
+            note_fork(noted, self._target)
+
+    def folder(self, name: str) -> None:
+        """See `Site`. An object store has no empty folders."""
+
+    def share(self, source: Storage, name: str, to: str, size: int | None = None) -> None:
+        """See `Site`: copied by the store, in its turn."""
+        self._planned[to] = _Planned(partial(self._take, source, name, to), size)
+
+    def _take(self, source: Storage, name: str, to: str) -> Taken:
+        theirs = bare(source)
+        if isinstance(theirs, CloudStorage) and self.storage.take(to, theirs, name):
+            return Taken(shared=1)
+        return self._make(to, source.get(name))
+
+    def copy(self, source: Storage, name: str, to: str, end: int) -> None:
+        """See `Site`."""
+        self._planned[to] = _Planned(lambda: self._make(to, source.get_ranges(name, [(0, end)])[0]), end)
+
+    def create(self, name: str, data: bytes) -> None:
+        """See `Site`."""
+        self._planned[name] = _Planned(lambda: self._make(name, data), len(data))
+
+    def _make(self, name: str, data: bytes) -> Taken:
+        if not self.storage.create(name, data):
+            raise OccupiedError(f"{self.where}/{name}: exists already (give a new place)")
+        return Taken(copied=1, size=len(data))
+
+    def end(self, origin: Origin, parts: list[ForkedPart], noted: Path | str | None) -> None:
+        """See `Site`. What the store says of the copies is compared with what the index of the origin says of them."""
+        planned = self._planned
+        turns = _turns(planned)
+        for turn in sorted(set(turns.values())):
+            for done in side_by_side(lambda name: planned[name].make(), [n for n in planned if turns[n] == turn]):
+                self.taken = Taken(*(mine + more for mine, more in zip(self.taken, done, strict=True)))
+        sizes = self.storage.sizes()
+        wrong = [name for name, each in planned.items() if sizes.get(name, -1) != (each.size or sizes.get(name))]
+        if wrong:
+            raise RestoreError(
+                f"{self.where}/{wrong[0]}: found {sizes.get(wrong[0], 'no')} bytes, expected the copy of "
+                f"{planned[wrong[0]].size or 'some'} (try again)"
+            )
+        origin.check_no_erase(parts)
+
+    def undo(self) -> None:
+        """See `Site`. Where the removal fails, the error of the fork is what is shown."""
+        if not self._mine:
+            return
+        try:
+            remove_state(self.storage)
+            if self._noted is not None:
+                remove_note(self._noted, self._target)
+        except (OSError, HybridStoreError):
+            pass  # the same command removes the rest
+        self._mine = False
+
+
+def _turns(names: Sequence[str] | dict[str, _Planned]) -> dict[str, int]:
+    """Return the turn of each object of a state: the last one makes it a state."""
+    newest = max((number for name in names if (number := parse_generation_name(name)) is not None), default=None)
+
+    def turn(name: str) -> int:
+        number = parse_generation_name(name)
+        if name == METADATA or (number is not None and number == newest):
+            return _COUNTING
+        if number is not None:
+            return _OLDER
+        begins = name.endswith((CHECKPOINT_SUFFIX, f"/{object_name(1)}")) or name == object_name(1)
+        return _BEGINNING if begins else _FIRST
+
+    return {name: turn(name) for name in names}
+
+
+def remove_state(storage: Storage) -> None:
+    """Remove all objects of a fork or a pin, the last one first, so that what a kill leaves is no state. The first one
+    of all is removed last: by it the rest is known as what a killed command has left.
+    """
+    turns = _turns([name for name in storage.list() if name != ORIGIN])
+    for turn in sorted(set(turns.values()), reverse=True):
+        storage.delete([name for name in turns if turns[name] == turn])
+    storage.delete([ORIGIN])
+
+
+def is_whole(location: Path | str, names: Sequence[str] | None = None) -> bool:
+    """Return whether the objects at a place are a state that can be opened, and not what a killed command has left of a
+    fork or a pin. Some requests.
+    """
+    names = storage_at(location).list() if names is None else names
+    if any(name.startswith(f"{SPARK_FOLDER}/") for name in names):
+        return METADATA in names
+    try:
+        views = [open_view(place) for place in shard_places(location)]
+    except (HybridStoreError, FileNotFoundError):
+        return False
+    return all(view.version and not view.faults for view in views)
