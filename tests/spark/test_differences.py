@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +115,10 @@ def test_the_fields_of_a_row_are_a_list() -> None:
     (row,) = _rows(pa.table({"k": ["a"], "v": [1]}))
     assert row.__fields__ == ["k", "v"]
     assert row == Row(k="a", v=1)
+
+
+def test_an_object_is_no_map() -> None:
+    assert StateValues("m map<string,string>").put((SimpleNamespace(a=1),)) == (None,)
 
 
 def test_dates_that_javas_calendar_lacks_come_back_as_they_are() -> None:
