@@ -18,6 +18,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from changelog.cached_storage import bare
+from changelog.cloud_storage import CloudStorage
 from changelog.errors import HybridStoreError
 from changelog.storage import LocalStorage, Storage, exists, storage_at
 from recovery.errors import RestoreError
@@ -25,9 +27,9 @@ from recovery.layout import CHANGELOG, ERASING, PINS
 
 from ..inspection.options import FINE, NEGATIVE, UsageError, typed_key
 from ..inspection.show.output import Out
-from ..reading.pins import is_pin_name
+from ..reading.pins import pin_names, pin_path
 from ..reading.texts import say
-from ..state.generations import current_shards, existing_shards, identity_at, place_below
+from ..state.generations import current_shards, existing_shards, identity_at, location_of, place_below
 from ..state.given_keys import GivenKeys
 from ..state.lock import pin_above
 from ..state.registry import forks_of, kept_from_erase, origins_of
@@ -125,9 +127,13 @@ def erase(
         for part in parts:
             _check_note(part.storage, chosen)
             part.check()  # all can be erased before the first is written
-        note = chosen.note()
-        for part in parts:
-            part.storage.create(ERASING, note)
+        note, known = chosen.note(), list(map(_beside, targets))
+        noted_here = [part for part in parts if part.storage.create(ERASING, note)]
+        # an object store has no locks: who makes a fork or a pin from now on sees the notes, and those before are here
+        if list(map(_beside, targets)) != known:
+            for part in noted_here:
+                part.storage.delete([ERASING])
+            raise RestoreError(f"{target.where}: a fork or a pin is being made (try again when it has ended)")
         now, done = int(time.time() * 1000), ErasedCounts()
         for part in parts:
             done = done.plus(part.erase(chosen, now))
@@ -136,10 +142,18 @@ def erase(
             shutil.rmtree(folder)  # of forks and pins that were killed: none is at work now
         for part in parts:
             part.storage.delete([ERASING])
-    origins = [] if target.path is None else origins_of(target.path)
+    origins = [each for folder in target.folders[:1] for each in origins_of(target.path or folder)]
     origins = [each for each in origins if _may_have(each, chosen, operator)]
     holders = [*([] if forks == "erase" else others), *origins]
     return Erased(done.records, [place for part in parts for place in part.places], done.removed, done.written, holders)
+
+
+def _beside(target: _ErasedState) -> list[str]:
+    """Return the forks and pins of a state on an object store. Some requests; none for a directory, which is locked."""
+    if target.path is not None:
+        return []
+    forks = [str(fork) for folder in target.folders for fork in forks_of(folder)]
+    return forks + [f"{folder}/{PINS}/{name}" for folder in target.folders for name in pin_names(folder)]
 
 
 class _QueryNames(NamedTuple):
@@ -159,7 +173,7 @@ class _ErasedState(NamedTuple):
     where: str
     path: Path | None
     parts: Sequence[ErasePart]
-    folders: list[Path]
+    folders: Sequence[Path | str]
     storage: Storage
 
     def locked(self, stack: ExitStack) -> list[Path | str]:
@@ -184,7 +198,9 @@ def _target(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> 
     if identity_at(storage) is not None:  # the rest of the state would keep the keys
         raise RestoreError(f"{storage.url}: is a shard, expected the place of the state with all of its shards")
     parts = list(map(StatePart, _places_of(location)))
-    folders = [] if path is None else sorted({path, *(place for part in parts for place in map(Path, part.places))})
+    folders: list[Path | str] = [location_of(storage)]
+    if path is not None:
+        folders = sorted({path, *(place for part in parts for place in map(Path, part.places))}, key=str)
     return _ErasedState(storage.url, path, parts, folders, storage)
 
 
@@ -208,10 +224,8 @@ def _places_of(location: str | os.PathLike[str]) -> list[str | os.PathLike[str]]
             "these folders; the state cannot go back behind the rescale then)"
         )
     places = [place_below(location if path is None else path, folder) for folder in folders]
-    if path is None:
-        return places
-    homes = [each / PINS for each in {path: None, **dict.fromkeys(map(Path, places))}]  # a shard may have pins, too
-    pins = [home / name for home in homes if home.is_dir() for name in sorted(os.listdir(home)) if is_pin_name(name)]
+    homes = dict.fromkeys([path or location_of(storage), *(Path(each) if path else os.fspath(each) for each in places)])
+    pins = [pin_path(home, name) for home in homes for name in pin_names(home)]  # a shard may have pins, too
     return [*(place for pin in pins for place in _places_of(pin)), *places]
 
 
@@ -230,10 +244,11 @@ def _query(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> _
     parts: list[ErasePart] = []
     if path is not None:
         _check_pinned(path)
-        for pin in (path / PINS / name for name in storage.folders(PINS) if is_pin_name(name)):
-            parts += [OperatorPart(located(pin, None), name, stopped=True) for name in chosen]
+    folders = [location_of(storage)] if isinstance(bare(storage), LocalStorage | CloudStorage) else []
+    for pin in (pin_path(folder, name) for folder in folders for name in pin_names(folder)):
+        parts += [OperatorPart(located(pin, None), name, stopped=True) for name in chosen]
     parts += [OperatorPart(at, name, stopped=asked.stopped) for name in chosen]
-    return _ErasedState(at.state, path, parts, [] if path is None else [path], storage)
+    return _ErasedState(at.state, path, parts, folders, storage)
 
 
 def _check_pinned(path: Path) -> None:

@@ -24,6 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from changelog.cached_storage import bare
+from changelog.cloud_storage import CloudStorage
 from changelog.identity import Identity
 from changelog.storage import LocalStorage
 from recovery.erase import ERASURES
@@ -34,7 +36,7 @@ from ..errors import HybridStoreError
 from ..markup import stores_table
 from .checkpointer import Checkpointer
 from .erasing import Order, ordered, sweep, sweep_packs, write_erased
-from .generations import identity_at
+from .generations import above, identity_at, location_of
 from .home import Home, home_of
 from .log import Log
 from .log_lines import warn
@@ -154,6 +156,8 @@ class InPlace(Usable, ABC):
         if isinstance(self._home.storage, LocalStorage):
             self._check_ways(self._home.storage.root, leave_forks=leave_forks)
             self._forks_known = frozenset(self._forks_at(self._home.storage.root))
+        elif isinstance(bare(self._home.storage), CloudStorage):
+            self._check_bucket(leave_forks=leave_forks)
         self.order_erase([Order(store, key)], keys=1)
 
     def _check_ways(self, path: Path, *, leave_forks: bool) -> None:
@@ -176,6 +180,19 @@ class InPlace(Usable, ABC):
                 f"{path}: erase: found forks, which may have the key: {', '.join(map(str, forks))} (leave them: "
                 "leave_forks=True; or stop the job, and run: hybridstore erase --forks)"
             )
+
+    def _check_bucket(self, *, leave_forks: bool) -> None:
+        """As `_check_ways`, on an object store: pins are erased by the command only. Two requests, of a shard four."""
+        storage = bare(self._home.storage)
+        for state in [storage, above(storage, 1)] if identity_at(storage) is not None else [storage]:
+            pins = list(state.folders(PINS))
+            forks = [] if leave_forks else forks_of(location_of(state))
+            if pins or forks:
+                raise HybridStoreError(
+                    f"{state.url}: erase: found {'pins' if pins else 'forks'}, which may have the key: "
+                    f"{', '.join(map(str, pins or forks))} (stop the job, and run: hybridstore erase; or leave forks: "
+                    "leave_forks=True)"
+                )
 
     def _forks_at(self, path: Path) -> list[Path | str]:
         return sorted({fork for state in self._states_at(path) for fork in forks_of(state)}, key=str)
@@ -200,6 +217,12 @@ class InPlace(Usable, ABC):
                     # pins that were made since the order
                     self._check_ways(home.storage.root, leave_forks=True)
                 except HybridStoreError as error:  # the version is durable, and with it the order
+                    warn("%s: nothing is erased yet: %s; the next commit tries again", self.path, error)
+                    return
+            elif isinstance(bare(home.storage), CloudStorage) and not self._asked.erasing:
+                try:
+                    self._check_bucket(leave_forks=True)
+                except HybridStoreError as error:  # as above
                     warn("%s: nothing is erased yet: %s; the next commit tries again", self.path, error)
                     return
             self._checkpoints.finish(wait=True)

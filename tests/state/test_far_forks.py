@@ -342,3 +342,46 @@ def test_what_cannot_be_forked_is_refused_and_nothing_is_written(place: Place, t
     assert storage_at(place("")).list() == names
     assert not (tmp_path / "f").exists()
     assert fork_bucket.is_whole(place("s"))
+
+
+def test_an_erase_takes_pins_names_forks_and_sees_those_that_are_being_made(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = place("s")
+    build(where)
+    pin = hs.pin(where, "seven", at=7)
+    fork = hs.fork(where, place("f"), at="seven")
+
+    def has(each: Bucket, key: str) -> bool:
+        with hs.open(each, at="newest") as state:
+            return key in state.key_value("rows")
+
+    def ordered() -> None:
+        with hs.open(where) as state, pytest.raises(HybridStoreError, match=r"erase: found pins.*seven"):
+            state.key_value("rows").erase("k1")
+
+    ordered()
+    with pytest.raises(RestoreError, match=r"found forks that have the keys: .*/f "):
+        hs.erase(where, "k1")
+    done = hs.erase(where, "k1", forks="leave")
+    assert list(map(str, done.holders)) == [str(fork)]
+    assert len(done.places) == 2
+    assert hs.prove(where, "k1").traces == []
+    assert (has(where, "k1"), has(pin.path, "k1"), has(fork, "k1")) == (False, False, True)
+    assert hs.erase(where, "k1", forks="erase").holders == []
+    assert not has(fork, "k1")
+
+    real = CloudStorage.take
+
+    def erased(*args: Any) -> Any:
+        """An erase begins while a pin is made: one of the two is refused."""
+        monkeypatch.setattr(CloudStorage, "take", real)
+        with pytest.raises(HybridStoreError):
+            hs.erase(where, "k2", forks="leave")
+        return real(*args)
+
+    monkeypatch.setattr(CloudStorage, "take", erased)
+    monkeypatch.setattr("changelog.rounds.AT_ONCE", 1)
+    hs.pin(where, "more")
+    hs.erase(where, "k2", forks="leave")
+    assert hs.prove(where, "k2").traces == []
