@@ -194,7 +194,7 @@ def levels_of_pin(storage: Storage) -> int | None:
     """
     names = storage.url.split("/")
     for levels in (1, 2, 3):
-        if names[-1 - levels] == PINS and not _OF_STATES.isdisjoint(above(storage, levels + 1).folders()):
+        if names[-1 - levels :][:1] == [PINS] and not _OF_STATES.isdisjoint(above(storage, levels + 1).folders()):
             return levels
     return None
 

@@ -22,6 +22,7 @@ from hybridstore.errors import HybridStoreError, StateDirectoryError
 from hybridstore.inspection.rebuild import OccupiedError
 from hybridstore.rewinding import fork as forking
 from hybridstore.rewinding import fork_bucket
+from hybridstore.state.generations import levels_of_pin
 from recovery.errors import RestoreError
 from tests.state.test_fork import Killed
 from tests.state.test_rewind import SMALL, rows, rows_of
@@ -385,3 +386,8 @@ def test_an_erase_takes_pins_names_forks_and_sees_those_that_are_being_made(
     hs.pin(where, "more")
     hs.erase(where, "k2", forks="leave")
     assert hs.prove(where, "k2").traces == []
+
+
+def test_the_root_of_a_bucket_is_no_pin(server: S3Server) -> None:
+    assert levels_of_pin(storage_at(server.bucket(""))) is None
+    assert levels_of_pin(storage_at(server.bucket("pins/state"))) is None
