@@ -158,7 +158,8 @@ class MappedPack:
             KEPT.tables += 1
 
     def __del__(self) -> None:
-        KEPT.tables -= len(self._tables)
+        # a thread that dies at the first line of `__init__` leaves a pack without tables
+        KEPT.tables -= len(getattr(self, "_tables", ()))
 
     def read(self, offset: int, size: int) -> memoryview:
         """Return a view of the map. O(1)."""
