@@ -126,6 +126,8 @@ class Memory:
         self._loaded = 0  # records, by the count of `SPARING` at that time
         # records logged by the last commit, and those loaded (by the count of `SPARING`) when old maps were freed last
         self._logged, self._seen = 0, SPARING.loaded
+        # how many records were loaded between the last two commits
+        self._read = 0
         # how long a commit waits for a checkpoint, for each record and at most (s), and whether records fill memory, by
         # the last count
         self._wait, self._filling, self._much = _NO_WAIT, False, False
@@ -157,7 +159,8 @@ class Memory:
         """Load decoded blocks for about 2 ms; under a budget, free what is left of old maps for as long, and apply some
         of the rows of a tail.
         """
-        incoming = self._logged + SPARING.loaded - self._seen
+        self._read = SPARING.loaded - self._seen
+        incoming = self._logged + self._read
         if self._old:
             self._free(self._old, COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * incoming)
         elif self._kept and self._much:
@@ -354,6 +357,10 @@ class Memory:
         self._floor = memory_bytes(self._group) * 5 // 4
         self._wait, self._filling = _NO_WAIT, False  # for a checkpoint that begins before the next count
         self._logged, self._seen, self._due = 0, SPARING.loaded, 0  # only what comes in from now on takes room
+        if _FREED_FOR_A_RECORD * self._read >= self._old_records:
+            # Most of it was loaded since the commit before, as by a scan, and perhaps no further commit follows.
+            for old in (self._old, self._kept):
+                self._free(old, 0, self._old_records)
         self.count()
 
     def _free(self, old: list[Maps], budget_ms: float, least: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.state.memory import Relief
 from tests.conftest import STRESS
 from tests.tools.hooks import check_stores, crash
 from tests.tools.vector_runner import SMALL
@@ -151,3 +152,26 @@ def test_each_state_counts_its_records_without_applying_those_that_wait(tmp_path
             assert store.records_in_memory == store.waiting_rows >= live[name]
             store.apply_waiting()
             assert store.records_in_memory == live[name], name
+
+
+def test_a_state_that_was_read_whole_frees_that_at_its_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridstore.state.memory._FREED_ENTRIES", 3)
+    monkeypatch.setattr("hybridstore.state.memory.COMMIT_BUDGET_MS", 1e-6)
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
+        stores = Stores(state)
+        for i in range(600):
+            stores.put(f"key {i}", i, i)
+        state.commit()
+        state.checkpoint(wait=True)
+        state._go_cold()
+        while state._memory._old or state._memory._kept:
+            state._memory._much = True
+            state.commit()
+        cold, whole, loaded = state._memory.count(), stores.contents(), state._memory.count()
+        monkeypatch.setattr(type(state._memory), "relief", lambda *_, **__: Relief.COLD)
+        state.commit()  # and no further commit
+        assert state._memory._old == state._memory._kept == []
+        assert state._memory.count() < (cold + loaded) / 2
+        assert stores.contents() == whole
