@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from changelog.cached_storage import bare
 from changelog.cloud_storage import CloudStorage
 from changelog.errors import HybridStoreError
-from changelog.storage import LocalStorage, Storage, exists, storage_at
+from changelog.storage import LocalStorage, Storage, exists, is_url, storage_at
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, ERASING, PINS
 
@@ -35,6 +35,7 @@ from ..state.lock import pin_above
 from ..state.registry import forks_of, kept_from_erase, origins_of
 from .command import is_query
 from .erase_state import StatePart
+from .fork_bucket import check_whole
 from .parts import ErasedCounts, ErasePart
 
 if TYPE_CHECKING:
@@ -120,6 +121,9 @@ def erase(
                 "--leave-forks)"
             )
         asked = _QueryNames(operator, None, stopped)  # a fork has its state beside its checkpoints
+        for fork in others if forks == "erase" else []:
+            if is_url(fork):
+                check_whole(fork)
         targets = [target, *(_target(fork, asked) for fork in (others if forks == "erase" else []))]
         for each in targets[1:]:
             each.locked(stack)
@@ -226,6 +230,8 @@ def _places_of(location: str | os.PathLike[str]) -> list[str | os.PathLike[str]]
     places = [place_below(location if path is None else path, folder) for folder in folders]
     homes = dict.fromkeys([path or location_of(storage), *(Path(each) if path else os.fspath(each) for each in places)])
     pins = [pin_path(home, name) for home in homes for name in pin_names(home)]  # a shard may have pins, too
+    for pin in pins if path is None else []:
+        check_whole(pin)
     return [*(place for pin in pins for place in _places_of(pin)), *places]
 
 
@@ -246,6 +252,8 @@ def _query(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> _
         _check_pinned(path)
     folders = [location_of(storage)] if isinstance(bare(storage), LocalStorage | CloudStorage) else []
     for pin in (pin_path(folder, name) for folder in folders for name in pin_names(folder)):
+        if path is None:
+            check_whole(pin)
         parts += [OperatorPart(located(pin, None), name, stopped=True) for name in chosen]
     parts += [OperatorPart(at, name, stopped=asked.stopped) for name in chosen]
     return _ErasedState(at.state, path, parts, folders, storage)

@@ -67,7 +67,9 @@ class StatePart:
         if home.locks:
             State.at_home(home, _OPENING).close()
         else:  # an opening would overtake the owner
-            open_view(resolve(self.location)[0])
+            view = open_view(resolve(self.location)[0], thorough=True)
+            if view.faults:
+                raise RestoreError(f"{view.faults[0]} (repair it first: hybridstore inspect repair)")
 
     def erase(self, keys: GivenKeys, now: int) -> ErasedCounts:
         """See `ErasePart`. On an object store this overtakes an owner that is still at work."""

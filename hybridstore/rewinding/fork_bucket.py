@@ -10,15 +10,17 @@ the bytes twice.
     which shards count; `metadata` of a query    last: only now a state is there that opens
 
 An object store has no locks and no renames. A kill leaves objects that are no state: the same command removes them and
-begins anew, and for a pin `unpin` does, too. Whoever makes a fork or a pin looks at the origin once more at the end: if
-something was erased meanwhile, the copy is removed. An erase looks for pins when its own note is there (`erase`). So
-one of the two sees the other.
+begins anew, and for a pin `unpin` does, too. Whoever makes a fork or a pin looks at the origin once more before the
+objects that make it a state: if something was erased meanwhile, the copy is removed. An erase looks for pins when its
+own note is there (`erase`). So one of the two sees the other.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from functools import partial
+from os import PathLike, strerror
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,6 +33,7 @@ from recovery.erase import ERASURES
 from recovery.errors import RestoreError
 from recovery.layout import (
     CHECKPOINT_SUFFIX,
+    CHECKPOINTS,
     ERASING,
     GENERATIONS,
     METADATA,
@@ -80,7 +83,13 @@ class BucketOrigin:
 
     def _part(self, place: Place, view: View) -> ForkedPart:
         begin = 0 if view.checkpoint is None else view.checkpoint.version
-        names = [object_name(each) for each in versions_after(place.storage, begin) if each <= view.version]
+        versions = [each for each in versions_after(place.storage, begin) if each <= view.version]
+        expected = range(begin + 1, view.version + 1)
+        pruned = min({*expected}.difference(versions), default=None)
+        if pruned is not None:  # since the view was opened
+            where = f"{place.storage.url}/{object_name(pruned)}"
+            raise FileNotFoundError(errno.ENOENT, strerror(errno.ENOENT), where)
+        names = [object_name(each) for each in versions]
         folder = place.storage.url[len(self._storage.url) + 1 :]
         return ForkedPart(place.storage, folder, view, view.version, [*checkpoint_names(view), *names])
 
@@ -134,7 +143,7 @@ class BucketSite:
     def _clear(self) -> None:
         """Remove what a killed command has left here. Raises OccupiedError for anything else."""
         names = self.storage.list()
-        if names and (ORIGIN not in names or is_whole(self._target, names)):
+        if names and (ORIGIN not in names or is_whole(names)):
             raise OccupiedError(f"{self.where}: found objects below it, expected an empty place (give a new one)")
         self.storage.delete(names)
 
@@ -180,6 +189,9 @@ class BucketSite:
         planned = self._planned
         turns = _turns(planned)
         for turn in sorted(set(turns.values())):
+            if turn == (_COUNTING if _COUNTING in turns.values() else _BEGINNING):
+                # before it is a state, so that a kill leaves none with keys that an erase has not seen
+                origin.check_no_erase(parts)
             for done in side_by_side(lambda name: planned[name].make(), [n for n in planned if turns[n] == turn]):
                 self.taken = Taken(*(mine + more for mine, more in zip(self.taken, done, strict=True)))
         sizes = self.storage.sizes()
@@ -189,7 +201,6 @@ class BucketSite:
                 f"{self.where}/{wrong[0]}: found {sizes.get(wrong[0], 'no')} bytes, expected the copy of "
                 f"{planned[wrong[0]].size or 'some'} (try again)"
             )
-        origin.check_no_erase(parts)
 
     def undo(self) -> None:
         """See `Site`. Where the removal fails, the error of the fork is what is shown."""
@@ -230,15 +241,25 @@ def remove_state(storage: Storage) -> None:
     storage.delete([ORIGIN])
 
 
-def is_whole(location: Path | str, names: Sequence[str] | None = None) -> bool:
-    """Return whether the objects at a place are a state that can be opened, and not what a killed command has left of a
-    fork or a pin. Some requests.
+def is_whole(names: Sequence[str]) -> bool:
+    """Return whether the objects of a place, by their names, are a state, and not what a killed command has left of a
+    fork or a pin. What they contain does not matter: a state that is damaged, or of a later release, is one. O(names).
     """
-    names = storage_at(location).list() if names is None else names
+    turns = set(_turns(names).values())
     if any(name.startswith(f"{SPARK_FOLDER}/") for name in names):
         return METADATA in names
-    try:
-        views = [open_view(place) for place in shard_places(location)]
-    except (HybridStoreError, FileNotFoundError):
-        return False
-    return all(view.version and not view.faults for view in views)
+    if _COUNTING in turns:
+        return True
+    return any(name.startswith(f"{CHECKPOINTS}/") or name == object_name(1) for name in names)
+
+
+def check_whole(location: str | PathLike[str]) -> None:
+    """Raise RestoreError for what a killed command has left of a fork or a pin on an object store, or what is being
+    made. One list.
+    """
+    names = storage_at(location).list()
+    if ORIGIN in names and not is_whole(names):
+        raise RestoreError(
+            f"{location}: is being made, or its maker was killed (remove the objects below it, those of a pin with "
+            "hybridstore unpin; or make it again)"
+        )

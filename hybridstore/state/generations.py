@@ -145,8 +145,8 @@ def identity_at(storage: Storage) -> Identity | None:
     Raises ForeignFileError or UnsupportedVersionError. O(1), and on an object store no request, unless the folder has
     the name of a shard; then one list and a get for each description.
     """
-    names = storage.root.absolute().parts if isinstance(storage, LocalStorage) else tuple(storage.url.split("/"))
-    generation, shard = parse_shard_folder("/".join(names[-2:])) or (0, parse_shard_name(names[-1]))
+    names = storage.root.absolute().parts if isinstance(storage, LocalStorage) else _names_of(storage)
+    generation, shard = parse_shard_folder("/".join(names[-2:])) or (0, parse_shard_name(names[-1]) if names else None)
     if shard is None:
         return None
     place = above(storage, 2 if generation else 1)
@@ -157,6 +157,12 @@ def identity_at(storage: Storage) -> Identity | None:
         return None
     shards = next((each.shards for each in reversed(described) if each.generation == generation), 0)
     return Identity(described[-1].store, generation, shard, shards)
+
+
+def _names_of(storage: Storage) -> tuple[str, ...]:
+    """Return the folders to a place on an object store, from its bucket on, whose own name is that of no folder."""
+    address, mark, path = storage.url.partition("://")
+    return tuple(path.split("/")[1:] if mark else address.split("/"))
 
 
 def parse_shard_name(name: str) -> int | None:
@@ -192,9 +198,10 @@ def levels_of_pin(storage: Storage) -> int | None:
     """Return how many folders above the name of the folder of pins is, for what is a pin on an object store, or belongs
     to a pin; None for anything else. No request, but for a place below a folder of that name.
     """
-    names = storage.url.split("/")
+    names = _names_of(storage)
     for levels in (1, 2, 3):
-        if names[-1 - levels :][:1] == [PINS] and not _OF_STATES.isdisjoint(above(storage, levels + 1).folders()):
+        pinned = len(names) > levels and names[-1 - levels] == PINS
+        if pinned and not _OF_STATES.isdisjoint(above(storage, levels + 1).folders()):
             return levels
     return None
 

@@ -25,7 +25,7 @@ from tests.state.test_fork import Killed
 
 pytest.importorskip("pyarrow")
 
-from tests.spark.test_erased_operator import KEY, going_on, program, rows_of, with_key_in
+from tests.spark.test_erased_operator import KEY, going_on, has, program, rows_of, with_key_in
 from tests.tools.rescaled_jobs import Job
 
 BATCHES = 14
@@ -36,10 +36,8 @@ def begun(
 ) -> Job:
     """A query of two shards, one of which has no rows in some batches."""
     job = Job(place, program(name))
-    root = Path(job.location.checkpoint)
-    (root / "sources" / "0").mkdir(parents=True)
-    (root / "sources" / "0" / "0").write_text("v1")
-    (root / "metadata").write_text('{"id": "a-query"}')
+    job.query.create("sources/0/0", b"v1")
+    job.query.create("metadata", b'{"id": "a-query"}')
     job.start(2)
     for batch in range(batches):
         job.batch(quiet(batch, seed, without))
@@ -52,7 +50,7 @@ def quiet(batch: int, seed: int, without: str = "") -> list[dict[str, Any]]:
     return rows[-1:] if 4 < batch < 9 else rows
 
 
-def moved(job: Job, root: Path, version: int) -> Job:
+def moved(job: Job, root: Path | Location, version: int) -> Job:
     """The same program at another place, with so many batches done."""
     other = Job(root, program("process"))
     other.number = version
@@ -238,3 +236,73 @@ def test_what_cannot_be_forked_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RestoreError, match="found no Spark query"):
         hs.fork(tmp_path / "plain", tmp_path / "f", state_location=tmp_path / "q")
     assert not (tmp_path / "f").exists()
+
+
+def test_a_query_on_an_object_store_is_forked_pinned_and_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    from changelog.cloud_storage import CloudStorage
+    from changelog.storage import storage_at
+    from tests.state.test_far_forks import kill_at
+    from tests.tools.s3_server import S3Server
+
+    with S3Server() as server:
+
+        def place(name: str) -> Any:
+            return server.bucket(name, tmp_path / "cache")
+
+        def objects(name: str) -> dict[str, bytes]:
+            storage = storage_at(place(name))
+            return {each: storage.get(each) for each in storage.list() if not each.startswith("forks/")}
+
+        def has_key(name: str) -> bool:
+            return any(has(data) for data in objects(name).values())
+
+        job, model = begun(locate(place("q"))), begun(tmp_path / "m", 8)
+        before = objects("q")
+        order: list[str] = []
+        for verb in ("create", "take"):
+            real = getattr(CloudStorage, verb)
+
+            def noted(self: CloudStorage, name: str, *args: Any, real: Any = real) -> Any:
+                order.append(name)
+                return real(self, name, *args)
+
+            monkeypatch.setattr(CloudStorage, verb, noted)
+        hs.fork(place("q"), place("f"), at=8)
+        monkeypatch.undo()
+        assert (order[0], order[-1]) == ("forks/origin", "metadata")
+        assert objects("q") == before
+        fork = moved(job, locate(place("f")), 8)
+        assert fork.rows() == model.rows()
+        assert going_on(fork, 8, 1, 2) == going_on(model, 8, 1, 2)
+        assert objects("q") == before
+        pin = hs.pin(place("q"), "good", at=11)
+        assert (pin.name, pin.version, pin.fault) == ("good", 11, "")
+        assert moved(job, locate(pin.path), 11).rows() == begun(tmp_path / "n", 11).rows()
+        with pytest.raises(RestoreError, match=r"found forks that have the keys: .*/f "):
+            hs.erase(place("q"), KEY)
+        done = hs.erase(place("q"), KEY, forks="leave")
+        assert list(map(str, done.holders)) == ["s3://bucket/f"]
+        assert not has_key("q")
+        assert has_key("f")
+        hs.erase(place("q"), KEY, forks="erase")
+        assert not has_key("f")
+        assert hs.unpin(place("q"), "good") > 0
+        assert not [name for name in objects("q") if name.startswith("pins/")]
+        rows, whole = job.rows(), 0
+        for last in itertools.count(0, 5):
+            with pytest.MonkeyPatch.context() as patch:
+                kill_at(patch, last)
+                try:
+                    hs.fork(place("q"), place(f"f{last}"))
+                    whole += 1
+                except Killed:
+                    assert "metadata" not in objects(f"f{last}")
+                    patch.undo()
+                    hs.fork(place("q"), place(f"f{last}"))
+            assert moved(job, locate(place(f"f{last}")), BATCHES).rows() == rows
+            if whole:
+                break
+        assert last >= 20

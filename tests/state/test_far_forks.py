@@ -16,13 +16,14 @@ pytest.importorskip("obstore")
 import hybridstore as hs
 from changelog.bucket import Bucket
 from changelog.cloud_storage import CloudStorage
+from changelog.errors import StorageUnreachableError
 from changelog.storage import storage_at
 from hybridstore.cli import run
 from hybridstore.errors import HybridStoreError, StateDirectoryError
 from hybridstore.inspection.rebuild import OccupiedError
 from hybridstore.rewinding import fork as forking
 from hybridstore.rewinding import fork_bucket
-from hybridstore.state.generations import levels_of_pin
+from hybridstore.state.generations import identity_at, levels_of_pin
 from recovery.errors import RestoreError
 from tests.state.test_fork import Killed
 from tests.state.test_rewind import SMALL, rows, rows_of
@@ -342,7 +343,7 @@ def test_what_cannot_be_forked_is_refused_and_nothing_is_written(place: Place, t
         hs.pin(place("s"), "7")
     assert storage_at(place("")).list() == names
     assert not (tmp_path / "f").exists()
-    assert fork_bucket.is_whole(place("s"))
+    assert fork_bucket.is_whole(storage_at(place("s")).list())
 
 
 def test_an_erase_takes_pins_names_forks_and_sees_those_that_are_being_made(
@@ -391,3 +392,98 @@ def test_an_erase_takes_pins_names_forks_and_sees_those_that_are_being_made(
 def test_the_root_of_a_bucket_is_no_pin(server: S3Server) -> None:
     assert levels_of_pin(storage_at(server.bucket(""))) is None
     assert levels_of_pin(storage_at(server.bucket("pins/state"))) is None
+
+
+@pytest.mark.parametrize("url", ["s3://pins", "s3://pins/x", "s3://pins/a/b", "s3://bucket/pins", "s3://123", "s3://0"])
+def test_the_name_of_a_bucket_is_that_of_no_folder(server: S3Server, url: str) -> None:
+    storage = storage_at(Bucket(url, **server.options))
+    assert (levels_of_pin(storage), identity_at(storage)) == (None, None)
+
+
+@pytest.mark.parametrize("kind", ["damaged", "out of reach"])
+def test_what_a_fork_has_become_is_never_removed(place: Place, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    build(place("s"))
+    hs.fork(place("s"), place("f"))
+    pin = hs.pin(place("s"), "p")
+    if kind == "damaged":
+        for each in (place("f"), pin.path):
+            storage_at(each).delete(storage_at(each).list("packs/")[:1])
+    before = storage_at(place("")).list()
+    if kind == "out of reach":
+
+        def fails(*_: Any, **__: Any) -> Any:
+            raise StorageUnreachableError("for a moment")
+
+        monkeypatch.setattr(fork_bucket, "open_view", fails)
+    with pytest.raises(HybridStoreError):
+        hs.fork(place("s"), place("f"), at=7)
+    with pytest.raises(HybridStoreError):
+        hs.pin(place("s"), "p", at=7)
+    assert storage_at(place("")).list() == before
+
+
+def test_a_state_whose_first_checkpoint_is_made_meanwhile_is_forked_whole(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hs.open(place("s"), checkpoints=NEWEST, _tuning=SMALL) as state:
+        for number in range(6):
+            state.key_value("rows").put("a", number)
+            state.commit()
+        real, calls = fork_bucket.versions_after, itertools.count()
+
+        def listed(*args: Any) -> Any:
+            if next(calls) == 0:  # the view has commits only, and they are pruned
+                for number in (6, 7):
+                    state.checkpoint(wait=True)
+                    state.key_value("rows").put("a", number)
+                    state.commit()
+                state.checkpoint(wait=True)
+            return real(*args)
+
+        monkeypatch.setattr(fork_bucket, "versions_after", listed)
+        hs.fork(place("s"), place("f"))
+    with hs.open(place("f"), at="newest") as state:
+        assert rows(state) == {"a": 7}
+
+
+def test_an_erase_that_cannot_be_done_leaves_no_note(place: Place) -> None:
+    for last in range(2, 6):
+        where = place(f"s{last}")
+        build(where, 8, (5,))
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, last)
+            with pytest.raises(Killed):
+                hs.pin(where, "p", at=7)
+        before = objects(where)
+        with pytest.raises(RestoreError, match=r"pins/p: is being made, or its maker was killed .*unpin"):
+            hs.erase(where, "k1")
+        assert objects(where) == before
+        hs.unpin(where, "p")
+        hs.erase(where, "k1")
+        assert hs.prove(where, "k1").traces == []
+    storage = storage_at(where)
+    name = storage.list("changelog/")[-1]
+    data = storage.get(name)
+    storage.delete([name])
+    storage.create(name, data[:-3] + b"xxx")
+    before = objects(where)
+    with pytest.raises(HybridStoreError, match=r"changelog/.*repair it first"):
+        hs.erase(where, "k2")
+    assert objects(where) == before
+
+
+def test_whoever_makes_a_pin_looks_for_an_erase_before_it_is_a_state(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(place("s"), 8, (5,))
+    real = fork_bucket.BucketOrigin.check_no_erase
+
+    def looked(self: fork_bucket.BucketOrigin, parts: Any) -> None:
+        assert not fork_bucket.is_whole(storage_at(place("s") / "pins" / "p").list())
+        storage_at(place("s")).create("erasing", b"{}")
+        real(self, parts)
+
+    monkeypatch.setattr(fork_bucket.BucketOrigin, "check_no_erase", looked)
+    with pytest.raises(RestoreError, match="an erase is at work"):
+        hs.pin(place("s"), "p")
+    assert hs.pins(place("s")) == []
