@@ -67,6 +67,8 @@ PINS: Final = "pins"
 # A note: an erase has begun here and has not ended; and the folder of the notes of forks, by what they are of.
 ERASING: Final = "erasing"
 FORKS: Final = "forks"
+# The same note for all shards of a state on an object store, where an opening lists anyway.
+ERASING_SHARDS: Final = f"{GENERATIONS}/{ERASING}"
 
 CHECKPOINT_SUFFIX: Final = ".lmdb"
 DAMAGE_SUFFIX: Final = ".damaged"

@@ -43,8 +43,10 @@ _TOPOLOGY: Final = "topology"
 
 
 def current_generation(place: Storage) -> Generation:
-    """Return the shards that count. Raises RescaleError without a state."""
-    there = current_shards(place)
+    """Return the shards that count. Raises RescaleError without a state, StateDirectoryError where an erase has not
+    ended.
+    """
+    there = current_shards(place, writing=True)
     if there is None:
         raise RescaleError(
             f"{place.url}: found no state of a topology, expected the location that was given to run or open"

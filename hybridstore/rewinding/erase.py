@@ -23,13 +23,20 @@ from changelog.cloud_storage import CloudStorage
 from changelog.errors import HybridStoreError
 from changelog.storage import LocalStorage, Storage, exists, is_url, storage_at
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, ERASING, PINS
+from recovery.layout import CHANGELOG, ERASING, ERASING_SHARDS, PINS
 
 from ..inspection.options import FINE, NEGATIVE, UsageError, typed_key
 from ..inspection.show.output import Out
 from ..reading.pins import pin_names, pin_path
 from ..reading.texts import say
-from ..state.generations import current_shards, existing_shards, identity_at, location_of, place_below
+from ..state.generations import (
+    current_shards,
+    existing_shards,
+    identity_at,
+    location_of,
+    newest_generation,
+    place_below,
+)
 from ..state.given_keys import GivenKeys
 from ..state.lock import pin_above
 from ..state.registry import forks_of, kept_from_erase, origins_of
@@ -128,15 +135,17 @@ def erase(
         for each in targets[1:]:
             each.locked(stack)
         parts = [part for each in targets for part in each.parts]
+        notes = [note for each in targets for note in each.notes]
+        for note in notes:
+            note.check(chosen)
         for part in parts:
-            _check_note(part.storage, chosen)
             part.check()  # all can be erased before the first is written
-        note, known = chosen.note(), list(map(_beside, targets))
-        noted_here = [part for part in parts if part.storage.create(ERASING, note)]
+        text, known = chosen.note(), list(map(_beside, targets))
+        noted_here = [note for note in notes if note.storage.create(note.name, text)]
         # an object store has no locks: who makes a fork or a pin from now on sees the notes, and those before are here
         if list(map(_beside, targets)) != known:
-            for part in noted_here:
-                part.storage.delete([ERASING])
+            for note in noted_here:
+                note.storage.delete([note.name])
             raise RestoreError(f"{target.where}: a fork or a pin is being made (try again when it has ended)")
         now, done = int(time.time() * 1000), ErasedCounts()
         for part in parts:
@@ -144,8 +153,8 @@ def erase(
         pins = [pin for each in targets if each.path is not None for pin in (each.path / PINS).glob(".*.fork")]
         for folder in [*unfinished, *pins]:
             shutil.rmtree(folder)  # of forks and pins that were killed: none is at work now
-        for part in parts:
-            part.storage.delete([ERASING])
+        for note in reversed(notes):
+            note.storage.delete([note.name])
     origins = [each for folder in target.folders[:1] for each in origins_of(target.path or folder)]
     origins = [each for each in origins if _may_have(each, chosen, operator)]
     holders = [*([] if forks == "erase" else others), *origins]
@@ -171,14 +180,44 @@ class _QueryNames(NamedTuple):
         return self != _QueryNames()
 
 
+class _Note(NamedTuple):
+    """Where it is noted that an erase has begun and has not ended."""
+
+    storage: Storage
+    name: str = ERASING
+
+    def check(self, keys: GivenKeys) -> None:
+        """Raise RestoreError where an erase of other keys has begun and has not ended."""
+        try:
+            note = self.storage.get(self.name)
+        except FileNotFoundError:
+            return
+        if not keys.same_as(note):
+            raise RestoreError(
+                f"{self.storage.url}: an erase of other keys has begun here and has not ended, so that some files may "
+                "still have them (run that one again first)"
+            )
+
+
 class _ErasedState(NamedTuple):
-    """A state: its parts, and where its forks and pins are noted (None: it has none). `all` are its files."""
+    """A state: its parts, the folders where its forks and pins are noted, and all of its files (`storage`). `shards`:
+    it is on an object store, with a description of its shards.
+    """
 
     where: str
     path: Path | None
     parts: Sequence[ErasePart]
     folders: Sequence[Path | str]
     storage: Storage
+    shards: bool = False
+
+    @property
+    def notes(self) -> list[_Note]:
+        """The notes of an erase: the first is created first and removed last. A job that opens the shards of a state on
+        an object store sees that of all of them.
+        """
+        notes = [_Note(part.storage) for part in self.parts]
+        return [_Note(self.storage, ERASING_SHARDS), *notes] if self.shards else notes
 
     def locked(self, stack: ExitStack) -> list[Path | str]:
         """Keep forks and pins of a state, and of each shard, from being made; return the forks noted there."""
@@ -205,7 +244,8 @@ def _target(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> 
     folders: list[Path | str] = [location_of(storage)]
     if path is not None:
         folders = sorted({path, *(place for part in parts for place in map(Path, part.places))}, key=str)
-    return _ErasedState(storage.url, path, parts, folders, storage)
+    shards = path is None and newest_generation(storage) is not None
+    return _ErasedState(storage.url, path, parts, folders, storage, shards)
 
 
 def _places_of(location: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
@@ -268,31 +308,20 @@ def _check_pinned(path: Path) -> None:
         )
 
 
-def _check_note(storage: Storage, keys: GivenKeys) -> None:
-    """Raise RestoreError where an erase of other keys has begun and has not ended."""
-    try:
-        note = storage.get(ERASING)
-    except FileNotFoundError:
-        return
-    if not keys.same_as(note):
-        raise RestoreError(
-            f"{storage.url}: an erase of other keys has begun here and has not ended, so that some files may still "
-            "have them (run that one again first)"
-        )
-
-
 def _may_have(state: Path | str, keys: GivenKeys, operator: str | None) -> bool:
     """Return whether a fork has a trace of the keys (in an operator, if one is named), or cannot be read. O(bytes)."""
     try:
-        return any(True for part in _target(state, _QueryNames(operator)).parts for _ in _traces_in(part, keys))
+        return any(True for _ in _traces_in(_target(state, _QueryNames(operator)), keys))
     except (HybridStoreError, OSError):
         return True
 
 
-def _traces_in(part: ErasePart, keys: GivenKeys) -> Iterator[str]:
-    if exists(part.storage, ERASING):
-        yield f"{part.storage.url}: an erase has begun and has not ended"
-    yield from part.traces(keys)
+def _traces_in(target: _ErasedState, keys: GivenKeys) -> Iterator[str]:
+    for note in target.notes:
+        if exists(note.storage, note.name):
+            yield f"{note.storage.url}: an erase has begun and has not ended"
+    for part in target.parts:
+        yield from part.traces(keys)
 
 
 class Proof(NamedTuple):
@@ -337,7 +366,7 @@ def prove(
     """
     chosen = GivenKeys(keys, prefix=prefix)
     target = _target(location, _QueryNames(operator, state_location))
-    traces = [trace for part in target.parts for trace in _traces_in(part, chosen)]
+    traces = [*_traces_in(target, chosen)]
     files = size = 0
     for name, data in _files(target):
         files, size = files + 1, size + len(data)

@@ -96,7 +96,8 @@ class BucketOrigin:
     def add(self, site: Site, parts: list[ForkedPart]) -> None:
         """See `Origin`: which shards count."""
         for name in self._storage.list(f"{GENERATIONS}/") if len(parts) > 1 or parts[0].folder else ():
-            site.share(self._storage, name, name)
+            if parse_generation_name(name) is not None:
+                site.share(self._storage, name, name)
 
     def check_no_erase(self, parts: list[ForkedPart]) -> None:
         """See `Origin`. Two requests for a shard, and some more where its job has committed since."""

@@ -24,6 +24,7 @@ from recovery.errors import ProgramMismatchError
 from recovery.layout import (
     CHANGELOG,
     CHECKPOINTS,
+    ERASING_SHARDS,
     GENERATIONS,
     PINS,
     SPARK_FOLDER,
@@ -62,17 +63,27 @@ class Generation(NamedTuple):
         return Identity(self.store, self.generation, shard, self.shards) if self.store else None
 
 
-def newest_generation(place: Storage) -> Generation | None:
-    """Return the newest description; None if none exists. Raises ForeignFileError or UnsupportedVersionError. One
-    list, one get.
+def newest_generation(place: Storage, *, writing: bool = False) -> Generation | None:
+    """Return the newest description; None if none exists. Raises ForeignFileError or UnsupportedVersionError, and, for
+    `writing`, StateDirectoryError where an erase of the shards has not ended. One list, one get.
     """
-    numbers = _numbers(place)
+    numbers = _numbers(place, writing=writing)
     return _read(place, max(numbers)) if numbers else None
 
 
-def _numbers(place: Storage) -> list[int]:
+def _numbers(place: Storage, *, writing: bool = False) -> list[int]:
     names = place.list(f"{GENERATIONS}/")
+    if writing and ERASING_SHARDS in names:
+        raise unended_erase(place.url)
     return sorted(number for name in names if (number := parse_generation_name(name)) is not None)
+
+
+def unended_erase(where: object) -> StateDirectoryError:
+    """Return the error of a writer where an erase has begun and has not ended."""
+    return StateDirectoryError(
+        f"{where}: an erase has begun here and has not ended, so that some files may still have what it erases (run "
+        "the same `hybridstore erase` again)"
+    )
 
 
 def _read(place: Storage, number: int) -> Generation:
@@ -108,11 +119,11 @@ def _has_log(place: Storage) -> bool:
     return bool(place.list(f"{CHANGELOG}/"))
 
 
-def current_shards(place: Storage) -> Generation | None:
+def current_shards(place: Storage, *, writing: bool = False) -> Generation | None:
     """Return the shards that count; None without a state. Raises ForeignFileError for shards without a
     description, and as `newest_generation`.
     """
-    newest = newest_generation(place)
+    newest = newest_generation(place, writing=writing)
     if newest is not None or _has_log(place):
         return newest or Generation(0, 0, 1)
     folders = place.folders() if not isinstance(place, LocalStorage) or place.root.is_dir() else ()
@@ -139,10 +150,10 @@ def begin_shards(place: Storage, shards: int, store: bytes) -> Generation:
     return first
 
 
-def identity_at(storage: Storage) -> Identity | None:
+def identity_at(storage: Storage, *, writing: bool = False) -> Identity | None:
     """Return what is known of the plain state at a place: a shard's is described above it. None: nothing.
 
-    Raises ForeignFileError or UnsupportedVersionError. O(1), and on an object store no request, unless the folder has
+    Raises as `newest_generation`. O(1), and on an object store no request, unless the folder has
     the name of a shard; then one list and a get for each description.
     """
     names = storage.root.absolute().parts if isinstance(storage, LocalStorage) else _names_of(storage)
@@ -152,7 +163,7 @@ def identity_at(storage: Storage) -> Identity | None:
     place = above(storage, 2 if generation else 1)
     if isinstance(place, LocalStorage) and not (place.root / GENERATIONS).is_dir():
         return None
-    described = [_read(place, number) for number in _numbers(place)]
+    described = [_read(place, number) for number in _numbers(place, writing=writing)]
     if not described:
         return None
     shards = next((each.shards for each in reversed(described) if each.generation == generation), 0)

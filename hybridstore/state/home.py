@@ -241,7 +241,8 @@ class BucketHome:
     @cached_property
     def identity(self) -> Identity | None:
         """See `Home`. Requests for a folder that is named as a shard's only, and not by a topology."""
-        return self._asked.identity or identity_at(self.storage)
+        writing = not (self._asked.read_only or self._asked.erasing)
+        return self._asked.identity or identity_at(self.storage, writing=writing)
 
     def again(self, asked: Opening) -> BucketHome:
         """See `Home`."""

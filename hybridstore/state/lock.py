@@ -25,6 +25,7 @@ from recovery.layout import CHANGELOG, CHECKPOINTS, ERASING, GENERATIONS, LOCK, 
 from recovery.restore import Reached
 
 from ..errors import ForeignFileError, StateDirectoryError, StateLockedError
+from .generations import unended_erase
 
 # What a folder with one of these is: a state, a topology, or the place of the state of a Spark query.
 _OF_STATES: Final = (LOCK, CHANGELOG, GENERATIONS, SPARK_FOLDER)
@@ -226,10 +227,7 @@ def claim(path: Path, files: Files, *, read_only: bool, erasing: bool = False) -
             )
         return None
     if ERASING in names and not erasing:
-        raise StateDirectoryError(
-            f"{path}: an erase has begun here and has not ended, so that some files may still have what it erases (run "
-            "the same `hybridstore erase` again)"
-        )
+        raise unended_erase(path)
     # LOCK is made last: without it, a process that made the folders may have ended before their names were durable.
     if LOCK not in names:
         make_folders(files, path)

@@ -143,9 +143,9 @@ class Engine:
 
     def _generation(self, place: Storage) -> Generation:
         """Return the shards of the state, which are described first if the state is new and has several. Raises
-        ProgramMismatchError.
+        ProgramMismatchError, and StateDirectoryError where an erase has not ended.
         """
-        there = current_shards(place)
+        there = current_shards(place, writing=True)
         if there is None:
             new = self.shards > 1
             there = begin_shards(place, self.shards, os.urandom(ID_BYTES)) if new else Generation(0, 0, 1)

@@ -19,7 +19,7 @@ from changelog.cloud_storage import CloudStorage
 from changelog.errors import StorageUnreachableError
 from changelog.storage import storage_at
 from hybridstore.cli import run
-from hybridstore.errors import HybridStoreError, StateDirectoryError
+from hybridstore.errors import HybridStoreError, StateDirectoryError, StatePoisonedError
 from hybridstore.inspection.rebuild import OccupiedError
 from hybridstore.rewinding import fork as forking
 from hybridstore.rewinding import fork_bucket
@@ -200,11 +200,11 @@ def test_a_topology_of_several_shards_is_forked_and_pinned_at_one_commit(place: 
 
 
 def kill_at(patch: pytest.MonkeyPatch, last: int) -> None:
-    """Let the process be killed in place of its request number `last` that writes."""
+    """Let the process be killed in place of its request number `last` that writes: no later one is made."""
     requests = itertools.count()
 
     def request(real: Any, *args: Any) -> Any:
-        if next(requests) == last:
+        if next(requests) >= last:
             raise Killed
         return real(*args)
 
@@ -387,6 +387,56 @@ def test_an_erase_takes_pins_names_forks_and_sees_those_that_are_being_made(
     hs.pin(where, "more")
     hs.erase(where, "k2", forks="leave")
     assert hs.prove(where, "k2").traces == []
+
+
+def test_whenever_an_erase_of_shards_is_killed_jobs_are_refused_until_the_command_has_ended(place: Place) -> None:
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    for _ in topology.run([{"k": f"{n % 7}", "ts": n} for n in range(600)], place("s"), shards=2, commit_rows=300):
+        pass
+    stored = objects(place("s"))
+
+    def content(where: Bucket) -> list[Any]:
+        places = [where / str(shard) for shard in range(2)]
+        return [rows_of(state) for each in places for state in [hs.open(each, at="newest")]]
+
+    before, halves = content(place("s")), 0
+    hs.erase(place("s"), "3")
+    after = content(place("s"))
+    assert before != after
+    sentence = "an erase has begun here and has not ended, .*run the same `hybridstore erase` again"
+    for last in itertools.chain(range(4), itertools.count(4, 5)):
+        where = place(f"s{last}")
+        for name, data in stored.items():
+            assert storage_at(where).create(name, data)
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, last)
+            try:
+                hs.erase(where, "3")
+                done = True
+            except (Killed, StatePoisonedError):
+                done = False
+        if "generations/erasing" in storage_at(where).list("generations/"):
+            halves += 1
+            for begin in (
+                lambda where=where: topology.open(where, shards=2),
+                lambda where=where: hs.open(where / "0"),
+                lambda where=where: hs.open(where / "1"),
+                lambda where=where: hs.rescale(where, shards=3),
+            ):
+                with pytest.raises(StateDirectoryError, match=sentence):
+                    begin()
+            with pytest.raises(RestoreError, match="an erase of other keys has begun"):
+                hs.erase(where, "4")
+        else:
+            assert content(where) == (after if done else before)
+        if not done:
+            hs.erase(where, "3")
+        assert not [name for name in storage_at(where).list() if name.endswith("erasing")]
+        with topology.open(where, shards=2) as engine:
+            assert [rows_of(state) for state in engine.states] == after
+        if done:
+            assert halves > 7
+            return
 
 
 def test_the_root_of_a_bucket_is_no_pin(server: S3Server) -> None:
