@@ -143,6 +143,9 @@ class Memory:
         self._old_each = 1.0
         self._freed_keys = 0.0
         self._freed_bytes = 0
+        # the misses whose bytes are counted, and these bytes
+        self._missed = 0
+        self._missed_bytes = 0.0
         # by store, between leaving its maps and being cold
         self._before: dict[str, dict[Any, Any]] = {}
 
@@ -191,6 +194,7 @@ class Memory:
     def count(self) -> int:
         """Estimate the bytes in memory, for this state's part of the budget; see `memory_budget`. O(blocks)."""
         self.counted = memory_bytes(self._group) + self._old_remaining()
+        self._count_missed()
         return self.counted
 
     def _old_remaining(self) -> int:
@@ -218,10 +222,22 @@ class Memory:
             for store in self._group.stores.values():
                 store.count_lookups()
 
+    def _count_missed(self) -> int:
+        """Return the lookups that read a block, and count the bytes of those since the last call: each has the mean
+        length of a record of the checkpoint in use. So the sum never falls, whatever the next one has. O(stores).
+        """
+        missed = sum(store.lookups.missed for store in self._group.stores.values())
+        reader = self._checkpoints.reader
+        if reader is not None and reader.meta.records:
+            self._missed_bytes += (missed - self._missed) * reader.meta.size / reader.meta.records
+            self._missed = missed
+        return missed
+
     def numbers(self) -> dict[str, Any]:
         """Return the numbers of memory, as the metrics have them; None for those that are counted under a limit only.
-        The call changes nothing. O(blocks), in a sliding store O(keys).
+        The call changes nothing that a caller sees. O(blocks), in a sliding store O(keys).
         """
+        missed = self._count_missed()
         stores, limit, traffic = self._group.stores.values(), BUDGET.limit, self._checkpoints.traffic
         sizes = [store.bytes_in_memory for store in stores]
         changed = [store.changed_keys for store in stores]
@@ -236,15 +252,13 @@ class Memory:
             "freed_bytes": self._freed_bytes,
             "blocks_read": traffic.blocks,
             "tables_read": traffic.tables,
-            "bytes_read": traffic.bytes,
+            "bytes_read": traffic.bytes + round(self._missed_bytes),
         }
         if limit is not None:
-            missed = sum(store.lookups.missed for store in stores)
             asked = max(missed, sum(store.lookups.asked for store in stores))
             numbers |= {"memory_limit_bytes": limit, "hits": asked - missed, "misses": missed}
             meta = None if self._checkpoints.reader is None else self._checkpoints.reader.meta
             if meta is not None and meta.records and asked:
-                numbers["bytes_read"] += round(missed * meta.size / meta.records)
                 numbers["read_amplification"] = numbers["bytes_read"] * meta.records / (asked * max(1, meta.size))
         return numbers
 

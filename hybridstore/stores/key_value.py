@@ -125,7 +125,10 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         if not small:
             self._check_value(key, value)
         if type(key) is not self._keys.fast or len(key) > SMALL:
-            small = self._keys.admit(key, pin=value is not None) and small
+            if value is None:
+                self._keys.check(key)
+            else:
+                small = self._keys.admit(key) and small
         if ts <= self._expired:
             self.dropped["expired"] += 1
             return

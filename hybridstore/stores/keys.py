@@ -187,7 +187,7 @@ class CountedKeys(KeyRule):
         if not pin:
             self._counts.asked += 1
         kind = type(key)
-        if kind is self._scalar and (kind is str or kind is bytes) and len(key) <= SMALL:
+        if kind is self._scalar and (kind is str or kind is bytes) and (not pin or len(key) <= SMALL):
             return True
         return super().admit(key, pin=pin)
 

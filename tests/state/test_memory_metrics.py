@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import hybridstore as hs
+from changelog.journal import MAX_KEY_BYTES
 from hybridstore.state.numbers import COLUMNS, openmetrics, row_of
 
 LARGE = 1 << 40
@@ -132,6 +133,43 @@ def test_lookups_of_many_keys_count_each_key(tmp_path: Path) -> None:
             after = state.metrics()
             counts = [(numbers.hits or 0, numbers.misses or 0) for numbers in (before, after)]
             assert (counts[1][0] - counts[0][0], counts[1][1] - counts[0][1]) == wants, name
+
+
+def test_a_deletion_at_a_time_is_one_lookup(tmp_path: Path) -> None:
+    with filled(tmp_path, memory_limit=LARGE) as state:
+        store = stores_of(state)["t"]
+        for key, late in ((STORED[0], False), (STORED[0], False), (BETWEEN[0], False), (STORED[1], True)):
+            store.put(key, None, 10 if not late else 10**9)
+        numbers = state.metrics()
+        assert (numbers.hits, numbers.misses) == (1, 3)
+
+
+def test_bytes_read_never_fall_when_a_checkpoint_has_shorter_records(tmp_path: Path) -> None:
+    with hs.open(tmp_path, checkpoints=NEVER, memory_limit=LARGE) as state:
+        state.key_value("k").put_many((key, "x" * 500) for key in STORED)
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path, checkpoints=NEVER, memory_limit=LARGE) as state:
+        users = state.key_value("k")
+        users.get_many(STORED[:100])
+        before = state.metrics()
+        users.put_many((key, 1) for key in STORED)
+        state.commit()
+        state.checkpoint(wait=True)
+        after = state.metrics()
+        assert (before.misses, after.misses) == (100, 100)
+        assert 100 * 500 < (before.bytes_read or 0) <= (after.bytes_read or 0)
+
+
+def test_a_key_too_long_for_a_store_is_absent_under_a_limit_too(tmp_path: Path) -> None:
+    long = "x" * (MAX_KEY_BYTES + 1)
+    for given in ({}, {"memory_limit": LARGE}):
+        with hs.open(tmp_path / str(len(given)), **given) as state:
+            users = state.key_value("k")
+            users.put("ann", 1)
+            assert users.get(long) is None
+            with pytest.raises(ValueError, match="key"):
+                users.put(long, 1)
 
 
 def test_a_block_loaded_whole_counts_with_all_its_bytes(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ NEVER = hs.CheckpointPolicy(max_restore="1 day")
 def no_process() -> Iterator[None]:
     """A process of another test is ended before, and none remains."""
     WRITER.kill("belonged to a test")
+    WRITER._users.clear()  # states that other tests left open would keep the process
     yield
     pid = WRITER.pid
     WRITER.kill("belonged to a test")
