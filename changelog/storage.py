@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from .bucket import settings_of
 from .errors import HybridStoreError
@@ -380,7 +380,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
         rest = slash + path if host in ("", "localhost") else ""
     if not rest.startswith("/"):
         raise HybridStoreError(f"{text}: found no path of this machine, expected file:///path")
-    return Path(unquote(rest))
+    return Path(os.fsdecode(unquote_to_bytes(os.fsencode(rest))))  # a name of a file need not be UTF-8
 
 
 def storage_at(location: str | os.PathLike[str], *, files: Files = REAL_FILES) -> Storage:

@@ -43,6 +43,7 @@ COMMANDS = [
         ("file:/data/é#?@1", "/data/é#?@1"),
         ("file://localhost/data", "/data"),
         ("file:///data/", "/data"),
+        ("file:///data/%FF%C3%A9", "/data/\udcffé"),  # as `Path.as_uri` writes a name that is not in UTF-8
         ("data/file:", "data/file:"),
         (Path("state"), "state"),
     ],
