@@ -244,6 +244,16 @@ def test_keys_are_typed_and_can_be_typed_back(text: str, key: object) -> None:
     assert parse_key(format_key(key)) == key
 
 
+@pytest.mark.parametrize(("store", "key"), [("floats", "float:nan"), ("pairs", 'json:["float:nan", "a"]')])
+def test_nan_is_no_key_and_gets_no_record_of_another_one(tmp_path: Path, cli: Cli, store: str, key: str) -> None:
+    with hs.open(tmp_path / "state") as state:
+        state.key_value("floats")[1.5] = 1
+        state.key_value("pairs")[1.5, "a"] = 1
+        state.commit()
+    assert cli("get", tmp_path / "state", store, key) == (2, "")
+    assert "found a float without order" in cli.err
+
+
 @pytest.mark.parametrize("command", list(GROUPS["inspect"].commands))
 def test_help_of_every_command_has_an_example(command: str, cli: Cli) -> None:
     code, out = cli(command, "--help")

@@ -57,15 +57,22 @@ def run(look: Look, given: Namespace) -> int:
 
 def stored_forms(key: Any) -> list[Any]:
     """Return how stores may have a key: as it is, and as the text under which it is stored where null is a key. Null,
-    dates, times and decimals are keys of the second form only. O(key).
+    nan, dates, times and decimals are keys of the second form only. O(key).
     """
     forms: list[Any] = []
     with suppress(TypeError):
-        canonical_bytes(key)
+        _check(key)
         forms.append(key)
     with suppress(TypeError, ValueError):
         forms.append(stored_key(key[0] if type(key) is tuple and len(key) == 1 else key))
     return forms
+
+
+def _check(key: Any) -> None:
+    """Raise TypeError for what no store has as it is. Nan is neither below nor above a key: as a bound it is none."""
+    canonical_bytes(key)
+    if any(part != part for part in (key if type(key) is tuple else (key,))):
+        raise TypeError(f"key {key}: found a float without order, expected a number")
 
 
 def in_any_form(key: Any, read: Callable[[Any], Iterable[T]]) -> Iterator[T]:
@@ -74,7 +81,7 @@ def in_any_form(key: Any, read: Callable[[Any], Iterable[T]]) -> Iterator[T]:
     """
     wrong: Exception | None = None
     try:
-        canonical_bytes(key)
+        _check(key)
     except TypeError as error:
         wrong = error
     for form in stored_forms(key):
