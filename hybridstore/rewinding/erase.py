@@ -15,6 +15,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -348,8 +349,9 @@ def prove(
     operator: str | None = None,
     state_location: str | os.PathLike[str] | None = None,
 ) -> Proof:
-    """Read every byte of a state and of its pins, and return where keys still are: as keys in blocks and directories
-    and, if they are text or bytes of 4 bytes or more, anywhere in any file. Nothing is changed.
+    """Read every byte of a state and of its pins (of a query's `operator`, if one is named), and return where keys
+    still are: as keys in blocks and directories and, if they are text or bytes of 4 bytes or more, anywhere in any
+    file. Nothing is changed.
 
     A trace that is no record of the key is one in a value, a setting or a file that the state's user has written.
     Raises RestoreError, OSError, CorruptCheckpointError. O(bytes).
@@ -368,7 +370,9 @@ def prove(
     target = _target(location, _QueryNames(operator, state_location))
     traces = [*_traces_in(target, chosen)]
     files = size = 0
-    for name, data in _files(target):
+    # of a named operator the others' files may have the key
+    places = [target.storage] if operator is None else [part.storage for part in target.parts]
+    for name, data in chain.from_iterable(map(_files, places)):
         files, size = files + 1, size + len(data)
         for text in chosen.texts():
             at = data.find(text)
@@ -377,13 +381,12 @@ def prove(
     return Proof(files, size, traces)
 
 
-def _files(target: _ErasedState) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and the bytes of all files of a state, whatever they are."""
-    if target.path is None:
-        names = target.storage.list()
-        yield from ((f"{target.storage.url}/{name}", target.storage.get(name)) for name in names)
+def _files(place: Storage) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and the bytes of all files of a place, whatever they are."""
+    if not isinstance(place, LocalStorage):
+        yield from ((f"{place.url}/{name}", place.get(name)) for name in place.list())
         return
-    for file in sorted(target.path.rglob("*")):
+    for file in sorted(place.root.rglob("*")):
         if file.is_file() and not file.is_symlink():
             yield str(file), file.read_bytes()
 

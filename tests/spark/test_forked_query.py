@@ -216,7 +216,10 @@ def test_forks_are_erased_in_the_named_operator_only_and_while_no_driver_is_aliv
     launches.delete([launch_name(10**6)])
     assert hs.erase(tmp_path / "q", KEY, operator="op", forks="erase").holders == []
     assert operators(tmp_path / "q") == operators(fork) == {"second"}
-    # the other operator of the fork has the key, and is not asked for
+    # the other operator has the key, and is not asked for
+    assert not any("/second/" in trace for trace in hs.prove(tmp_path / "q", KEY, operator="op").traces)
+    assert hs.prove(tmp_path / "q", KEY, operator="op").files > 0
+    assert any("/second/" in trace for trace in hs.prove(tmp_path / "q", KEY).traces)
     assert hs.erase(tmp_path / "q", KEY, operator="op").records == 0
     with pytest.raises(RestoreError, match=r"found forks that have the keys: .*/f "):
         hs.erase(tmp_path / "q", KEY)
