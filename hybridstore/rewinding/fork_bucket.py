@@ -48,8 +48,9 @@ from ..inspection.rebuild import OccupiedError
 from ..inspection.shards import shard_places
 from ..reading.places import Place
 from ..reading.view import View, open_view
+from ..state.generations import ORIGIN
 from ..state.in_place import ORDERS
-from ..state.registry import ORIGIN, note_fork, note_of, remove_note
+from ..state.registry import note_fork, note_of, remove_note
 from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, views_at
 
 # When an object is created: its turn. All of a turn are there before the next one begins.

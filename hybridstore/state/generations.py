@@ -19,12 +19,13 @@ from changelog.bucket import Bucket
 from changelog.cached_storage import bare
 from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.identity import Identity
-from changelog.storage import LocalStorage, Storage, storage_at
+from changelog.storage import LocalStorage, Storage, exists, storage_at
 from recovery.errors import ProgramMismatchError
 from recovery.layout import (
     CHANGELOG,
     CHECKPOINTS,
     ERASING_SHARDS,
+    FORKS,
     GENERATIONS,
     PINS,
     SPARK_FOLDER,
@@ -38,6 +39,8 @@ from recovery.layout import (
 from ..errors import StateDirectoryError
 
 FORMAT_VERSION = 1
+# At a fork: where its origin is.
+ORIGIN: Final = f"{FORKS}/origin"
 # What a state, a topology or a query has below its place.
 _OF_STATES: Final = frozenset((CHANGELOG, CHECKPOINTS, GENERATIONS, SPARK_FOLDER))
 
@@ -121,19 +124,35 @@ def _has_log(place: Storage) -> bool:
 
 def current_shards(place: Storage, *, writing: bool = False) -> Generation | None:
     """Return the shards that count; None without a state. Raises ForeignFileError for shards without a
-    description, and as `newest_generation`.
+    description, and for half a fork; and as `newest_generation`.
     """
     newest = newest_generation(place, writing=writing)
     if newest is not None or _has_log(place):
         return newest or Generation(0, 0, 1)
     folders = place.folders() if not isinstance(place, LocalStorage) or place.root.is_dir() else ()
+    if CHECKPOINTS in folders and not isinstance(
+        place, LocalStorage
+    ):  # a fork or a pin of the version of a checkpoint has no log yet
+        return Generation(0, 0, 1)
     shards = [name for name in folders if parse_shard_name(name) is not None and _has_log(place.below(name))]
     if shards:
         raise ForeignFileError(
             f"{place.url}: found shards {', '.join(shards)} without {generation_name(1)}, expected the description of "
             "them (restore it from a copy)"
         )
+    # on a disk a fork is renamed into its place as a whole; queries have no shards here
+    if not isinstance(place, LocalStorage) and FORKS in folders and SPARK_FOLDER not in folders:
+        _refuse_half_fork(place)
     return None
+
+
+def _refuse_half_fork(place: Storage) -> None:
+    """Raise ForeignFileError for what a killed maker of a fork or a pin has left on an object store."""
+    if exists(place, ORIGIN):
+        raise ForeignFileError(
+            f"{place.url}: is a fork or a pin that is being made, or whose maker was killed (make it again; or remove "
+            "the objects below it, those of a pin with hybridstore unpin)"
+        )
 
 
 def begin_shards(place: Storage, shards: int, store: bytes) -> Generation:

@@ -26,8 +26,8 @@ from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, FORKS, GENERATIONS, SPARK_FOLDER
 
 from ..errors import HybridStoreError
+from .generations import ORIGIN
 
-ORIGIN: Final = f"{FORKS}/origin"
 # The errors of a state that may be read and not written: of another user, or a snapshot of a file system.
 _READ_ONLY: Final = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 # A fork on an object store has the last one of these from its first object on.

@@ -537,3 +537,39 @@ def test_whoever_makes_a_pin_looks_for_an_erase_before_it_is_a_state(
     with pytest.raises(RestoreError, match="an erase is at work"):
         hs.pin(place("s"), "p")
     assert hs.pins(place("s")) == []
+
+
+def test_no_topology_begins_where_the_maker_of_its_fork_was_killed(place: Place) -> None:
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    source = [{"k": f"{number % 7}", "ts": number} for number in range(300)]
+    assert list(topology.run(source, place("s"), shards=2, commit_rows=50))
+    with topology.open(place("s"), shards=2) as engine:
+        contents = [rows_of(state) for state in engine.states]
+    for last in itertools.count(2, 4):
+        new, done = place(f"f{last}"), False
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, last)
+            try:
+                hs.fork(place("s"), new)
+                done = True
+            except Killed:
+                with pytest.raises(HybridStoreError, match=r"maker was killed|without generations"):
+                    topology.open(new, shards=2)
+        if done:
+            break
+        hs.fork(place("s"), new)
+        with topology.open(new, shards=2) as engine:
+            assert [rows_of(state) for state in engine.states] == contents
+    assert last > 10
+
+
+def test_an_erase_takes_pins_and_forks_of_the_version_of_a_checkpoint(place: Place) -> None:
+    build(place("s"))
+    pin = hs.pin(place("s"), "nine", at=9)
+    fork = hs.fork(place("s"), place("f"), at=9)
+    assert not storage_at(pin.path).list("changelog/")
+    assert hs.erase(place("s"), "k1", forks="erase").holders == []
+    for each in (place("s"), pin.path, fork):
+        with hs.open(each, at="newest") as state:
+            assert "k1" not in state.key_value("rows")
+    assert hs.prove(place("s"), "k1").traces == hs.prove(fork, "k1").traces == []
