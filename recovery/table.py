@@ -57,6 +57,8 @@ _FLAGS: Final = frozenset(counted | froms for counted in (0, _COUNTED) for froms
 _FIVE: Final = 0x95
 # The number of a key is a u16.
 MOST_KEYS: Final = 1 << 16
+# Bytes in which nearly all packed keys end.
+_NEAR: Final = 1 << 10
 # A record: its value, and its integers.
 Record: TypeAlias = tuple[Any, ...]
 # Keys of these types are equal only if their packed bytes are; 0.0 and -0.0 are equal, too.
@@ -315,10 +317,8 @@ class RecordTable:
             while i < end and hashes[i] == hashed:
                 if self._stored(i, len(packed)) == packed:
                     return i
-                # another key of the same hash, an equal key (0.0 and -0.0), or damage: its own length is not known
-                start = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)[0]
-                stream = unpacker(self._payload[start:].tobytes())
-                stored = stream.unpack()
+                # another key of the same hash, an equal key (0.0 and -0.0), or damage
+                stored = self._key(i)
                 if zlib.crc32(pack(_plain(stored))) != hashed:
                     raise self._damaged()
                 if stored == key:
@@ -327,6 +327,14 @@ class RecordTable:
         except (*UNPACK_ERRORS, struct.error) as error:
             raise self._unreadable(error) from error
         return -1
+
+    def _key(self, i: int) -> Any:
+        """Return the key of a hash, whose length is not known. Raises one of UNPACK_ERRORS. O(key)."""
+        try:
+            # not the rest of the block: many keys may have one hash
+            return unpacker(self._stored(i, _NEAR)).unpack()
+        except UNPACK_ERRORS:
+            return unpacker(self._stored(i, len(self._payload))).unpack()
 
     def _stored(self, i: int, size: int) -> bytes:
         """Return so many bytes of the packed key of a hash."""

@@ -199,7 +199,7 @@ def _boolean(value: Any) -> bool | None:
 def _binary(value: Any) -> bytes | None:
     if isinstance(value, str):
         return value.encode()
-    return bytes(value) if isinstance(value, bytes | bytearray) else _null(value)
+    return bytes(value) if isinstance(value, bytes | bytearray) else _null(_plain(value))
 
 
 def _text(value: Any) -> str:
@@ -292,7 +292,7 @@ def _map(parts: Sequence[Column]) -> Convert:
 
     def convert(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            return _null(value)
+            return _null(_plain(value))
         entries = {
             None if key is None else put_key(key): None if part is None else put(part) for key, part in value.items()
         }

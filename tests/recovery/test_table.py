@@ -91,10 +91,10 @@ def test_keys_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_keys_of_one_hash_may_be_the_beginnings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recovery.table.zlib.crc32", lambda data, start=0: 7)
-    keys = [b"", b"a", b"a" * 40, b"a" * 300]
-    table = look_into(pack_with_table(Columns(keys, None, (), [1, 2, 3, 4]))[0], "", kept=False)
-    assert table.counts_of([*keys, b"aa", b"a" * 41]) == [1, 1, 1, 1, 0, 0]
-    assert [table.record_of(key) for key in (*keys, b"aa")] == [(1,), (2,), (3,), (4,), None]
+    keys = [b"", b"a", b"a" * 40, b"a" * 300, b"a" * 5000]
+    table = look_into(pack_with_table(Columns(keys, None, (), [1, 2, 3, 4, 5]))[0], "", kept=False)
+    assert table.counts_of([*keys, b"aa", b"a" * 41, b"a" * 6000]) == [1, 1, 1, 1, 1, 0, 0, 0]
+    assert [table.record_of(key) for key in (*keys, b"aa")] == [(1,), (2,), (3,), (4,), (5,), None]
 
 
 @pytest.mark.parametrize("count", [1, 2, 60, 3000])

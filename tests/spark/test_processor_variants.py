@@ -260,6 +260,12 @@ def test_a_value_of_another_type_that_spark_reads_is_null(schema: str, given: An
     assert StateValues(schema).put((given,)) == (None,)
 
 
+@pytest.mark.parametrize("schema", ["a map<int,int>", "a binary", "a array<int>", "a boolean"])
+@pytest.mark.parametrize("given", [np.int64(1), np.float32(1.5)])
+def test_a_number_of_numpy_is_as_null_in_another_column_as_pythons(schema: str, given: Any) -> None:
+    assert StateValues(schema).put((given,)) == (None,)
+
+
 def opened_handle() -> Handle:
     return Handle(StoreGroup(lambda body: None))
 
