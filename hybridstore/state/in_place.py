@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from changelog.cached_storage import bare
-from changelog.cloud_storage import CloudStorage
 from changelog.identity import Identity
-from changelog.storage import LocalStorage
+from changelog.storage import LocalStorage, Storage
 from recovery.erase import ERASURES
 from recovery.errors import RestoreError
 from recovery.layout import PINS
@@ -50,6 +49,13 @@ from .usable import MarkedStep, Usable
 ORDERS: Final = "erase"
 # The setting of a topology's program.
 _PROGRAM: Final = "topology"
+
+
+def _is_far(storage: Storage) -> bool:
+    """Return whether a storage is an object store, as far as orders and pins are concerned."""
+    from changelog.cloud_storage import CloudStorage  # only here: a state in a directory needs none of it
+
+    return isinstance(bare(storage), CloudStorage)
 
 
 class InPlace(Usable, ABC):
@@ -156,7 +162,7 @@ class InPlace(Usable, ABC):
         if isinstance(self._home.storage, LocalStorage):
             self._check_ways(self._home.storage.root, leave_forks=leave_forks)
             self._forks_known = frozenset(self._forks_at(self._home.storage.root))
-        elif isinstance(bare(self._home.storage), CloudStorage):
+        elif _is_far(self._home.storage):
             self._check_bucket(leave_forks=leave_forks)
         self.order_erase([Order(store, key)], keys=1)
 
@@ -219,7 +225,7 @@ class InPlace(Usable, ABC):
                 except HybridStoreError as error:  # the version is durable, and with it the order
                     warn("%s: nothing is erased yet: %s; the next commit tries again", self.path, error)
                     return
-            elif isinstance(bare(home.storage), CloudStorage) and not self._asked.erasing:
+            elif _is_far(home.storage) and not self._asked.erasing:
                 try:
                     self._check_bucket(leave_forks=True)
                 except HybridStoreError as error:  # as above
