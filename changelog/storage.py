@@ -368,6 +368,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     """Return a location that is no URL of an object store (`is_url`) as a path: a path, or `file:/...`, `file:///...`
     with `%20` and its like. Raises HybridStoreError for a `file:` URI of another machine, or without a whole path.
 
+    >>> from changelog.storage import local_path
     >>> local_path("file:///tmp/a%20b"), local_path("state")
     (PosixPath('/tmp/a b'), PosixPath('state'))
     """
