@@ -477,8 +477,12 @@ class State(InPlace, NamedStores):
         >>> numbers.records, numbers.dropped
         ({'users': 1}, {'users': {'expired': 0}})
         """
+        return self._metrics()
+
+    def _metrics(self, *, anew: bool = True) -> Metrics:
+        """Return `metrics()`; `anew` as `Memory.numbers`, for who asks at each commit."""
         written = 0 if self._log is None else self._log.bytes_written
-        return metrics_of(self._group, self._checkpoints, self._memory, written)
+        return metrics_of(self._group, self._checkpoints, self._memory, written, anew=anew)
 
     def close(self) -> None:
         """Commit nothing, finish the checkpoint in progress, write a synced end mark, and release the directory.

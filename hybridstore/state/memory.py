@@ -146,6 +146,9 @@ class Memory:
         # the misses whose bytes are counted, and these bytes
         self._missed = 0
         self._missed_bytes = 0.0
+        # the sizes of the stores when they were estimated last, of how many records, and how often asked for since
+        self._sizes: list[int] = []
+        self._sized, self._asked = 0, 0
         # by store, between leaving its maps and being cold
         self._before: dict[str, dict[Any, Any]] = {}
 
@@ -233,17 +236,23 @@ class Memory:
             self._missed = missed
         return missed
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self, *, anew: bool = True) -> dict[str, Any]:
         """Return the numbers of memory, as the metrics have them; None for those that are counted under a limit only.
-        The call changes nothing that a caller sees. O(blocks), in a sliding store O(keys).
+        Without `anew`, sizes are those of an earlier call until the records are twice as many, or for CHECK_COMMITS
+        calls: no commit should wait for an estimate. The call changes nothing that a caller sees. O(blocks), in a
+        sliding store O(keys).
         """
         missed = self._count_missed()
         stores, limit, traffic = self._group.stores.values(), BUDGET.limit, self._checkpoints.traffic
-        sizes = [store.bytes_in_memory for store in stores]
+        records, self._asked = self._in_memory(), self._asked + 1
+        if anew or len(self._sizes) != len(stores) or records >= 2 * self._sized or self._asked >= CHECK_COMMITS:
+            self._sizes = [store.bytes_in_memory for store in stores]
+            self._sized, self._asked = max(1, records), 0
+        sizes = self._sizes
         changed = [store.changed_keys for store in stores]
         numbers: dict[str, Any] = {
             "memory_bytes": sum(sizes) + self._old_remaining(),
-            "records_in_memory": self._in_memory(),
+            "records_in_memory": records,
             "dirty_keys": sum(keys for keys, _ in changed),
             "dirty_bytes": sum(
                 size * min(keys, known) // max(1, known) for size, (keys, known) in zip(sizes, changed, strict=True)

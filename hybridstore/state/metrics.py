@@ -60,8 +60,12 @@ class Metrics:
     read_amplification: float | None = None
 
 
-def metrics_of(group: StoreGroup, checkpoints: Checkpointer, memory: Memory, written: int) -> Metrics:
-    """Return the numbers of an open state, whose changelog has `written` bytes since it was opened. O(blocks)."""
+def metrics_of(
+    group: StoreGroup, checkpoints: Checkpointer, memory: Memory, written: int, *, anew: bool = True
+) -> Metrics:
+    """Return the numbers of an open state, whose changelog has `written` bytes since it was opened; `anew` as
+    `Memory.numbers`. O(blocks).
+    """
     stores = group.stores.values()
     behind, last = checkpoints.behind, checkpoints.last
     return Metrics(
@@ -85,5 +89,5 @@ def metrics_of(group: StoreGroup, checkpoints: Checkpointer, memory: Memory, wri
         write_amplification=None if last is None else last.write_amplification,
         checkpoints_by_writer_process=checkpoints.written_beside,
         failures_of_writer_process=checkpoints.failed_beside,
-        **memory.numbers(),
+        **memory.numbers(anew=anew),
     )

@@ -493,7 +493,7 @@ class Engine:
         """Note the numbers of a shard's commit, for `numbers`."""
         run, state = self._runs[shard], self.states[shard]
         totals, last = self._numbers[shard], self._last[shard]
-        metrics = state.metrics()
+        metrics = state._metrics(anew=False)
         batch = {
             "rows": rows,
             "rows_out": rows_out,
