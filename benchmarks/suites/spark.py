@@ -71,11 +71,11 @@ ENGINES = (
 # engines that take seconds a batch run this many batches at most, up to 10,000 keys and above
 SLOW = {
     "hybridstore-tws": (6, 6),
-    "hybridstore-pandas": (6, 3),
+    "hybridstore-pandas": (12, 3),
     "hybridstore-apws": (6, 3),
     "tws-row": (5, 4),
     "apws": (6, 3),
-    "tws-pandas": (6, 3),
+    "tws-pandas": (12, 3),
 }
 # what is compared of a batch's rows: how many, and a sum of their hashes, which no order changes
 ANSWER = ("count(*)", "sum(cast(xxhash64(*) as decimal(38)))")
