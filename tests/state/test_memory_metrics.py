@@ -3,6 +3,7 @@ itself, from what was put and asked alone.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import hybridstore as hs
 from changelog.journal import MAX_KEY_BYTES
+from hybridstore.state.memory_budget import CHECK_COMMITS
 from hybridstore.state.numbers import COLUMNS, openmetrics, row_of
+from hybridstore.stores.time_buckets import TimeBuckets
 
 LARGE = 1 << 40
 NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
@@ -261,3 +264,33 @@ def test_an_engine_says_what_its_memory_does(tmp_path: Path) -> None:
         assert row["memory_limit_bytes"] == LARGE
         assert row["memory_bytes"] > 0
         assert row["hits"] + row["misses"] >= 0
+
+
+def test_commits_of_an_engine_estimate_bytes_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    estimates = Counter[str]()
+    of_stores: Any = TimeBuckets.bytes_in_memory
+
+    def counted(store: TimeBuckets) -> int:
+        estimates[store.name] += 1
+        size: int = of_stores.fget(store)
+        return size
+
+    monkeypatch.setattr(TimeBuckets, "bytes_in_memory", property(counted))
+    program = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows(10)).aggregate(n=hs.Count())
+    commits = 3 * CHECK_COMMITS
+    with program.open(tmp_path) as engine:
+        sizes = []
+        for i in range(commits):
+            engine.process({"k": f"key {i % 100}", "t": 5})
+            engine.commit()
+            (row,) = engine.metrics()
+            sizes.append(row["memory_bytes"])
+            assert row["records_in_memory"] == min(i + 1, 100)  # a count is of the commit itself
+        (name,) = engine.states[0].stores
+        # at each doubling up to 64 records of 100, and each CHECK_COMMITS commits
+        assert 7 <= estimates[name] <= 7 + commits // CHECK_COMMITS
+        assert sizes[-1] > 10 * sizes[0]
+        # who asks for the numbers of the state has an estimate of now
+        before = estimates[name]
+        assert engine.states[0].metrics().memory_bytes == of_stores.fget(engine.states[0].stores[name])
+        assert estimates[name] == before + 1
