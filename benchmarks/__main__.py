@@ -58,7 +58,8 @@ SLOW = ["tws-row", "apws", "tws-pandas"]
 TINY: dict[str, Any] = {"rows": 2000, "segments": 2, "repeats": 1, "tail": 200, "columns": 2000}
 TINY["kinds"] = ["window", "sliding", "suppression"]
 # state beyond memory in a full run
-LARGE: dict[str, Any] = {"records": 5_000_000, "limit": 100_000_000, "operations": 300_000, "kinds": ["key-value"]}
+LARGE: dict[str, Any] = {"records": 5_000_000, "limit": 100_000_000, "operations": 60_000, "turns": 5}
+LARGE |= {"kinds": ["key-value"]}
 SHORT: dict[str, Any] = {"rows": 32_000, "segments": 4, "repeats": 2, "tail": 20_000, "columns": 100_000}
 
 

@@ -103,7 +103,11 @@ def _parser() -> ArgumentParser:
     command.add_argument("--kinds", default=",".join(beyond_memory.KINDS), help=names)
     names = "works, separated by commas (default: all)"
     command.add_argument("--works", default=",".join(WORKS), help=names)
-    command.add_argument("--peers", action=BooleanOptionalAction, default=True, help="also measure RocksDB and LMDB")
+    names = "engines beside the key-value store, separated by commas (default: all)"
+    command.add_argument("--peers", default=",".join(beyond_memory.PEERS), help=names)
+    command.add_argument("--no-peers", dest="peers", action="store_const", const="", help="no other engine")
+    turns = "turns of so many operations that our store and each engine have of each work (default: 1)"
+    command.add_argument("--turns", type=int, default=1, help=turns)
     command.add_argument("--storage", choices=("disk", "s3"), default="disk", help=storage)
     command = suite("state-by-limit", "Operations of a store as its state outgrows its limit, beside RocksDB.", 1)
     command.add_argument("--records", type=int, default=500_000, help="records in the store (default: 500000)")
@@ -181,8 +185,9 @@ def _commit_latency(given: Namespace) -> _Suites:
 
 
 def _beyond_memory(given: Namespace) -> _Suites:
-    options = {name: getattr(given, name) for name in ("records", "operations", "limit", "peers", "storage")}
-    names = {"kinds": given.kinds.split(","), "works": given.works.split(",")}
+    options = {name: getattr(given, name) for name in ("records", "operations", "limit", "turns", "storage")}
+    names = {name: getattr(given, name).split(",") for name in ("kinds", "works")}
+    options["peers"] = given.peers.split(",") if given.peers else ()
     return [lambda: beyond_memory.measure(given.folder, **options, **names)] * given.runs
 
 

@@ -272,6 +272,7 @@ SUITES = {
         "limit, and LMDB. Each in a process of its own, whose anonymous memory is read from outside, beyond what it "
         "had before it opened the state. An operation of the distributions is a read-modify-write; YCSB's workloads "
         "are as published; a durable commit each 1,000 operations belongs to the last of them. Every read is checked. "
+        "The key-value store and the engines beside it work in turn, and those that wait are stopped. "
         "`python -m benchmarks beyond-memory` prints it.",
     ),
     "state by limit": (

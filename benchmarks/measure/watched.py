@@ -1,10 +1,11 @@
-"""Watched: run one function of ours in a new process, and read its anonymous memory from outside while it works.
+"""Watched: run functions of ours in new processes, and read their anonymous memory from outside while they work.
 
     parent   samples /proc/PID/status every few ms      highest RssAnon of each phase, less that of the base line
     worker   phase("base"), phase("uniform"), ...       tells over its standard output what it begins
 
 Anonymous memory is what a container is killed for; pages of mapped files are not counted. Processes that the worker
-starts are counted apart.
+starts are counted apart. Workers that are called together work in turn, a phase each; those that wait are stopped by
+the system, with what they have started, so that nothing of them works beside the one whose turn it is.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import gc
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -35,6 +38,105 @@ class Memory(NamedTuple):
     children: int
 
 
+class Worker:
+    """A function of ours in a fresh interpreter, which stops before each of its phases. `memory`: of the phases that
+    have begun; `answer`: what the function returned, through JSON.
+    """
+
+    def __init__(self, target: str, arguments: Mapping[str, Any]) -> None:
+        root = Path(__file__).resolve().parent.parent.parent
+        path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.answer: Any = None
+        self.memory: dict[str, Memory] = {}
+        self._target = target
+        self._base = 0
+        self._phase = self._pending = ""
+        self._stopped: list[int] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, target, json.dumps(arguments)],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:  # in the middle: another worker failed
+            self.stop()
+            for pid in reversed(self._stopped):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
+        self._process.wait()
+
+    def advance(self) -> bool:
+        """Let the worker work until its next phase is to begin; False when it has answered.
+
+        Raises WrongAnswerError when it did, and RuntimeError with its last line when it failed.
+        """
+        process = self._process
+        assert process.stdin is not None
+        for pid in reversed(self._stopped):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._stopped = []
+        if self._pending:
+            self._phase, self._pending = self._pending, ""
+            with suppress(BrokenPipeError):
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+        if self._sampled():
+            return True
+        assert process.stderr is not None
+        errors = process.stderr.read().decode(errors="replace").strip().splitlines()
+        process.wait()
+        if process.returncode or self.answer is None:
+            last = errors[-1] if errors else "no message"
+            if last.startswith(f"{WrongAnswerError.__module__}.{WrongAnswerError.__name__}: "):
+                raise WrongAnswerError(last.partition(": ")[2])
+            raise RuntimeError(f"{self._target} in a fresh process: {last}")
+        self.memory = {name: peak for name, peak in self.memory.items() if name not in ("", BASE)}
+        return False
+
+    def stop(self) -> None:
+        """Stop the worker and what it has started, until it is to work again. O(processes)."""
+        for pid in [self._process.pid, *children_of(self._process.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                self._stopped.append(pid)
+
+    def _sampled(self) -> bool:
+        """Sample memory until the worker is about to begin a phase; False when it has closed its output."""
+        assert self._process.stdout is not None
+        pid, output, rest = self._process.pid, self._process.stdout.fileno(), b""
+        while True:
+            ready = select.select([output], [], [], _SAMPLE_SECONDS)[0]
+            now, children = anonymous_bytes(pid), sum(map(anonymous_bytes, children_of(pid)))
+            before = self.memory.get(self._phase, Memory(0, 0))
+            self.memory[self._phase] = Memory(max(before.anonymous, now - self._base), max(before.children, children))
+            if not ready:
+                continue
+            data = os.read(output, 65536)
+            if not data:
+                return False
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                name, _, value = line.decode().partition(" ")
+                if name == "answer":
+                    self.answer = json.loads(value)
+                elif name == "phase":
+                    self._base = now if self._phase == BASE else self._base
+                    self._pending = value
+            if self._pending:
+                return True
+
+
 def call(target: str, **arguments: Any) -> tuple[Any, dict[str, Memory]]:
     """Call `target` ("module:function") in a fresh interpreter; return its answer, through JSON, and the memory of each
     phase.
@@ -42,55 +144,25 @@ def call(target: str, **arguments: Any) -> tuple[Any, dict[str, Memory]]:
     Raises WrongAnswerError when it did, and RuntimeError with its last line when it failed. On systems without
     /proc the memory is 0.
     """
-    root = Path(__file__).resolve().parent.parent.parent
-    path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
-    process = subprocess.Popen(
-        [sys.executable, "-m", __name__, target, json.dumps(arguments)],
-        env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    with process:
-        answer, peaks = _watch(process)
-        assert process.stderr is not None
-        errors = process.stderr.read().decode(errors="replace").strip().splitlines()
-    if process.returncode or answer is None:
-        last = errors[-1] if errors else "no message"
-        if last.startswith(f"{WrongAnswerError.__module__}.{WrongAnswerError.__name__}: "):
-            raise WrongAnswerError(last.partition(": ")[2])
-        raise RuntimeError(f"{target} in a fresh process: {last}")
-    return answer, peaks
+    return call_together(target, [arguments])[0]
 
 
-def _watch(process: subprocess.Popen[bytes]) -> tuple[Any, dict[str, Memory]]:
-    """Sample until the worker has closed its output; answer its phases, so that a phase begins behind its sample."""
-    assert process.stdout is not None
-    assert process.stdin is not None
-    output, pending = process.stdout.fileno(), b""
-    answer, phase, base = None, "", 0
-    peaks: dict[str, Memory] = {}
-    while True:
-        ready = select.select([output], [], [], _SAMPLE_SECONDS)[0]
-        now, children = anonymous_bytes(process.pid), sum(map(anonymous_bytes, children_of(process.pid)))
-        before = peaks.get(phase, Memory(0, 0))
-        peaks[phase] = Memory(max(before.anonymous, now - base), max(before.children, children))
-        if not ready:
-            continue
-        data = os.read(output, 65536)
-        if not data:
-            return answer, {name: peak for name, peak in peaks.items() if name not in ("", BASE)}
-        *lines, pending = (pending + data).split(b"\n")
-        for line in lines:
-            name, _, value = line.decode().partition(" ")
-            if name == "answer":
-                answer = json.loads(value)
-            elif name == "phase":
-                base = now if phase == BASE else base
-                phase = value
-                with suppress(BrokenPipeError):
-                    process.stdin.write(b"\n")
-                    process.stdin.flush()
+def call_together(target: str, calls: Sequence[Mapping[str, Any]]) -> list[tuple[Any, dict[str, Memory]]]:
+    """Call `target` with each of these arguments, in fresh interpreters that work in turn, a phase each: the first one
+    begins the first phase, the second one the second phase. As `call`.
+    """
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker(target, arguments)) for arguments in calls]
+        working, turn = list(workers), 0
+        while working:
+            first = turn % len(working)
+            turn += 1
+            for worker in working[first:] + working[:first]:
+                if not worker.advance():
+                    working.remove(worker)
+                elif len(workers) > 1:
+                    worker.stop()
+        return [(worker.answer, worker.memory) for worker in workers]
 
 
 def phase(name: str) -> None:
@@ -120,6 +192,17 @@ def children_of(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
     except OSError:
         return []
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process and of the children that it has waited for (s), in steps of 10 ms; 0 where
+    the system does not tell, or the process has ended.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def main(arguments: list[str]) -> None:

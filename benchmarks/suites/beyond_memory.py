@@ -1,6 +1,7 @@
 """Beyond memory: state larger than its memory limit, beside RocksDB with a cache of the limit, and LMDB.
 
-    python -m benchmarks beyond-memory --records 5000000 --limit 100000000 --operations 300000
+    python -m benchmarks beyond-memory --records 5000000 --limit 100000000 --operations 60000 --turns 5 \
+        --kinds key-value --works "uniform,zipf,hot 1 %" --peers rocksdb   # within three minutes
     python -m benchmarks beyond-memory --records 1000000 --kinds window,session,sliding,suppression
     python -m benchmarks beyond-memory --records 300000 --operations 3000 --works uniform   # memory of the five kinds
     python -m benchmarks beyond-memory --records 300000 --operations 3000 --works uniform --storage s3
@@ -10,22 +11,26 @@
 Our key-value store is then opened again as a killed process has left it, and every record that is read is checked.
 
 Each subject works in a process of its own, whose anonymous memory is read from outside. Without a limit, a kind of
-store is first measured without one, and gets a fifth of the memory that its load takes.
+store is first measured without one, and gets a fifth of the memory that its load takes. The key-value store and its
+peers work in turn, on states that were loaded once, and those that wait are stopped: a ratio is that of two turns side
+by side, and of `turns` ratios the median counts. Processor time of an operation is told beside its time: a machine that
+does other things, too, changes it less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from benchmarks.measure import watched
 from benchmarks.measure.range_server import RangeServer, serving
-from benchmarks.measure.result import Line, Result, Target
+from benchmarks.measure.result import Line, Result, Target, line
 from benchmarks.measure.state import scratch
-from benchmarks.measure.timing import stopwatch
-from benchmarks.suites.beyond_memory_work import LOAD, RESTART, WORKS
+from benchmarks.measure.timing import Spread, stopwatch
+from benchmarks.suites.beyond_memory_work import LOAD, RESTART, WORKS, turn_of
 from benchmarks.suites.peers import missing
 
 KINDS: Final = ("key-value", "window", "session", "sliding", "suppression")
@@ -33,6 +38,7 @@ PEERS: Final = ("rocksdb", "lmdb")
 # works of the kinds that are not read by key alone
 DISTRIBUTIONS: Final = ("uniform", "zipf", "hot 1 %")
 SHARE: Final = 5
+_WORK: Final = "benchmarks.suites.beyond_memory_work"
 _RATES: Final = {"uniform": 1.5, "zipf": 2.0, "hot 1 %": 1.5}
 _MEMORY: Final = Target(1.3)
 _LONGEST: Final = Target(30, "value")
@@ -46,24 +52,31 @@ def measure(
     limit: int | None = None,
     kinds: Sequence[str] = KINDS,
     works: Sequence[str] = tuple(WORKS),
-    peers: bool = True,
+    peers: Sequence[str] = PEERS,
+    turns: int = 1,
     storage: Literal["disk", "s3"] = "disk",
 ) -> Result:
-    """Measure `operations` of each of `works` on stores of `records` under a limit (bytes; None: a fifth of what a
-    store without a limit takes). `storage`: where the states are; s3: on an object store that a process of our own
-    stands for.
+    """Measure `turns` of `operations` of each of `works` on stores of `records` under a limit (bytes; None: a fifth of
+    what a store without a limit takes). `storage`: where the states are; s3: on an object store that a process of our
+    own stands for.
     """
-    result = Result("beyond memory", {"records": records, "operations": operations})
+    result = Result("beyond memory", {"records": records, "operations": operations, "turns": turns})
     result.settings["limit"] = limit or f"1/{SHARE}"
     if storage == "s3":
         result.settings["storage"] = storage
-        peers = False
+        peers = ()
     with stopwatch() as clock, serving() if storage == "s3" else nullcontext() as server:
         for kind in kinds:
             chosen = [name for name in works if kind == "key-value" or name in DISTRIBUTIONS]
-            _measure_kind(folder, result, kind, chosen, (records, operations, limit), server, peers=peers)
+            sizes = {"records": records, "operations": operations, "turns": turns}
+            beside = peers if kind == "key-value" else ()
+            _measure_kind(folder, result, kind, chosen, sizes, limit, server, peers=beside)
     result.seconds = clock.seconds
     return result
+
+
+# what a phase of a subject printed, and its highest anonymous memory (bytes)
+_Phases = dict[str, tuple[dict[str, float], int]]
 
 
 def _measure_kind(
@@ -71,85 +84,108 @@ def _measure_kind(
     result: Result,
     kind: str,
     works: list[str],
-    sizes: tuple[int, int, int | None],
+    sizes: dict[str, int],
+    limit: int | None,
     server: RangeServer | None,
     *,
-    peers: bool,
+    peers: Sequence[str],
 ) -> None:
-    records, operations, limit = sizes
-
-    def run(subject: str, bound: int | None, chosen: list[str]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
-        sizes: dict[str, Any] = {"limit": bound, "records": records, "operations": operations, "works": chosen}
-        if server is not None:
-            sizes["bucket"] = {"location": server.url(f"{subject}-{bound}"), **server.options}
-        killed = subject == "key-value" and bound is not None
-        with scratch(folder) as place:
-            module = "benchmarks.suites.beyond_memory_work"
-            figures, memory = watched.call(f"{module}:work", folder=str(place), subject=subject, killed=killed, **sizes)
-            if killed:
-                figures[RESTART], again = watched.call(f"{module}:restarted", folder=str(place), **sizes)
-                memory |= again
-        return figures, {name: peak.anonymous for name, peak in memory.items()}
+    def run(subjects: list[str], bound: int | None, chosen: list[str]) -> dict[str, _Phases]:
+        with ExitStack() as stack:
+            calls = []
+            for subject in subjects:
+                call: dict[str, Any] = {"limit": bound, "works": chosen, **sizes}
+                call["folder"] = str(stack.enter_context(scratch(folder)))
+                if server is not None:
+                    call["bucket"] = {"location": server.url(f"{subject}-{bound}"), **server.options}
+                calls.append(call)
+            killed = [subject == "key-value" and bound is not None for subject in subjects]
+            worked = watched.call_together(
+                f"{_WORK}:work",
+                [
+                    {"subject": subject, "killed": kill, **call}
+                    for subject, kill, call in zip(subjects, killed, calls, strict=True)
+                ],
+            )
+            phases = {
+                subject: {name: (figures[name], memory[name].anonymous) for name in figures}
+                for subject, (figures, memory) in zip(subjects, worked, strict=True)
+            }
+            if killed[0]:
+                figures, memory = watched.call(f"{_WORK}:restarted", **calls[0])
+                phases[kind][RESTART] = figures, memory[RESTART].anonymous
+            return phases
 
     if limit is None:
-        loaded, memory = run(kind, None, [])
-        limit = max(1, memory[LOAD] // SHARE)
-        result.lines += _lines(f"{kind}, {LOAD}, no limit", loaded[LOAD], memory[LOAD], None)
-    ours, memory = run(kind, limit, works)
-    phases = {name: (figures, memory[name]) for name, figures in ours.items()}
-    beside: dict[str, dict[str, tuple[dict[str, float], int]]] = {}
-    if kind == "key-value" and peers:
-        for peer in PEERS:
-            if why := missing(peer):
-                result.notes.append(why)
-                continue
-            figures_of, memory_of = run(peer, limit, works)
-            beside[peer] = {name: (figures, memory_of[name]) for name, figures in figures_of.items()}
-    for name, (figures, anonymous) in phases.items():
-        rate = beside["rocksdb"][name][0]["operations/s"] if name in beside.get("rocksdb", {}) else None
-        result.lines += _lines(f"{kind}, {name}", figures, anonymous, limit, rate, _RATES.get(name))
+        (loaded,) = run([kind], None, [])[kind].values()
+        limit = max(1, loaded[1] // SHARE)
+        result.lines += _lines(f"{kind}, {LOAD}, no limit", [loaded], None)
+    beside = []
+    for peer in peers:
+        if why := missing(peer):
+            result.notes.append(why)
+        else:
+            beside.append(peer)
+    phases = run([kind, *beside], limit, works)
+
+    def turns_of(subject: str, name: str) -> list[tuple[dict[str, float], int]]:
+        if name in (LOAD, RESTART):
+            return [phases[subject][name]]
+        return [phases[subject][turn_of(name, turn)] for turn in range(sizes["turns"])]
+
+    for name in (LOAD, *works, *([RESTART] if RESTART in phases[kind] else [])):
+        with_rate = "rocksdb" in beside and name != RESTART
+        theirs = [figures for figures, _ in turns_of("rocksdb", name)] if with_rate else None
+        result.lines += _lines(f"{kind}, {name}", turns_of(kind, name), limit, theirs, _RATES.get(name))
         if name == RESTART:
-            ready = figures["ready"]
+            ready = phases[kind][name][0]["ready"]
             result.lines.append(Line(f"{kind}, {name}: until the first record is read", ready, ready, ready, "ms"))
-        for peer, their in beside.items():
-            if name in their:
-                result.lines += _lines(f"{peer}, {name}", *their[name], None)
+        else:
+            for peer in beside:
+                result.lines += _lines(f"{peer}, {name}", turns_of(peer, name), None)
 
 
 def _lines(
     subject: str,
-    figures: dict[str, float],
-    anonymous: int,
+    turns: list[tuple[dict[str, float], int]],
     limit: int | None,
-    rate: float | None = None,
+    rocksdb: list[dict[str, float]] | None = None,
     bound: float | None = None,
 ) -> list[Line]:
-    """Return the figures of a phase; `rate` is RocksDB's, `bound` how many times that ours is to be."""
-    speed, longest, tail = figures["operations/s"], figures["longest"], figures["p99.9"]
-    ratio = None if rate is None else speed / rate
-    target = None if bound is None or rate is None else Target(bound, at_least=True)
-    share = None if limit is None else anonymous / limit
+    """Return the figures of turns: medians, but the highest memory and the longest operation; `rocksdb` are those of
+    the turns beside, `bound` how many times the rate of those ours is to be.
+    """
+
+    def spread(name: str) -> Spread:
+        return Spread(tuple(figures[name] for figures, _ in turns))
+
+    def beside(name: str) -> Spread | None:
+        return None if rocksdb is None else Spread(tuple(figures[name] for figures in rocksdb))
+
+    def median(what: str, of: Spread, unit: str) -> Line:
+        return Line(f"{subject}: {what}", of.middle, of.low, of.high, unit)
+
+    def highest(what: str, of: Spread, unit: str, target: Target | None, share: float | None = None) -> Line:
+        return Line(f"{subject}: {what}", of.high, of.low, of.high, unit, share, share, share, "limit", target)
+
+    speed = spread("operations/s")
+    base, processor, theirs = beside("operations/s"), spread("processor"), beside("processor")
+    per = None if theirs is None else processor.over(theirs).middle if theirs.low > 0 else None
+    lines = [line(f"{subject}: operations/s", speed, "/s", base=base, against="RocksDB")]
+    if base is not None and bound is not None:
+        # a line of its own: the table prints lowest and highest of values alone
+        lines.append(
+            line(f"{subject}: times RocksDB's rate", speed.over(base), "x", target=Target(bound, "value", True))
+        )
+    memory = Spread(tuple(anonymous / 1e6 for _, anonymous in turns))
+    share = None if limit is None else 1e6 * memory.high / limit
+    longest = None if limit is None else _LONGEST
+    others = spread("others")
     return [
-        Line(f"{subject}: operations/s", speed, speed, speed, "/s", ratio, ratio, ratio, "RocksDB", target),
-        Line(
-            f"{subject}: anonymous memory",
-            anonymous / 1e6,
-            anonymous / 1e6,
-            anonymous / 1e6,
-            "MB",
-            share,
-            share,
-            share,
-            "limit",
-            None if limit is None else _MEMORY,
-        ),
-        Line(f"{subject}: p99.9", tail, tail, tail, "ms"),
-        Line(
-            f"{subject}: longest operation",
-            longest,
-            longest,
-            longest,
-            "ms",
-            target=None if limit is None else _LONGEST,
-        ),
+        *lines,
+        highest("anonymous memory", memory, "MB", None if limit is None else _MEMORY, share),
+        median("p99.9", spread("p99.9"), "ms"),
+        highest("longest operation", spread("longest"), "ms", longest),
+        replace(median("processor time", processor, "µs"), ratio=per, against="RocksDB"),
+        *([median("processor time of its processes", others, "µs")] if others.high else []),
     ]

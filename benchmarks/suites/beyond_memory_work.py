@@ -17,12 +17,12 @@ from heapq import nlargest
 from importlib import import_module
 from itertools import accumulate, islice
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Final
 
 from benchmarks.measure.choosing import Chooser, chooser
 from benchmarks.measure.timing import check
-from benchmarks.measure.watched import BASE, phase
+from benchmarks.measure.watched import BASE, children_of, phase, processor_seconds
 from hybridstore import Bucket
 from hybridstore.aggregation import Sum
 from hybridstore.state.directory import open_store
@@ -44,6 +44,11 @@ WORKS: Final[dict[str, tuple[dict[str, float], str]]] = {
     "ycsb f": ({"read": 0.5, "modify": 0.5}, "zipf"),
 }
 _LONGEST_SCAN: Final = 100
+
+
+def turn_of(work: str, turn: int) -> str:
+    """Return the name of the phase that is a turn of a work."""
+    return f"{work}, turn {turn + 1}"
 
 
 def key_of(i: int) -> str:
@@ -390,18 +395,19 @@ def work(
     records: int,
     operations: int,
     works: list[str],
+    turns: int = 1,
     *,
     killed: bool,
     bucket: dict[str, Any] | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Load `records` and run each of `works`; return operations/s, and the longest and the 99.9th percentile operation
-    in ms, by phase. `killed`: the process ends without closing anything, for `restarted`. `bucket`: the settings of an
+    """Load `records` and run each of `works` in so many turns of `operations`; return the figures of `_timed` by phase
+    (`turn_of`). `killed`: the process ends without closing anything, for `restarted`. `bucket`: the settings of an
     object store for the state, whose cache is in the folder; None: the state is in the folder.
 
     The commit that follows each 1,000 operations belongs to the last of them.
     """
     # what measures is in memory before the subject is
-    expected = array("q", [0]) * (records + operations * max(1, len(works)))
+    expected = array("q", [0]) * (records + operations * turns * max(1, len(works)))
     arguments: list[Any] = [_place(folder, bucket), limit, expected]
     if subject == "suppression":
         arguments.append(records)
@@ -412,10 +418,11 @@ def work(
     figures = {LOAD: _timed(tested, ((tested.insert, i, i) for i in range(records)), records, seconds)}
     dice = random.Random(7)
     for name in works:
-        phase(name)
-        steps = _steps(tested, name, choosers[name], records, operations, dice)
-        figures[name] = _timed(tested, steps, operations, seconds)
-        records = tested.records
+        for turn in range(turns):
+            phase(turn_of(name, turn))
+            steps = _steps(tested, name, choosers[name], records, operations, dice)
+            figures[turn_of(name, turn)] = _timed(tested, steps, operations, seconds)
+            records = tested.records
     phase("close")
     if killed:
         _KILLED.append(tested)
@@ -433,18 +440,25 @@ def _place(folder: str, bucket: dict[str, Any] | None) -> Path | Bucket:
 
 
 def restarted(
-    folder: str, limit: int, records: int, operations: int, works: list[str], bucket: dict[str, Any] | None = None
+    folder: str,
+    limit: int,
+    records: int,
+    operations: int,
+    works: list[str],
+    turns: int = 1,
+    bucket: dict[str, Any] | None = None,
 ) -> dict[str, float]:
     """Open the key-value store that a killed `work` has left, check the number of its records, and read, check and
     write records at random; return the figures, and as `ready` the time until the first record was read (ms).
     """
-    model = Model(array("q", [0]) * (records + operations * max(1, len(works))))
+    model = Model(array("q", [0]) * (records + operations * turns * max(1, len(works))))
     model.expected[:records] = array("q", range(records))
     choosers, dice, loaded = _choosers(works, records), random.Random(7), records
     for name in works:
-        for method, i, number in _steps(model, name, choosers[name], records, operations, dice):
-            method(i, number)
-        records = model.records
+        for _ in range(turns):
+            for method, i, number in _steps(model, name, choosers[name], records, operations, dice):
+                method(i, number)
+            records = model.records
     choose, seconds = chooser("uniform", seed=2), array("d", [0.0]) * operations
     phase(BASE)
     phase(RESTART)
@@ -491,16 +505,34 @@ def _steps(
 
 
 def _timed(tested: Subject, steps: Iterable[Step], count: int, seconds: array[float]) -> dict[str, float]:
-    """Do `count` operations, with a commit each 1,000, and return their figures. The choice of a record is not
-    measured. `seconds` has room for the time of each: it was in memory before the subject was.
+    """Do `count` operations, with a commit each 1,000, and return their figures: operations/s, the longest and the
+    99.9th percentile operation (ms), and for an operation the processor time of this process, all its threads, and of
+    those that it has started (µs). The choice of records is not measured. `seconds` has room for the time of each
+    operation: it was in memory before the subject was.
     """
-    for done, (method, i, number) in enumerate(steps, 1):
-        started = perf_counter()
-        method(i, number)
-        if done % COMMIT_OPERATIONS == 0 or done == count:
-            tested.commit()
-        seconds[done - 1] = perf_counter() - started
+    steps, done, processor, others = iter(steps), 0, 0.0, _others_seconds()
+    while chosen := list(islice(steps, COMMIT_OPERATIONS)):
+        processor -= process_time()
+        for method, i, number in chosen:
+            started = perf_counter()
+            method(i, number)
+            done += 1
+            if done % COMMIT_OPERATIONS == 0 or done == count:
+                tested.commit()
+            seconds[done - 1] = perf_counter() - started
+        processor += process_time()
     # without an object for each operation: their memory would be taken for the subject's
     slowest = nlargest(count // 1000 + 1, islice(seconds, count))
     total = sum(islice(seconds, count))
-    return {"operations/s": count / total, "p99.9": 1000 * slowest[-1], "longest": 1000 * slowest[0]}
+    return {
+        "operations/s": count / total,
+        "p99.9": 1000 * slowest[-1],
+        "longest": 1000 * slowest[0],
+        "processor": 1e6 * processor / count,
+        "others": 1e6 * max(0.0, _others_seconds() - others) / count,
+    }
+
+
+def _others_seconds() -> float:
+    """Return the processor time of the processes that this one has started (s)."""
+    return sum(map(processor_seconds, children_of(os.getpid())))

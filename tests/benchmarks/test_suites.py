@@ -1,6 +1,7 @@
 """The suites of benchmarks/ run on tiny sizes, and the pages are made from what they found."""
 
 import json
+import os
 import sys
 from array import array
 from pathlib import Path
@@ -305,6 +306,83 @@ def test_a_store_under_a_limit_is_measured_with_its_memory_from_outside(tmp_path
     assert killed.find("key-value, restart after a kill: operations/s").value > 0
     given = beyond_memory.measure(tmp_path, records=500, operations=50, limit=1000, kinds=["session"], works=["zipf"])
     assert not any("no limit" in entry.name for entry in given.lines)
+
+
+def test_turns_of_two_engines_have_a_ratio_each(tmp_path: Path) -> None:
+    from benchmarks.suites import beyond_memory
+
+    works = ["ycsb d", "uniform"]
+    result = beyond_memory.measure(
+        tmp_path, records=1000, operations=100, limit=10**6, turns=3, kinds=["key-value"], works=works, peers=["lmdb"]
+    )
+    assert result.settings["turns"] == 3
+    speed = result.find("key-value, uniform: operations/s")
+    assert speed.low <= speed.value <= speed.high
+    assert result.find("lmdb, ycsb d: processor time").value >= 0
+    assert result.find("key-value, restart after a kill: operations/s").value > 0
+    turns = [
+        ({"operations/s": rate, "p99.9": 1.0, "longest": rate, "processor": 2.0, "others": 0.0}, 10**6)
+        for rate in (3, 1, 5)
+    ]
+    theirs = [{"operations/s": rate, "processor": 4.0} for rate in (2.0, 2.0, 5.0)]
+    lines = {entry.name: entry for entry in beyond_memory._lines("ours", turns, 10**6, theirs, 1.5)}
+    ratio = lines["ours: times RocksDB's rate"]
+    assert (ratio.value, ratio.low, ratio.high, ratio.met) == (1.0, 0.5, 1.5, False)
+    assert lines["ours: longest operation"].value == 5
+    assert lines["ours: processor time"].ratio == 0.5
+
+
+IN_TURN = """
+import os
+import time
+from pathlib import Path
+from benchmarks.measure.watched import BASE, phase
+
+def work(folder, name, fails):
+    (Path(folder) / name).write_text(str(os.getpid()))
+    phase(BASE)
+    turns = []
+    for turn in range(3):
+        phase(f"turn {turn}")
+        if fails and turn == 1:
+            raise KeyError(name)
+        pid = (Path(folder) / ("b" if name == "a" else "a")).read_text()
+        turns.append([time.monotonic_ns(), name, stopped(pid)])
+    return turns
+
+def stopped(pid):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state in "TZ":
+            return True
+    return False
+"""
+
+
+def test_workers_that_are_called_together_work_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.measure import watched
+
+    (tmp_path / "in_turn.py").write_text(IN_TURN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def calls(*, fails: bool) -> list[tuple[Any, dict[str, watched.Memory]]]:
+        given = [{"folder": str(tmp_path), "name": name, "fails": fails and name == "b"} for name in "ab"]
+        return watched.call_together("in_turn:work", given)
+
+    answers = calls(fails=False)
+    begun = sorted(entry for answer, _ in answers for entry in answer)
+    assert [(name, stopped) for _, name, stopped in begun] == [(name, True) for name in "abbaab"]
+    assert [list(memory) for _, memory in answers] == [["turn 0", "turn 1", "turn 2"]] * 2
+    with pytest.raises(RuntimeError, match="KeyError: 'b'"):
+        calls(fails=True)
+    for name in "ab":
+        # neither is left
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / name).read_text()), 0)
 
 
 def test_an_answer_that_is_wrong_shows_no_figure(tmp_path: Path) -> None:
