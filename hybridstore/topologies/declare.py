@@ -118,7 +118,7 @@ class Topology(Steps):
 
     def run(
         self,
-        rows: Iterable[Any],
+        rows: Iterable[Any] | Callable[[Any], Iterable[Any]],
         location: str | PathLike[str] | None = None,
         *,
         columns: Sequence[str] | None = None,
@@ -137,7 +137,8 @@ class Topology(Steps):
         """Run over rows and yield results.
 
         Crash-safe and resumable. Rows are dicts, named tuples, tuples with `columns`, Arrow record batches, one Arrow
-        table, or one pandas DataFrame.
+        table, or one pandas DataFrame. Or a function, for a source that can seek: it is called once, with the committed
+        position (None: none), and returns the rows behind it; it needs `position`. A join takes a dict of its inputs.
 
         columns         the names of the columns, for rows that are plain tuples or lists
         location        where the state is: a directory, or a place on an object store (`s3://bucket/path`); None keeps
@@ -150,7 +151,7 @@ class Topology(Steps):
         position        the position of a row in the source: a column or a function of the row (of Arrow batches: a
                         column), which rises with every row, also from one run to the next. None: the count of rows;
                         every run then gets the source from its beginning. The last position is committed with the state
-                        (`hybridstore.inspect(location).position`; a generator may ask for it at its first row)
+                        (`hybridstore.inspect(location).position`)
         checkpoints     when to checkpoint, as for `hybridstore.open`; None: aim at a replay of 25 ms at a restart
         progress        True: a line on standard error with rows, rows a second, event time and late rows, on a terminal
                         twice a second, elsewhere every ten seconds; or a function, called as
@@ -179,7 +180,8 @@ class Topology(Steps):
         "hybridstore"). More in docs/topologies.md.
 
         Raises RestoreError, with nothing changed, when the source ends before the committed position, or has another
-        row at that position; ValueError for positions that do not rise, and for `flush` with `process`.
+        row at that position; ValueError for positions that do not rise, for a function as source without `position`,
+        and for `flush` with `process`.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> counts = minutes.aggregate(n=hs.Count())
@@ -189,6 +191,10 @@ class Topology(Steps):
         >>> rows.append({"user": "ann", "ts": 900})  # the source has grown
         >>> [row["n"] for row in counts.run(rows, "state")]  # the first two rows are skipped
         [3]
+        >>> def behind(position):
+        ...     return rows if position is None else [row for row in rows if row["ts"] > position]
+        >>> [row["n"] for row in counts.run(behind, "by-time", position="ts")]
+        [1, 2, 3]
         """
         from ..topology.run import ResultRows, run
 

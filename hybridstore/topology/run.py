@@ -28,7 +28,7 @@ from ..markup import short, table, tag
 from ..progress import OnProgress
 from ..state.arguments import check
 from ..state.policy import CheckpointPolicy
-from .batch import named_rows, size_of
+from .batch import size_of
 from .engine import Engine
 from .joins.inputs import Inputs
 from .joins.spec import given_inputs
@@ -36,7 +36,7 @@ from .plan import Plan
 from .progress import RunProgress
 from .results import Late, ResultTable
 from .run_state import RunState, keep, kept, kept_commits, leave_out_ordered
-from .source import Source
+from .source import Source, source_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +121,7 @@ def _with_late(table: ResultTable, late_column: str | None) -> ResultTable:
 
 def run(
     topology: Plan,
-    rows: Iterable[Any],
+    rows: Any,
     location: str | PathLike[str] | None,
     *,
     columns: Sequence[str] | None,
@@ -146,7 +146,7 @@ def run(
             "last row)"
         )
     if topology.joined is None:
-        rows = named_rows(rows, columns)
+        rows = source_of(rows, columns, position)
     else:
         topology = replace(topology, joined=given_inputs(topology.joined, rows))
     with ExitStack() as stack:
@@ -237,7 +237,7 @@ class _Run:
         names = (*engine.topology.key, engine.topology.timestamp)
         oldest = self._oldest
         self._source: Source | Inputs = (
-            Source(rows, position, oldest.position, oldest.last_row, names, engine.location)
+            Source(rows(oldest.position), position, oldest.position, oldest.last_row, names, engine.location)
             if join is None
             else Inputs(join, rows, position, oldest.position, oldest.last_row, columns, engine.location)
         )

@@ -9,14 +9,14 @@ from __future__ import annotations
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
 from recovery.errors import RestoreError
 
 from ..clock import time_ms
-from .batch import arrow_rows, as_row, is_arrow
+from .batch import arrow_rows, as_row, is_arrow, named_rows
 from .times import arrow_times
 
 _ADVICE: Final = (
@@ -25,6 +25,24 @@ _ADVICE: Final = (
 )
 # Longer keys are compared by their beginnings.
 _LONGEST: Final = 200
+
+
+def source_of(rows: Any, columns: Sequence[str] | None, position: object) -> Callable[[Any], Iterable[Any]]:
+    """Return a function that gives the rows of a source behind a position, with names: a source that is a function is
+    asked for them, another one gives all its rows.
+
+    Raises TypeError as `named_rows`, and ValueError for a function without `position`: nothing would show whether the
+    rows begin behind the committed ones.
+    """
+    if not callable(rows) or hasattr(rows, "__iter__"):
+        named = named_rows(rows, columns)
+        return lambda start: named
+    if position is None:
+        raise ValueError(
+            "rows: found a function and no position=, expected where in the source a row is: a column or a function of "
+            "the row (the function is called with the committed position; for all rows give what it returns)"
+        )
+    return lambda start: named_rows(rows(start), columns)
 
 
 class Source:

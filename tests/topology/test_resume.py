@@ -155,6 +155,85 @@ def test_the_position_is_a_column_a_function_or_a_count(tmp_path: Path) -> None:
         assert [(row.commit, row["n"]) for row in again] == [(3, 18), (4, 20), (5, 30)]
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("arrow", [False, True], ids=["dicts", "arrow"])
+def test_a_source_that_is_a_function_is_asked_for_the_rows_behind_the_committed_position(
+    arrow: bool, shards: int, tmp_path: Path, seed: int
+) -> None:
+    topology, asked = declared(WINDOWS["tumbling"]), list[Any]()
+    rows = [{**row, "offset": 10 * number} for number, row in enumerate(some_rows(seed, 60))]
+
+    def behind(position: Any) -> Any:
+        asked.append(position)
+        # the second row before the position, too: a function may begin too early
+        rest = rows if position is None else rows[max(0, position // 10 - 1) :]
+        return pytest.importorskip("pyarrow").Table.from_pylist(rest) if arrow else iter(rest)
+
+    options: dict[str, Any] = {"position": "offset", "commit_rows": 20, "shards": shards}
+    expected = uninterrupted(topology, rows, **options)
+    consumer = Consumer()
+    for commit in (1, 2):
+        run = topology.run(behind, tmp_path / "state", **options)
+        consumer.take(run, stop_after=commit)
+        run.close()
+    consumer.take(topology.run(behind, tmp_path / "state", **options))
+    assert consumer.rows() == expected
+    assert len(asked) == 3  # each run asks once
+    assert asked[0] is None
+    assert all(position in (190, 390, 590) for position in asked[1:])
+    assert list(topology.run(lambda position: [], tmp_path / "state", **options)) == []  # nothing new is no error
+
+
+def test_a_shard_that_is_a_commit_behind_decides_the_position_of_which_a_function_is_asked(tmp_path: Path) -> None:
+    topology = declared(hs.TumblingWindows(1000), "commit")
+    rows = [{"user": user, "time": t, "n": 1, "offset": 2 * t + (user == "b")} for t in range(20) for user in "ab"]
+    options: dict[str, Any] = {"position": "offset", "commit_rows": 10, "shards": 2}
+    expected = uninterrupted(topology, rows, **options)
+    consumer = Consumer()
+    with crashes(after=3):
+        consumer.take(topology.run(rows, tmp_path, **options))
+    asked: list[Any] = []
+
+    def behind(position: Any) -> Any:
+        asked.append(position)
+        return rows[0 if position is None else position + 1 :]
+
+    consumer.take(topology.run(behind, tmp_path, **options))
+    assert asked == [9]
+    assert consumer.rows() == expected
+
+
+def test_an_input_of_a_join_may_be_a_function(tmp_path: Path) -> None:
+    orders, paid = (hs.stream(key="order", timestamp=at, name=name) for name, at in (("orders", "at"), ("paid", "on")))
+    join = orders.join(paid, within="1 minute")
+    given = {
+        "orders": [{"order": n, "at": n, "n": n} for n in range(4)],
+        "paid": [{"order": n, "on": n} for n in range(4)],
+    }
+    asked, met = list[Any](), list[int]()
+
+    def behind(position: Any) -> Any:
+        asked.append(position)
+        return given["orders"][0 if position is None else position + 1 : known]
+
+    positions = {"orders": "n", "paid": "on"}
+    for known in (2, 4):
+        inputs = {"orders": behind, "paid": given["paid"][:known]}
+        met += [row["order"] for row in join.run(inputs, tmp_path, position=positions)]
+    assert asked == [None, 1]
+    assert met == [0, 1, 2, 3]
+
+
+def test_a_function_as_source_needs_a_position_and_returns_rows(tmp_path: Path) -> None:
+    topology = declared(hs.TumblingWindows(1000), "commit")
+    with pytest.raises(ValueError, match="rows: found a function and no position=, expected where in the source"):
+        list(topology.run(lambda position: [], tmp_path / "state"))
+    assert not (tmp_path / "state").exists()
+    nothing: Any = dict[Any, None]().get
+    with pytest.raises(TypeError, match="rows: found NoneType, expected an iterable of rows"):
+        list(topology.run(nothing, tmp_path / "other", position="n"))
+
+
 def test_positions_that_do_not_rise_are_refused_because_a_restart_would_skip_rows(tmp_path: Path) -> None:
     topology = declared(hs.TumblingWindows(1000), "commit")
     rows = [{"user": "a", "time": 5, "n": 1, "offset": offset} for offset in (1, 2, 3, 4, 4, 5)]

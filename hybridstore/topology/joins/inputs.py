@@ -22,8 +22,8 @@ from typing import Any, Final
 from ...clock import time_ms
 from ...collector import collector_held
 from ...stores.columns import in_order
-from ..batch import arrow_rows, as_row, is_arrow, named_rows
-from ..source import Source, joined_batches
+from ..batch import arrow_rows, as_row, is_arrow
+from ..source import Source, joined_batches, source_of
 from ..times import arrow_times
 from .rows import Sides
 from .spec import Input, Join, checked_inputs
@@ -53,8 +53,8 @@ class Inputs:
             name = source.name
             of_input = position.get(name) if isinstance(position, Mapping) else position
             named = columns.get(name) if isinstance(columns, Mapping) else columns
-            rows = named_rows(given.get(name, ()), named)
             at, last = (start or {}).get(name), (last_row or {}).get(name)
+            rows = source_of(given.get(name, ()), named, of_input)(at)
             behind = (at, last) if name in given else (None, None)
             described = f"{where}: input {name!r}"
             reader = Source(rows, of_input, *behind, (*source.key, source.timestamp), described)
