@@ -43,7 +43,7 @@ from ..state.lock import pin_above
 from ..state.registry import forks_of, kept_from_erase, origins_of
 from .command import is_query
 from .erase_state import StatePart
-from .fork_bucket import check_whole
+from .makers import check_whole
 from .parts import ErasedCounts, ErasePart
 
 if TYPE_CHECKING:

@@ -47,6 +47,7 @@ from ..state.registry import note_fork, note_origin, registered
 from .command import end_of, is_query, path_of
 from .fork_bucket import BucketOrigin, BucketSite
 from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, views_at
+from .makers import at_work
 
 # The errors of file systems without hard links, or without one more of them.
 _NO_LINKS: Final = frozenset((errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK))
@@ -227,28 +228,29 @@ def begin_at(
     begin).
     """
     read = _reader(where, where if checkpoint is None else checkpoint)
-    site: Site = BucketSite(target) if is_url(target) else _DirectorySite(Path(target))
-    for tries in range(_TRIES):
-        before = read.signature()
-        try:
-            parts = read.parts(at)
-            site.begin(read, origin)
-            _fill(read, parts, site)
-            site.end(read, parts, origin)
-            return parts, site.taken
-        except (FileNotFoundError, HybridStoreError) as error:
-            site.undo()
-            if isinstance(error, HybridStoreError):
-                if tries == _TRIES - 1 or read.signature() == before:
-                    raise
-            elif tries == _TRIES - 1:
-                raise RestoreError(
-                    f"{where}: found no {error.filename}, which was there a moment ago (try again, or choose a later "
-                    "version)"
-                ) from error
-        except Exception:
-            site.undo()
-            raise
+    with at_work() as maker:
+        site: Site = BucketSite(target, maker) if is_url(target) else _DirectorySite(Path(target))
+        for tries in range(_TRIES):
+            before = read.signature()
+            try:
+                parts = read.parts(at)
+                site.begin(read, origin)
+                _fill(read, parts, site)
+                site.end(read, parts, origin)
+                return parts, site.taken
+            except (FileNotFoundError, HybridStoreError) as error:
+                site.undo()
+                if isinstance(error, HybridStoreError):
+                    if tries == _TRIES - 1 or read.signature() == before:
+                        raise
+                elif tries == _TRIES - 1:
+                    raise RestoreError(
+                        f"{where}: found no {error.filename}, which was there a moment ago (try again, or choose a "
+                        "later version)"
+                    ) from error
+            except Exception:
+                site.undo()
+                raise
     raise AssertionError
 
 

@@ -10,19 +10,19 @@ the bytes twice.
     which shards count; `metadata` of a query    last: only now a state is there that opens
 
 An object store has no locks and no renames. A kill leaves objects that are no state: the same command removes them and
-begins anew, and for a pin `unpin` does, too. Whoever makes a fork or a pin looks at the origin once more before the
-objects that make it a state: if something was erased meanwhile, the copy is removed. An erase looks for pins when its
-own note is there (`erase`). So one of the two sees the other.
+begins anew, if nobody is at work on them (`makers`), and for a pin `unpin` does, too. Whoever makes a fork or a pin
+looks at the origin once more before the objects that make it a state: if something was erased meanwhile, the copy is
+removed. An erase looks for pins when its own note is there (`erase`). So one of the two sees the other.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from os import PathLike, strerror
+from os import strerror
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from changelog.cached_storage import bare
 from changelog.cloud_storage import CloudStorage
@@ -32,12 +32,8 @@ from changelog.storage import Storage, storage_at
 from recovery.erase import ERASURES
 from recovery.errors import RestoreError
 from recovery.layout import (
-    CHECKPOINT_SUFFIX,
-    CHECKPOINTS,
     ERASING,
     GENERATIONS,
-    METADATA,
-    SPARK_FOLDER,
     parse_generation_name,
 )
 from recovery.object_log import object_name, versions_after
@@ -52,12 +48,7 @@ from ..state.generations import ORIGIN
 from ..state.in_place import ORDERS
 from ..state.registry import note_fork, note_of, remove_note
 from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, views_at
-
-# When an object is created: its turn. All of a turn are there before the next one begins.
-_FIRST: Final = 0
-_BEGINNING: Final = 1
-_COUNTING: Final = 2
-_OLDER: Final = 3
+from .makers import BEGINNING, COUNTING, Maker, is_begun, occupied, remove_alone, remove_in_turns, turns_of
 
 
 class BucketOrigin:
@@ -130,9 +121,10 @@ class _Planned(NamedTuple):
 class BucketSite:
     """See `Site`: a place on an object store."""
 
-    def __init__(self, target: Path | str) -> None:
+    def __init__(self, target: Path | str, maker: Maker) -> None:
         self.taken = Taken()
         self.where = str(target)
+        self._maker = maker
         storage = storage_at(target)
         assert isinstance(storage, CloudStorage)
         self.storage = storage
@@ -143,19 +135,23 @@ class BucketSite:
         self._clear()
 
     def _clear(self) -> None:
-        """Remove what a killed command has left here. Raises OccupiedError for anything else."""
+        """Remove what a killed command has left here. Raises OccupiedError for anything else, RestoreError for what a
+        command may be making.
+        """
         names = self.storage.list()
-        if names and (ORIGIN not in names or is_whole(names)):
-            raise OccupiedError(f"{self.where}: found objects below it, expected an empty place (give a new one)")
-        self.storage.delete(names)
+        if names and not is_begun(names):
+            raise occupied(self.where)
+        if names:
+            remove_alone(self.storage, self._maker, begun=True)
 
     def begin(self, origin: Origin, noted: Path | str | None) -> None:
         """See `Site`. The first object takes the place; the origin's note is behind it, as it is removed where nothing
         is.
         """
         self.taken, self._planned, self._noted = Taken(), {}, noted
-        if not self.storage.create(ORIGIN, note_of(origin.where if noted is None else noted)):
-            raise OccupiedError(f"{self.where}: another command makes a fork here (give a new place)")
+        note = note_of(origin.where if noted is None else noted)
+        if not self.storage.create(ORIGIN, b"%b\n%b" % (note, self._maker.line())):
+            raise RestoreError(f"{self.where}: another command makes a fork or a pin here (give another place)")
         self._mine = True
         if noted is not None:
             note_fork(noted, self._target)
@@ -189,9 +185,9 @@ class BucketSite:
     def end(self, origin: Origin, parts: list[ForkedPart], noted: Path | str | None) -> None:
         """See `Site`. What the store says of the copies is compared with what the index of the origin says of them."""
         planned = self._planned
-        turns = _turns(planned)
+        turns = turns_of(planned)
         for turn in sorted(set(turns.values())):
-            if turn == (_COUNTING if _COUNTING in turns.values() else _BEGINNING):
+            if turn == (COUNTING if COUNTING in turns.values() else BEGINNING):
                 # before it is a state, so that a kill leaves none with keys that an erase has not seen
                 origin.check_no_erase(parts)
             for done in side_by_side(lambda name: planned[name].make(), [n for n in planned if turns[n] == turn]):
@@ -209,59 +205,9 @@ class BucketSite:
         if not self._mine:
             return
         try:
-            remove_state(self.storage)
+            remove_in_turns(self.storage, self.storage.list())
             if self._noted is not None:
                 remove_note(self._noted, self._target)
         except (OSError, HybridStoreError):
             pass  # the same command removes the rest
         self._mine = False
-
-
-def _turns(names: Sequence[str] | dict[str, _Planned]) -> dict[str, int]:
-    """Return the turn of each object of a state: the last one makes it a state."""
-    newest = max((number for name in names if (number := parse_generation_name(name)) is not None), default=None)
-
-    def turn(name: str) -> int:
-        number = parse_generation_name(name)
-        if name == METADATA or (number is not None and number == newest):
-            return _COUNTING
-        if number is not None:
-            return _OLDER
-        begins = name.endswith((CHECKPOINT_SUFFIX, f"/{object_name(1)}")) or name == object_name(1)
-        return _BEGINNING if begins else _FIRST
-
-    return {name: turn(name) for name in names}
-
-
-def remove_state(storage: Storage) -> None:
-    """Remove all objects of a fork or a pin, the last one first, so that what a kill leaves is no state. The first one
-    of all is removed last: by it the rest is known as what a killed command has left.
-    """
-    turns = _turns([name for name in storage.list() if name != ORIGIN])
-    for turn in sorted(set(turns.values()), reverse=True):
-        storage.delete([name for name in turns if turns[name] == turn])
-    storage.delete([ORIGIN])
-
-
-def is_whole(names: Sequence[str]) -> bool:
-    """Return whether the objects of a place, by their names, are a state, and not what a killed command has left of a
-    fork or a pin. What they contain does not matter: a state that is damaged, or of a later release, is one. O(names).
-    """
-    turns = set(_turns(names).values())
-    if any(name.startswith(f"{SPARK_FOLDER}/") for name in names):
-        return METADATA in names
-    if _COUNTING in turns:
-        return True
-    return any(name.startswith(f"{CHECKPOINTS}/") or name == object_name(1) for name in names)
-
-
-def check_whole(location: str | PathLike[str]) -> None:
-    """Raise RestoreError for what a killed command has left of a fork or a pin on an object store, or what is being
-    made. One list.
-    """
-    names = storage_at(location).list()
-    if ORIGIN in names and not is_whole(names):
-        raise RestoreError(
-            f"{location}: is being made, or its maker was killed (remove the objects below it, those of a pin with "
-            "hybridstore unpin; or make it again)"
-        )

@@ -21,7 +21,7 @@ from ..reading.pins import bytes_of, has_pin, pin_names, pin_path
 from ..reading.texts import say, size_text
 from ..state.registry import kept_from_erase
 from .fork import check_origin
-from .fork_bucket import remove_state
+from .makers import at_work, remove_alone
 from .pins import checked_name
 
 
@@ -68,7 +68,8 @@ def unpin(location: str | os.PathLike[str], name: str) -> int:
         raise RestoreError(f"{state}: found no pin {name!r} (known: {known})")
     size = bytes_of(path)
     if not isinstance(path, Path):
-        remove_state(storage_at(path))
+        with at_work() as maker:
+            remove_alone(storage_at(path), maker)
         return size
     away = path.with_name(f".{name}.{os.urandom(8).hex()}.fork")
     with kept_from_erase(state):

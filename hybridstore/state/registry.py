@@ -73,6 +73,7 @@ def _noted(state: Path | str, name: str) -> Path | str:
     where = os.fsdecode(storage_at(state).get(name))
     if not is_url(where):
         return Path(where)
+    where = where.partition("\n")[0]  # at a fork its maker follows
     return same_settings(state, where) if isinstance(state, Bucket) else where
 
 

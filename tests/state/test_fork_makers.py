@@ -1,0 +1,184 @@
+"""Two commands that make a fork or a pin at one place of an object store: one is made and whole. What a killed command
+has left is removed where it is certain that the command was killed, and by one command only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("obstore")
+
+import hybridstore as hs
+from changelog.bucket import Bucket
+from changelog.cloud_storage import CloudStorage
+from changelog.storage import storage_at
+from hybridstore.errors import HybridStoreError
+from hybridstore.inspection.rebuild import OccupiedError
+from hybridstore.rewinding import fork as forking
+from hybridstore.rewinding import makers
+from recovery.errors import RestoreError
+from tests.state.test_far_forks import Place, build, kill_at, objects
+from tests.state.test_fork import Killed
+from tests.state.test_rewind import rows
+from tests.tools.hooks import check_stores
+from tests.tools.s3_server import S3Server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with S3Server() as running:
+        yield running
+
+
+@pytest.fixture
+def place(server: S3Server, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    name = request.node.name.replace("[", "-").replace("]", "")
+    return lambda path: server.bucket(f"makers/{name}/{path}", tmp_path / "cache")
+
+
+def before_each_request(patch: pytest.MonkeyPatch, number: int, act: Callable[[], Any]) -> None:
+    """Let another command run in place of a pause before the request `number` that writes, or behind a list."""
+    requests, inside = itertools.count(), list[bool]()
+
+    def request(real: Any, *args: Any, after: bool = False) -> Any:
+        if inside:
+            return real(*args)
+        due = next(requests) == number
+        result = real(*args) if after else None
+        if due:
+            inside.append(True)
+            act()
+            inside.pop()
+        return result if after else real(*args)
+
+    patch.setattr("changelog.rounds.AT_ONCE", 1)
+    for verb in ("create", "take", "delete", "list"):
+        real = getattr(CloudStorage, verb)
+        patch.setattr(
+            CloudStorage, verb, lambda *args, real=real, after=verb == "list": request(real, *args, after=after)
+        )
+
+
+def attempt(commands: list[str], name: str, command: Callable[[], Any]) -> None:
+    with contextlib.suppress(HybridStoreError):
+        command()
+        commands.append(name)
+
+
+def killed_at(last: int, command: Callable[[], Any]) -> bool:
+    """Run a command that is killed in place of a request; return whether it was."""
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, last)
+        try:
+            command()
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("kind", "killed", "step"), [("fork", False, 2), ("fork", True, 1), ("pin", True, 3)])
+def test_of_two_forks_to_one_place_one_is_made_and_whole(place: Place, kind: str, killed: bool, step: int) -> None:
+    """The second one begins at every request of the first; what a killed one has left is there, or nothing."""
+    seen = build(place("s"), 8, (5,))
+    winners = set()
+    for number in itertools.count(0, step):
+        new = place(f"f{number}") if kind == "fork" else place("s") / "pins" / "p"
+
+        def make(at: int, new: Bucket = new) -> None:
+            hs.fork(place("s"), new, at=at) if kind == "fork" else hs.pin(place("s"), "p", at=at)
+
+        assert not killed or killed_at(3, lambda make=make: make(6))  # type: ignore[misc]
+        done: list[str] = []
+        ran: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+
+            def second(done: list[str] = done, ran: list[int] = ran, make: Any = make) -> None:
+                ran.append(1)
+                attempt(done, "second", lambda: make(7))
+
+            before_each_request(patch, number, second)
+            attempt(done, "first", lambda: make(5))
+        winners.update(done)
+        assert len(done) == 1 or (ran and not done and killed), number
+        if not done:
+            make(5)
+        with hs.open(new, at="newest") as state:
+            assert rows(state) == seen[7 if done == ["second"] else 5]
+        if kind == "pin":
+            hs.unpin(place("s"), "p")
+        else:
+            with hs.open(new) as state:
+                check_stores(state)
+        if not ran:
+            break
+    assert number > 8
+    assert winners == {"first", "second"}
+
+
+def test_what_may_be_made_elsewhere_is_not_removed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = build(place("s"), 8, (5,))
+
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("hybridstore.rewinding.makers._machine", lambda: "another")
+        assert killed_at(3, lambda: hs.fork(place("s"), place("f"), at=7))
+        assert killed_at(3, lambda: hs.pin(place("s"), "p", at=7))
+    before = objects(place(""))
+    sentence = r"process \d+ on .* since .*Z makes a fork or a pin here, .* remove the objects below this place"
+    for command in (lambda: hs.fork(place("s"), place("f")), lambda: hs.pin(place("s"), "p")):
+        with pytest.raises(RestoreError, match=sentence):
+            command()
+    assert objects(place("")) == before
+    hs.unpin(place("s"), "p")
+    hs.pin(place("s"), "p", at=7)
+    # a process of this machine: as long as it is there, it may be at work
+    real = makers.at_work
+
+    @contextlib.contextmanager
+    def of_another() -> Iterator[makers.Maker]:
+        with real() as maker:
+            yield maker._replace(pid=4_194_304)
+
+    with monkeypatch.context() as other:
+        other.setattr(forking, "at_work", of_another)
+        assert killed_at(3, lambda: hs.fork(place("s"), place("g"), at=7))
+        assert killed_at(3, lambda: hs.pin(place("s"), "q", at=7))
+    with monkeypatch.context() as there:
+        there.setattr("os.kill", lambda *_: None)
+        for command in (lambda: hs.fork(place("s"), place("g")), lambda: hs.unpin(place("s"), "q")):
+            with pytest.raises(RestoreError, match=sentence):
+                command()
+
+    def ended(*_: int) -> None:
+        raise ProcessLookupError
+
+    monkeypatch.setattr("os.kill", ended)
+    hs.fork(place("s"), place("g"), at=7)
+    hs.unpin(place("s"), "q")
+    for where in (place("g"), place("s") / "pins" / "p"):
+        with hs.open(where, at="newest") as state:
+            assert rows(state) == seen[7]
+
+
+def test_what_two_killed_commands_have_left_is_removed(place: Place) -> None:
+    seen = build(place("s"), 8, (5,))
+    for number in itertools.count():
+        new, ends = place(f"f{number}"), []
+        for last in (4, number, number):
+            try:
+                ends.append(not killed_at(last, lambda new=new: hs.fork(place("s"), new, at=7)))  # type: ignore[misc]
+            except OccupiedError:
+                break
+        if True not in ends:
+            hs.fork(place("s"), new, at=7)
+        with hs.open(new, at="newest") as state:
+            assert rows(state) == seen[7]
+        assert not [name for name in storage_at(new).list("forks/") if "removing" in name]
+        if ends[1]:
+            break
+    assert number > 8
