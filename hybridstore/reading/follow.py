@@ -84,8 +84,9 @@ class FollowedStore:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the times of its records."""
-        kind = KINDS[self.kind]
-        return kind.columns if kind.timed(self.parameters) else ()
+        store = self._view._versions(self.name)[0].stores[self.name]
+        kind = KINDS[store.kind]
+        return kind.columns if kind.timed(store.parameters) else ()
 
     def rows(self, chosen: Selection = EVERYTHING) -> Iterator[Row]:
         """Yield the chosen records, shard by shard, in the store's order; see `Version.rows`."""
@@ -299,6 +300,8 @@ class Followed:
 
     def _versions(self, name: str, key: Any = None) -> list[Version]:
         states = self._states
+        if self._target is None and len(states) == 1 and name in states[0].stores:  # as below, in a third of the time
+            return states
         if self._target is not None and any(state.number != self._target for state in states):
             raise RestoreError(f"{self!r}: found shards at other versions after a failed refresh (refresh again)")
         if key is not None and self._shards > 1:
@@ -314,7 +317,8 @@ class Followed:
         return FollowedStore(self, name)
 
     def __contains__(self, name: object) -> bool:
-        return any(name in state.stores for state in self._states)
+        states = self._states
+        return name in states[0].stores or any(name in state.stores for state in states[1:])
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(name for state in self._states for name in state.stores))

@@ -34,6 +34,8 @@ def columns_of(times: Sequence[str]) -> tuple[str, ...]:
 
 def named(row: Row, times: Sequence[str]) -> dict[str, Any]:
     """Return a row by the names of its columns."""
+    if not times:
+        return {"key": row.key, "value": row.value}
     at = dict(zip(times, row.times, strict=True))
     return {"key": row.key, **{name: at[name] for name in columns_of(times)[1:-1]}, "value": row.value}
 

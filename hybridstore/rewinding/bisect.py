@@ -320,7 +320,7 @@ def run(given: Namespace) -> int:
     key = o.typed_key(given.key)
     chosen = Selection(time_from=o.maybe_time(given.time_from), time_to=o.maybe_time(given.time_to))
     try:
-        first = _first_bad(given, stored_forms(key), bad, chosen)
+        first = _first_bad(given, list(stored_forms(key)), bad, chosen)
     except HybridStoreError as error:
         if isinstance(error, UsageError):
             raise

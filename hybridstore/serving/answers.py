@@ -22,7 +22,7 @@ from changelog.errors import HybridStoreError
 
 from ..inspection.commands.get import in_any_form
 from ..reading.follow import Followed
-from ..reading.selection import Selection
+from ..reading.selection import EVERYTHING, Selection
 from ..reading.tables import columns_of, named, table_of
 from ..reading.texts import parse_key, plain, to_json
 from ..stores.kinds import Row
@@ -48,6 +48,7 @@ _PLAIN_QUERY: Final = re.compile(r"[\w./:,-]+=[\w./:,=-]*(&[\w./:,-]+=[\w./:,=-]
 _COMMON: Final = ("min_version", "wait_ms", "format")
 _BOUNDS: Final = ("from", "to", "limit")
 _SELECTING: Final = ("key", "key_from", "key_to", "prefix", *_BOUNDS)
+_CHOOSING: Final = frozenset({"key_from", "key_to", "prefix", "from", "to"})
 
 
 class RefusedError(Exception):
@@ -106,7 +107,9 @@ class Answers:
 
     def _answer(self, method: str, target: str, body: bytes, accept: str) -> Answer:
         path, asked_for = _parts(target)
-        steps = [unquote(step) for step in path.split("/")[1:]]
+        steps = path.split("/")[1:]
+        if "%" in path:
+            steps = list(map(unquote, steps))
         query = _query(asked_for)
         match steps:
             case [""]:
@@ -130,14 +133,10 @@ class Answers:
     def _rows(self, name: str, query: Mapping[str, str], accept: str) -> Answer:
         asked = _asked(query, accept, _SELECTING)
         limit, selection = _limit(query), _selection(query)
-        keys = [_key("key", query["key"])] if "key" in query else []
-
-        def rows(view: Followed) -> Iterable[Row]:
-            if keys:
-                return _of_key(view, name, keys[0], selection)
-            return _chosen(lambda: view[name].rows(selection))
-
-        return self._answer_rows(name, rows, limit, asked)
+        if "key" in query:
+            key = _key("key", query["key"])
+            return self._answer_rows(name, lambda view: _of_key(view, name, key, selection), limit, asked)
+        return self._answer_rows(name, lambda view: _chosen(lambda: view[name].rows(selection)), limit, asked)
 
     def _rows_of_keys(self, name: str, query: Mapping[str, str], body: bytes, accept: str) -> Answer:
         asked = _asked(query, accept, _BOUNDS)
@@ -158,9 +157,9 @@ class Answers:
             _known(view, name)
             read, reason = view.reading(lambda: _within(rows(view), limit))
             _known(view, name)  # a newer version was opened if the owner had removed a block
-            columns = view[name].columns
-            head: dict[str, Any] = {"version": view.version, "behind_ms": self._shared.behind_ms()}
+            columns, version, behind = view[name].columns, view.version, self._shared.behind_ms()
         if asked.arrow:
+            head = {"version": version, "behind_ms": behind}
             return Answer(200, ARROW, _bounded_stream(columns, read, head, reason))
         texts, size = [], 0
         for row in read:
@@ -170,10 +169,11 @@ class Answers:
                 reason = _too_long()
                 break
             texts.append(text)
-        head["complete"] = reason is None
-        if reason is not None:
-            head["why"] = f"{reason} (narrow the bounds)"
-        return Answer(200, JSON, f'{to_json(head)[:-1]}, "rows": [{", ".join(texts)}]}}\n'.encode())
+        complete = "true" if reason is None else f'false, "why": {to_json(f"{reason} (narrow the bounds)")}'
+        text = (
+            f'{{"version": {version}, "behind_ms": {behind}, "complete": {complete}, "rows": [{", ".join(texts)}]}}\n'
+        )
+        return Answer(200, JSON, text.encode())
 
     def _json(self, view: Followed, **facts: Any) -> Answer:
         head: dict[str, Any] = {
@@ -314,6 +314,8 @@ def _asked(query: Mapping[str, str], accept: str, more: tuple[str, ...]) -> _Ask
         if name not in _COMMON and name not in more:
             expected = ", ".join((*more, *_COMMON))
             raise RefusedError(400, f"query: found parameter {name[:50]!r}, expected some of {expected}")
+    if query.keys().isdisjoint(_COMMON):
+        return _Asked(0, DEFAULT_WAIT_MS, ARROW in accept)
     form = query.get("format", "arrow" if ARROW in accept else "json")
     if form not in ("json", "arrow"):
         raise RefusedError(400, f"format: found {form[:50]!r}, expected json or arrow")
@@ -341,6 +343,8 @@ def _limit(query: Mapping[str, str]) -> int:
 def _selection(query: Mapping[str, str]) -> Selection:
     if "key" in query and not query.keys().isdisjoint({"key_from", "key_to", "prefix"}):
         raise RefusedError(400, "key: found other bounds of keys beside it, expected key alone, or key_from and key_to")
+    if query.keys().isdisjoint(_CHOOSING):
+        return EVERYTHING
     first, last, prefix = (
         _bound(name, query[name]) if name in query else None for name in ("key_from", "key_to", "prefix")
     )

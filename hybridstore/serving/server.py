@@ -69,12 +69,14 @@ class Server:
 
         class StateHandler(_Handler):
             def _answer(self, body: bytes) -> Answer:
-                if not _allowed(self.headers.get("Host", ""), allowed):
+                if not _allowed(self.headers.get("host", ""), allowed):
                     return refusal(403, "Host: found another name than this server's (hosts= names more)")
-                if secret is not None and not hmac.compare_digest(_bearer(self.headers), secret):
+                if secret is not None and not hmac.compare_digest(
+                    _bearer(self.headers.get("authorization", "")), secret
+                ):
                     return refusal(401, "Authorization: expected `Bearer TOKEN` with the token of this server")
                 method = "GET" if self.command == "HEAD" else self.command
-                return answers.answer(method, self.path, body, self.headers.get("Accept", ""))
+                return answers.answer(method, self.path, body, self.headers.get("accept", ""))
 
         self._server = BoundedServer(address, StateHandler, MOST_CONNECTIONS)
         self._thread = Thread(target=self._server.serve_forever, name="hybridstore serve http", daemon=True)
@@ -129,26 +131,6 @@ class Server:
         return f"<Server {self.url}>"
 
 
-class Headers(dict[str, str]):
-    """The headers of a request by their names, of which case does not count."""
-
-    def add(self, name: bytes, value: bytes) -> bool:
-        """Add a header; False for a second one of a name that may come once."""
-        key, text = name.decode("latin-1").lower(), value.strip().decode("latin-1")
-        if key not in self:
-            self[key] = text
-        elif key in _ONCE:
-            return False
-        return True
-
-    def get(self, name: str, default: str = "") -> str:  # type: ignore[override]
-        """Return the first header of this name."""
-        return super().get(name.lower(), default)
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name.lower() if isinstance(name, str) else name)
-
-
 class _Incoming(RawIOBase):
     """What a client sends. Raises TimeoutError when it sends nothing, or a part of a request, for too long."""
 
@@ -177,11 +159,15 @@ class _Incoming(RawIOBase):
 def _send_all(connection: socket, data: bytes) -> None:
     """Send data. Raises TimeoutError when the client takes them for too long."""
     ended = monotonic() + IDLE_SECONDS
-    rest = memoryview(data)
     try:
-        while len(rest := rest[connection.send(rest) :]):
+        size = connection.send(data)
+        if size == len(data):
+            return
+        rest = memoryview(data)[size:]
+        while len(rest):
             if monotonic() > ended:
                 raise TimeoutError("the client took an answer too slowly")
+            rest = rest[connection.send(rest) :]
     except BlockingIOError:
         raise TimeoutError("the client took nothing of an answer") from None
 
@@ -225,9 +211,11 @@ class _Handler(BaseHTTPRequestHandler, ABC):
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _any
 
     def _body(self) -> tuple[bytes, Answer | None]:
-        if "Transfer-Encoding" in self.headers:
+        if "transfer-encoding" in self.headers:
             return b"", refusal(411, "Transfer-Encoding: expected a body with Content-Length")
-        text = self.headers.get("Content-Length", "0")
+        text = self.headers.get("content-length")
+        if text is None:
+            return b"", None
         if not (text.isascii() and text.isdigit()):
             return b"", refusal(400, f"Content-Length: found {text[:50]!r}, expected a number of bytes")
         if len(text) > 12 or int(text) > MOST_BODY:
@@ -246,9 +234,8 @@ class _Handler(BaseHTTPRequestHandler, ABC):
             self.close_connection = True
             return usable
         self.command, self.path, self.request_version = words[0].decode("latin-1"), words[1].decode("latin-1"), _HTTP
-        self.requestline = first.decode("latin-1").rstrip("\r\n")
-        self.close_connection = False
-        headers = Headers()
+        # by their names in small letters: case does not count
+        headers: dict[str, str] = {}
         size = 0
         while (line := self.rfile.readline(_MOST_HEAD + 1)) not in (b"\r\n", b"\n", b""):
             size += len(line)
@@ -256,13 +243,15 @@ class _Handler(BaseHTTPRequestHandler, ABC):
             if size > _MOST_HEAD or len(headers) >= _MOST_HEADERS:
                 self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
                 return False
-            if not colon or not name or name != name.strip() or not headers.add(name, value):
+            key = name.decode("latin-1").lower()
+            if not colon or not name or name != name.strip() or (key in headers and key in _ONCE):
                 self.send_error(HTTPStatus.BAD_REQUEST, "header: expected `Name: value`, each name once")
                 return False
+            headers.setdefault(key, value.strip().decode("latin-1"))
         self.headers = headers  # type: ignore[assignment]  # what is asked of it, it has
-        connection = headers.get("connection", "").lower()
-        self.close_connection = "close" in map(str.strip, connection.split(","))
-        return headers.get("expect", "").lower() != "100-continue" or bool(self.handle_expect_100())
+        options = headers.get("connection")
+        self.close_connection = options is not None and "close" in map(str.strip, options.lower().split(","))
+        return "expect" not in headers or headers["expect"].lower() != "100-continue" or bool(self.handle_expect_100())
 
     def handle_expect_100(self) -> bool:
         """Say that the body may be sent, at once: the client waits for it."""
@@ -271,22 +260,9 @@ class _Handler(BaseHTTPRequestHandler, ABC):
         return usable
 
     def _send(self, answer: Answer) -> None:
-        status = HTTPStatus(answer.status)
-        lines = [
-            f"HTTP/1.1 {answer.status} {status.phrase}\r\nServer: {self.server_version}\r\n"
-            f"Date: {_date(int(time()))}\r\nContent-Type: {answer.content_type}\r\n"
-            f"Content-Length: {len(answer.body)}\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-        ]
-        if status is HTTPStatus.METHOD_NOT_ALLOWED:
-            lines.append("Allow: GET, POST\r\n")
-        if status is HTTPStatus.UNAUTHORIZED:
-            lines.append("WWW-Authenticate: Bearer\r\n")
-        if status is HTTPStatus.SERVICE_UNAVAILABLE:
-            lines.append("Retry-After: 1\r\n")
-        if self.close_connection:
-            lines.append("Connection: close\r\n")
-        head = "".join((*lines, "\r\n")).encode("latin-1")
-        _send_all(self.connection, head if self.command == "HEAD" else head + answer.body)  # in one packet
+        status, kind, body = answer
+        head = _head(status, kind, self.close_connection, int(time())) + b"%d\r\n\r\n" % len(body)
+        _send_all(self.connection, head if self.command == "HEAD" else head + body)  # in one packet
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request that HTTP itself refuses with JSON, too."""
@@ -302,13 +278,29 @@ class _Handler(BaseHTTPRequestHandler, ABC):
         """Log nothing for a request."""
 
 
-@lru_cache(maxsize=2)
-def _date(seconds: int) -> str:
-    return formatdate(seconds, usegmt=True)
+@lru_cache(maxsize=16)
+def _head(status: int, content_type: str, close: bool, seconds: int) -> bytes:
+    """Return the head of an answer at a time (seconds since 1970), up to the length of the body."""
+    lines = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        f"Server: {_Handler.server_version}",
+        f"Date: {formatdate(seconds, usegmt=True)}",
+        f"Content-Type: {content_type}",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+    ]
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        lines.append("Allow: GET, POST")
+    if status == HTTPStatus.UNAUTHORIZED:
+        lines.append("WWW-Authenticate: Bearer")
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        lines.append("Retry-After: 1")
+    if close:
+        lines.append("Connection: close")
+    return "\r\n".join((*lines, "Content-Length: ")).encode("latin-1")
 
 
-def _bearer(headers: Any) -> bytes:
-    given: str = headers.get("Authorization", "")
+def _bearer(given: str) -> bytes:
     return given.encode("latin-1", "replace")
 
 

@@ -1,6 +1,7 @@
 """Shared: one followed state that many threads read, a committed version at a time.
 
-A thread of its own asks for newer versions every `refresh_ms`. A refresh that fails leaves the older version, which is
+A thread of its own asks for newer versions every `refresh_ms`, and ten times as often while a reader waits for a
+version. A refresh that fails leaves the older version, which is
 served with the time since the last refresh that succeeded; the next refresh tries again.
 """
 
@@ -21,6 +22,9 @@ from ..state.memory_budget import BUDGET
 # Blocks are loaded for so long at once (ms), and then answers have their turn (s).
 _WARM_MS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.002
+# While a reader waits for a version, looks are so many times as often; a pause is so many times as long as a look.
+_SOONER: Final = 10
+_LEAST_PAUSE: Final = 4
 # After so many reads the memory of the blocks that they have loaded is counted: each may have loaded one, of a MB.
 _LOOK_READS: Final = 4
 _LOG: Final = logging.getLogger("hybridstore")
@@ -53,6 +57,9 @@ class Shared:
         # Notified after every refresh, for those who wait for a version.
         self._turn = threading.Condition()
         self._ended = threading.Event()
+        # how many readers wait for a version; each wakes the thread when it begins to wait, and so does `close`
+        self._waiting = 0
+        self._woken = threading.Event()
         self._current = time.monotonic()
         self._failure: str | None = None
         if memory_limit is not None:
@@ -67,7 +74,7 @@ class Shared:
         """
         with self._turn:
             if min_version > self._view.version:
-                self._turn.wait_for(lambda: self._ended.is_set() or self._view.version >= min_version, wait_ms / 1000)
+                self._wait_for(min_version, wait_ms / 1000)
             if self._ended.is_set():
                 raise ClosedError("the server was closed")
             if min_version > self._view.version:
@@ -79,6 +86,15 @@ class Shared:
             self._reads += 1
             if self._limit is not None and self._reads % _LOOK_READS == 0:
                 self._keep_within()
+
+    def _wait_for(self, version: int, seconds: float) -> None:
+        """Return when the view is at a version, after so many seconds, or after `close`."""
+        self._waiting += 1
+        self._woken.set()
+        try:
+            self._turn.wait_for(lambda: self._ended.is_set() or self._view.version >= version, seconds)
+        finally:
+            self._waiting -= 1
 
     def behind_ms(self) -> int:
         """Return the time since the view was last known to be at the newest version (ms)."""
@@ -110,12 +126,26 @@ class Shared:
         return self._view.version
 
     def _refresh_often(self) -> None:
-        due = time.monotonic() + self._seconds
-        while not self._ended.wait(max(0.0, due - time.monotonic())):
+        looked, took = time.monotonic(), 0.0
+        while self._is_due(looked, took, warm=took > 0):
+            begun = time.monotonic()
             self.refresh()
-            due = time.monotonic() + self._seconds
-            while self._warm() and not self._ended.wait(_PAUSE_SECONDS) and time.monotonic() < due:
-                pass
+            looked = time.monotonic()
+            took = looked - begun
+
+    def _is_due(self, looked: float, took: float, *, warm: bool) -> bool:
+        """Return True at the time of the next look, and load blocks until then; False after `close`. The time depends
+        on when the last look ended, on what it took (s), so that looks leave time for answers, and on who waits.
+        """
+        sooner, due = looked + max(self._seconds / _SOONER, took * _LEAST_PAUSE), looked + self._seconds
+        while not self._ended.is_set():
+            rest = (sooner if self._waiting else due) - time.monotonic()
+            if rest <= 0:
+                return True
+            warm = warm and not self._waiting and self._warm()
+            self._woken.wait(min(rest, _PAUSE_SECONDS) if warm else rest)
+            self._woken.clear()
+        return False
 
     def _keep_within(self) -> None:
         if self._limit is not None:
@@ -135,6 +165,7 @@ class Shared:
     def close(self) -> None:
         """End the thread and close the view."""
         self._ended.set()
+        self._woken.set()
         self._thread.join()
         BUDGET.leave_reader(self)
         with self._turn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -19,6 +20,7 @@ from hybridstore.reading.follow import Followed
 from hybridstore.reading.places import resolve
 from hybridstore.reading.texts import format_key
 from hybridstore.serving import answers as answers_module
+from hybridstore.serving import shared as shared_module
 from hybridstore.serving.answers import ARROW, Answer, Answers
 from hybridstore.serving.shared import Shared
 from hybridstore.state.memory_budget import BUDGET
@@ -105,6 +107,35 @@ def test_under_a_limit_a_get_takes_the_records_of_its_key_alone(
         assert in_memory(unlimited) == [100, 200]
     finally:
         unlimited.close()
+
+
+def test_a_reader_that_waits_for_a_version_wakes_the_thread(
+    state: hs.State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_module, "_SOONER", 1e15)
+    shared = Shared(Followed(resolve(tmp_path / "state")), NEVER_MS)
+    try:
+        for number in range(2, 5):
+            state.key_value("floats")[1.5] = float(number)
+            assert state.commit() == number
+            with shared.reading() as view:
+                assert view.version == number - 1  # nobody has asked for more
+            with ThreadPoolExecutor(4) as pool:
+                for each in [pool.submit(value_at, shared, number) for _ in range(4)]:
+                    assert each.result() == float(number)
+        with ThreadPoolExecutor(2) as pool:
+            late = [pool.submit(value_at, shared, 5) for _ in range(2)]  # they wait for what is committed now
+            state.key_value("floats")[1.5] = 5.0
+            state.commit()
+            assert [each.result() for each in late] == [5.0, 5.0]
+    finally:
+        shared.close()
+    assert not shared._thread.is_alive()
+
+
+def value_at(shared: Shared, version: int) -> Any:
+    with shared.reading(version, 60_000) as view:
+        return view.get("floats", 1.5)[0].value
 
 
 def test_pages_say_what_is_served(served: Served) -> None:

@@ -55,17 +55,19 @@ def run(look: Look, given: Namespace) -> int:
     return look.finish(o.FINE if count else o.NEGATIVE)
 
 
-def stored_forms(key: Any) -> list[Any]:
-    """Return how stores may have a key: as it is, and as the text under which it is stored where null is a key. Null,
+def stored_forms(key: Any) -> Iterator[Any]:
+    """Yield how stores may have a key: as it is, and as the text under which it is stored where null is a key. Null,
     nan, dates, times and decimals are keys of the second form only. O(key).
     """
-    forms: list[Any] = []
-    with suppress(TypeError):
+    try:
         _check(key)
-        forms.append(key)
+    except TypeError:
+        pass
+    else:
+        yield key
     with suppress(TypeError, ValueError):
-        forms.append(stored_key(key[0] if type(key) is tuple and len(key) == 1 else key))
-    return forms
+        form = stored_key(key[0] if type(key) is tuple and len(key) == 1 else key)
+        yield form
 
 
 def _check(key: Any) -> None:
@@ -80,12 +82,10 @@ def in_any_form(key: Any, read: Callable[[Any], Iterable[T]]) -> Iterator[T]:
     where none has and the key as it is has the wrong type.
     """
     wrong: Exception | None = None
-    try:
-        _check(key)
-    except TypeError as error:
-        wrong = error
+    usable = False
     for form in stored_forms(key):
         some = False
+        usable = usable or form is key
         try:
             for item in read(form):
                 some = True
@@ -99,6 +99,8 @@ def in_any_form(key: Any, read: Callable[[Any], Iterable[T]]) -> Iterator[T]:
             return
     if wrong is not None:
         raise wrong
+    if not usable:
+        _check(key)  # raises what is wrong with it
 
 
 def typed(store: StoreView, chosen: Selection, rows: Iterator[T]) -> Iterator[T]:
