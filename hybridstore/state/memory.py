@@ -20,8 +20,8 @@ never longer than 1 s. Beyond 110 % and 1 MiB it waits until the checkpoint has 
 at most.
 
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
-stores are key-value stores, nothing is replayed: they know which keys have changed since. The maps of before are
-emptied in slices, since freeing all records at once would take seconds. A key-value store takes records
+stores are key-value, window or session stores, nothing is replayed: they know which keys have changed since. The maps
+of before are emptied in slices, since freeing all records at once would take seconds. A key-value store takes records
 from its map of before rather than from blocks as long as they are there, so below 45 % that map gives up only
 as many records as come in: memory stays as it is, and holds the records of the last two periods.
 """

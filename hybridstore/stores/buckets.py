@@ -91,6 +91,19 @@ class StoreBucket:
         copy.tombstoned = self.tombstoned.copy() if self.tombstoned else _NO_KEYS
         return copy
 
+    def over_newer(self, epoch: int, *, shared: bool) -> Self:
+        """Return a bucket with the runs of the changed keys alone, to lie over blocks of the newest checkpoint. Where a
+        snapshot has no share in the runs, they leave this bucket. O(changed).
+        """
+        assert self.dirty is not None
+        bucket = type(self)(epoch)
+        leave = self.runs.get if shared else self.runs.pop
+        bucket.runs = {key: run for key in self.dirty if (run := leave(key, None)) is not None}
+        bucket.dirty, bucket.since, bucket.late = self.dirty, self.since, self.late
+        bucket.owned = set() if shared else None
+        bucket.tombstoned = self.tombstoned & self.dirty if self.tombstoned else _NO_KEYS
+        return bucket
+
     def changed(self, keys: Collection[Any], times: Sequence[int]) -> None:
         """Note that rows of these keys changed at these times (at least one). O(rows)."""
         if self.dirty is not None:

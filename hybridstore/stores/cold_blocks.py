@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import compress
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
@@ -154,6 +155,12 @@ class TakenBlock(ColdBlock):
         self._records -= records
         SPARING.loaded += records
 
+    def take_uncounted(self, keys: Collection[Any]) -> None:
+        """Note that the block says nothing about these keys any more: memory knows their records. `records` still
+        counts those that the block has of them. O(keys).
+        """
+        self.taken.update(keys)
+
     def copy(self) -> TakenBlock:
         """Return a copy, for a copy of the bucket. O(keys taken)."""
         copy = TakenBlock(self)
@@ -240,6 +247,17 @@ def taken_block(cold: list[Cold], i: int) -> TakenBlock:
 def take(cold: list[Cold], i: int, key: Any, records: int) -> None:
     """Note that the records of a key in the cold block at `i` are in the maps now. O(1)."""
     taken_block(cold, i).take(key, records)
+
+
+def with_keys(cold: list[Cold], keys: list[Any]) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the index of each block that may hold some of these keys, which are in order, with these keys; those that
+    were taken out of it, too. Pages that may hold some are opened. O(blocks log keys + keys).
+    """
+    first_at = partial(bisect_left, keys)
+    last_at = partial(bisect_right, keys)
+    for i in chosen(cold, lambda entry: first_at(entry.first) < last_at(entry.last)):
+        entry = cold[i].entry
+        yield i, keys[first_at(entry.first) : last_at(entry.last)]
 
 
 def without(columns: Columns, keys: set[Any]) -> Columns:

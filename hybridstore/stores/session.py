@@ -399,6 +399,10 @@ class SessionStore(SessionReads[K, V]):
         if bucket.owned is not None:
             bucket.owned.add(key)
 
+    @staticmethod
+    def _rows_in(run: Any) -> int:
+        return len(run) // 3 if type(run) is tuple else len(run[0])
+
     @property
     def _combine(self) -> Combine:
         return combined

@@ -51,6 +51,12 @@ class SessionBucket(StoreBucket):
         copy.longest = self.longest
         return copy
 
+    def over_newer(self, epoch: int, *, shared: bool) -> Self:
+        """See `StoreBucket`; the orders are rebuilt when they are needed."""
+        bucket = super().over_newer(epoch, shared=shared)
+        bucket.longest = self.longest
+        return bucket
+
     def append_sessions(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
         """Add sessions, each of which ends after all sessions of its key here; no run may be shared with a snapshot.
 

@@ -17,11 +17,23 @@ from typing import Any, Final
 from changelog.journal import Journal
 from changelog.turn import in_place
 from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over
-from recovery.directory import Directory, DirectorySource
+from recovery.directory import Directory, DirectorySource, PageEntry
 
 from ..clock import INT64_MAX, expired_through
 from .buckets import Sealed, SealedBucket, StoreBucket
-from .cold_blocks import SPARING, ColdBlock, ColdPage, is_far, open_page, prefetch, rows_apart, take
+from .cold_blocks import (
+    SPARING,
+    ColdBlock,
+    ColdPage,
+    TakenBlock,
+    is_far,
+    open_page,
+    prefetch,
+    rows_apart,
+    take,
+    taken_block,
+    with_keys,
+)
 from .cold_tail import ColdTail, Maps
 from .edge import Edge
 from .sizes import cold_bytes, map_bytes
@@ -78,6 +90,11 @@ class TimeBuckets(Edge):
         """Return the records of these keys by column, and the keys without records; with `changed`, only the records
         that changed since the last checkpoint.
         """
+
+    @staticmethod
+    @abstractmethod
+    def _rows_in(run: Any) -> int:
+        """Return how many records a run has. O(1)."""
 
     @property
     def _combine(self) -> Combine | None:
@@ -279,6 +296,7 @@ class TimeBuckets(Edge):
             SPARING.loaded += len(columns)
             with self._journal.sure:
                 del bucket.cold[index]
+                bucket.records += len(columns) - cold.records  # of keys in memory when the store became cold
                 self._install(bucket, columns)
                 number = cold.entry.bucket
                 if not (bucket.runs or bucket.cold or bucket.dirty) and self._buckets.get(number) is bucket:
@@ -289,6 +307,9 @@ class TimeBuckets(Edge):
     def _load_key(self, bucket: Any, index: int, key: Any) -> None:
         """Load what the block at `index` has of a key: where memory is short, the key's records alone."""
         self.lookups.missed += SPARING.on
+        self._bring_key(bucket, index, key)
+
+    def _bring_key(self, bucket: Any, index: int, key: Any) -> None:
         rows = rows_apart(bucket.cold, index, key)
         if rows is None:
             self._load(bucket, index)
@@ -386,6 +407,67 @@ class TimeBuckets(Edge):
     def chill(self, directory: Directory) -> None:
         """Make all records cold again: the checkpoint must hold exactly the records of the store. O(pages)."""
         self.attach(directory, self._state())
+
+    @property
+    def can_cool(self) -> bool:
+        """See `Tailed`. Of a checkpoint on another machine pages would be read for it."""
+        return not (self._tail or self.far)
+
+    def cool(self, directory: Directory) -> tuple[dict[Any, Any], list[Maps]]:
+        """See `Tailed`. Buckets that the checkpoint lacks stay as they are; of the others the runs of changed keys lie
+        over its blocks: as overlays where they lay over a block before, and else in place of what the block has.
+        """
+        shared = self._snapshots.live > 0
+        pages: dict[int, list[PageEntry]] = {number: [] for number in self._checkpointed}
+        for page in directory.pages:
+            if page.bucket in pages:
+                pages[page.bucket].append(page)
+        others: list[Maps] = []
+        for number, its_pages in pages.items():
+            before = self._buckets[number]
+            whole = self._whole_changes(before)
+            bucket = before.over_newer(self._snapshots.epoch, shared=shared)
+            bucket.cold = [ColdPage(page, directory) for page in its_pages]
+            bucket.records = sum(page.records for page in its_pages) + sum(map(self._rows_in, bucket.runs.values()))
+            for i, keys in with_keys(bucket.cold, whole):
+                taken_block(bucket.cold, i).take_uncounted(keys)
+            if bucket.tombstoned:  # no block of this checkpoint may cover some of them
+                self._install(bucket, self._columns(bucket, [], changed=False)[0])
+            if not its_pages:
+                # all that the checkpoint could have of it was deleted
+                bucket.dirty, bucket.since, bucket.late = None, 0, {}
+                self._checkpointed.discard(number)
+            if bucket.runs or bucket.cold:
+                self._buckets[number] = bucket
+            else:
+                del self._buckets[number]
+            if not shared:
+                others += [before.runs, *(block.taken for block in before.cold if type(block) is TakenBlock)]
+        self._source = directory.source
+        self._sorted = self._near = None
+        self._near_to = 0
+        self._drop_at = self._drop_time(min(self._buckets)) if self._buckets else INT64_MAX
+        return {}, others
+
+    def _whole_changes(self, bucket: StoreBucket) -> list[Any]:
+        """Return the changed keys of a bucket whose runs are whole: no cold block has more of them. In order. Where
+        rows cannot be laid over a block twice, that is all of them: what blocks have of them is loaded. O(changed).
+        """
+        assert bucket.dirty is not None
+        keys = sorted(bucket.dirty)
+        over: set[Any] = set()
+        for i, its_keys in with_keys(bucket.cold, keys):
+            block = bucket.cold[i]
+            over.update(its_keys)
+            if type(block) is TakenBlock:
+                over.difference_update(block.taken)
+        if self._combine is not None:
+            return [key for key in keys if key not in over] if over else keys
+        for key in over:
+            i = bucket.covering(key)
+            if i >= 0:
+                self._bring_key(bucket, i, key)
+        return keys
 
     @property
     def cold_blocks(self) -> int:

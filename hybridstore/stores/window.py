@@ -499,6 +499,10 @@ class WindowStore(WindowReads[K, V]):
         if bucket.owned is not None:
             bucket.owned.add(key)
 
+    @staticmethod
+    def _rows_in(run: Any) -> int:
+        return len(run) // 2 if type(run) is tuple else len(run[0])
+
     @property
     def _combine(self) -> Combine | None:
         # rows with equal times have no identity: laying them over a block twice would duplicate them

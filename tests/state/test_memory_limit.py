@@ -2,7 +2,6 @@
 lost.
 """
 
-import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from hybridstore.errors import ValueChangedInPlaceError
 from hybridstore.state import memory_budget as memory
 from hybridstore.state.policy import Logged
 from recovery.table import RecordTable
-from tests.tools.hooks import check_stores, crash
+from tests.tools.hooks import check_stores
 from tests.tools.vector_runner import SMALL
 
 
@@ -188,47 +187,6 @@ def test_what_was_in_memory_is_freed_in_slices(tmp_path: Path, monkeypatch: pyte
         assert counts == sorted(counts, reverse=True)
         assert before > 0
         assert contents(state)
-
-
-def test_key_value_stores_become_cold_without_a_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER, _tuning=SMALL) as state:
-        plain, timed = state.key_value("k"), state.key_value("t", ttl=1000)
-        for i in range(200):
-            plain.put(i, i)
-            timed.put(i, i, i)
-        state.commit()
-        state._checkpoint(state._usable(), wait=False)
-        # while the checkpoint is in progress
-        plain.put(7, "seven")
-        plain.delete(8)
-        plain.put(9, "nine")
-        plain.delete(9)
-        plain.put(500, "new")
-        timed.put(150, "later", 1100)  # what is not later than 100 has expired
-        timed.delete(151)
-        state.commit()
-        monkeypatch.setattr(state, "_restore_in_place", lambda: pytest.fail("a replay"))
-        state._go_cold()
-        assert (len(plain._runs), plain.cold_blocks > 0) == (4, True)
-        check_stores(state)
-        assert plain.get_many([6, 7, 8, 9, 10, 500]) == [6, "seven", None, None, 10, "new"]
-        assert timed.get_many([100, 101, 150, 151, 152]) == [None, 101, "later", None, 152]
-        plain.put(8, "again")
-        timed.advance(1120)
-        assert timed.get_many([119, 120, 121]) == [None, None, 121]
-        state.commit()
-        check_stores(state)
-        state._go_cold()  # over the same checkpoint
-        check_stores(state)
-        state.checkpoint(wait=True)
-        state._go_cold()
-        check_stores(state)
-        assert (len(plain), len(timed)) == (200, 200 - 121 - 1)
-        rows = [dict(plain.all()), dict(timed.all())]
-        right = {i: i for i in range(200) if i != 9} | {7: "seven", 8: "again", 500: "new"}
-        assert rows == [right, {i: i for i in range(121, 200) if i != 151} | {150: "later"}]
-    with hs.open(tmp_path / "s") as state:
-        assert [dict(state.key_value("k").all()), dict(state.key_value("t", ttl=1000).all())] == rows
 
 
 def test_after_records_were_freed_no_commit_waits_for_a_checkpoint_by_the_count_before(tmp_path: Path) -> None:
@@ -470,116 +428,3 @@ def test_a_limit_that_is_none_is_refused(tmp_path: Path, limit: int, error: type
     with pytest.raises(error, match="memory_limit: found"):
         hs.open(tmp_path / "s", memory_limit=limit)
     assert not (tmp_path / "s").exists()
-
-
-class Side:
-    """One of two states with the same stores, of all kinds, that get the same calls."""
-
-    def __init__(self, path: Path, limit: int | None, *, only_key_value: bool) -> None:
-        self.path, self.limit, self.only_key_value = path, limit, only_key_value
-        self.open()
-
-    def open(self) -> None:
-        policy = NEVER if self.limit is None else hs.CheckpointPolicy()
-        self.state = hs.open(self.path, memory_limit=self.limit, checkpoints=policy, _tuning=SMALL, durability="os")
-        state = self.state
-        if self.limit is None:
-            # the limit of another state governs this one, too
-            state._memory.relief = lambda *_, **__: None  # type: ignore[method-assign]
-        self.stores: list[Any] = [state.key_value("kv"), state.key_value("ttl", ttl=300)]
-        if self.only_key_value:
-            return
-        self.stores += [
-            state.window("w", retention=400),
-            state.window("dup", retention=400, retain_duplicates=True),
-            state.session("s", retention=400),
-            state.sliding("l", size=300, aggregator=hs.Collect()),
-            state.suppression("b", max_records=40, time_limit=200, timer="first"),
-        ]
-
-    def call(self, kind: str, key: Any, number: int, ts: int) -> Any:
-        """Make one call, and return its answer."""
-        kv, ttl, window, duplicates, session, sliding, buffer = [*self.stores, *[None] * 5][:7]
-        calls: dict[str, Any] = {
-            "kv put": lambda: kv.put(key, number),
-            "kv get": lambda: kv.get(key),
-            "kv get many": lambda: kv.get_many([key, f"k{number % 60:02}", "absent"]),
-            "kv delete": lambda: kv.delete(key),
-            "kv range": lambda: list(kv.scan(key, reverse=bool(number % 2)))[:9],
-            "ttl put": lambda: ttl.put(key, number, ts),
-            "ttl get": lambda: ttl.get(key),
-            "window put": lambda: window.put(key, number, ts),
-            "window get": lambda: window.get(key, ts - number % 50),
-            "window fetch": lambda: list(window.fetch(key)),
-            "window delete": lambda: window.delete(key, ts - number % 50),
-            "window scan": lambda: list(window.scan(key, None)),
-            "duplicates put": lambda: duplicates.put(key, number, ts),
-            "duplicates fetch": lambda: list(duplicates.fetch(key)),
-            "session put": lambda: session.put(key, number, start=ts, end=ts + number % 9),
-            "session find": lambda: list(session.find_sessions(key)),
-            "session remove": lambda: [session.delete(*place) for place, _ in list(session.find_sessions(key))[:1]],
-            "sliding add": lambda: sliding.add(key, number, ts),
-            "sliding get": lambda: sliding.get(key),
-            "buffer put": lambda: buffer.put(key, number, ts),
-            "buffer advance": lambda: buffer.advance(ts),
-            "buffer size": lambda: (len(buffer), buffer.min_timestamp),
-        }
-        return calls[kind]()
-
-    def contents(self) -> list[Any]:
-        if self.only_key_value:
-            kv, ttl = self.stores
-            return [list(kv.all()), list(ttl.all()), len(kv), len(ttl)]
-        kv, ttl, window, duplicates, session, sliding, buffer = self.stores
-        all_rows = [list(store.all()) for store in (kv, ttl, window, duplicates, session, sliding)]
-        return [*all_rows, list(buffer.buffered()), len(kv), len(ttl), len(buffer)]
-
-
-CALLS = (
-    "kv put", "kv get", "kv get many", "kv delete", "kv range", "ttl put", "ttl get", "window put", "window get",
-    "window fetch", "window delete", "window scan", "duplicates put", "duplicates fetch", "session put",
-    "session find", "session remove", "sliding add", "sliding get", "buffer put", "buffer advance", "buffer size",
-)  # fmt: skip
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize(("limit", "only"), [(1, False), (60_000, False), (1, True), (30_000, True)])
-def test_a_state_under_a_limit_answers_as_one_without(
-    tmp_path: Path, seed: int, rounds: int, limit: int, only: bool
-) -> None:
-    # key-value stores alone become cold without a replay
-    calls = [call for call in CALLS if call.startswith(("kv", "ttl"))] if only else CALLS
-    for turn in range(rounds):
-        dice = random.Random(seed + turn)
-        limited = Side(tmp_path / f"{turn}limited", limit, only_key_value=only)
-        free = Side(tmp_path / f"{turn}free", None, only_key_value=only)
-        now, cold = 1000, 0
-        for step in range(1200):
-            now += dice.choice([0, 0, 1, 3])
-            key, number, ts = f"k{dice.randrange(60):02}", step, now - dice.choice([0, 0, 0, 20, 90])
-            kind = dice.choice(calls)
-            assert limited.call(kind, key, number, ts) == free.call(kind, key, number, ts), (seed + turn, step, kind)
-            if dice.random() < 0.05:
-                assert limited.state.commit() == free.state.commit()
-                attempt = limited.state._checkpoints.attempt
-                if attempt is not None and dice.random() < 0.6:
-                    attempt.join()
-                cold = max(cold, limited.state.metrics().cold_blocks)
-                check_stores(limited.state)
-            if dice.random() < 0.01:
-                limited.state.rollback()
-                free.state.rollback()
-            if dice.random() < 0.005:
-                crash(limited.state)
-                limited.open()
-                free.state.rollback()
-        assert free.state.metrics().cold_blocks == 0
-        assert limited.contents() == free.contents(), (seed + turn, "contents")
-        assert cold > 0
-        assert limited.state.metrics().failed_checkpoints == 0
-        limited.state.commit()
-        limited.state.close()
-        limited.open()
-        assert limited.contents() == free.contents(), (seed + turn, "contents after a restart")
-        for side in (limited, free):
-            side.state.close()
