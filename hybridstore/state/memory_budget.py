@@ -25,6 +25,9 @@ CHECK_RECORDS: Final = 10_000
 CHECK_COMMITS: Final = 64
 CHECK_BYTES: Final = 8192
 PACK_SHARE: Final = 32
+# A block of up to this part of the limit may be loaded whole where few of its keys were touched; records take three to
+# four times as much in memory.
+BLOCK_SHARE: Final = 256
 _KEPT_BYTES: Final = 9 << 20
 LEAST_PACK_BYTES: Final = 1 << 20
 # The name of a parameter of glibc's `mallopt`.
@@ -100,8 +103,10 @@ class Budget:
         self._decide()
 
     def _decide(self) -> None:
+        limit = self.limit
+        SPARING.room = 0 if limit is None else limit // BLOCK_SHARE
         # An owner without a limit keeps its speed beside a reader: its blocks are loaded whole.
-        SPARING.on = self.limit is not None or (bool(self._readers) and not self._open.living())
+        SPARING.on = limit is not None or (bool(self._readers) and not self._open.living())
 
     @property
     def limit(self) -> int | None:

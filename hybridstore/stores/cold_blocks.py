@@ -33,18 +33,31 @@ from recovery.table import Layers, Lookup, Record, Whole, only_record
 
 class Sparing:
     """Whether memory is short: then the touch of a key loads no whole block. `loaded` counts the records that were
-    loaded since, for those who count memory.
+    loaded since, for those who count memory, and `whole` those of them that came with a whole block. `room`: a block of
+    up to so many bytes may be loaded whole because its keys are touched more often than others.
     """
 
     def __init__(self) -> None:
         self.on = False
-        self.loaded = 0
+        self.loaded = self.whole = 0
+        self.room = 0
+
+    def load(self, records: int) -> None:
+        """Count the records of a whole block. O(1)."""
+        self.loaded += records
+        self.whole += records
 
 
 SPARING: Final = Sparing()
 # A block is loaded whole when one key of so many was taken: the others are then likely to be touched, too. A limit of a
 # fifth of a state never gets there with keys at random (with 4, all values of a sliding store came in).
 TAKEN_SHARE: Final = 2
+# Also when keys of it are taken so many times as often as those of a block on average: the first 1 % of the keys were
+# taken one by one, at 8 µs a key, where a whole block costs 0.5 µs a key. Asked when one key of so many was taken, and
+# then each time that they are twice as many; but of a block of few keys no sooner than by their half.
+OFTEN: Final = 8
+OFTEN_SHARE: Final = 32
+OFTEN_KEYS: Final = 64
 
 
 class ColdBlock:
@@ -125,13 +138,17 @@ class DecodedBlock(ColdBlock):
 class TakenBlock(ColdBlock):
     """A cold block of which the records of some keys were taken into the maps: it counts for all other keys."""
 
-    __slots__ = ("_records", "taken")
+    __slots__ = ("_most", "_records", "_since", "taken")
 
     def __init__(self, block: ColdBlock) -> None:
         super().__init__(block.entry, block._load, block._look)
         self._lookup = block._lookup
         self.taken: set[Any] = set()
         self._records = block.records
+        # when so many keys were taken, it is asked whether the block is to be loaded whole
+        self._most = min(-(-block.entry.keys // TAKEN_SHARE), max(OFTEN_KEYS, block.entry.keys // OFTEN_SHARE))
+        # the records that were taken out of all blocks when this one became one of them
+        self._since = SPARING.loaded - SPARING.whole
 
     def columns(self) -> Columns:
         """Return the records of the keys that were not taken. Raises CorruptCheckpointError. O(block)."""
@@ -139,10 +156,25 @@ class TakenBlock(ColdBlock):
 
     @property
     def ready(self) -> Lookup | None:
-        """What finds single records of the block, open already; None if it is not, or the block is to be loaded whole:
-        memory is not short, or much of it was taken. O(1).
+        """What finds single records of the block, open already; None if it is not, or `read_apart` is to be asked.
+        O(1).
         """
-        return self._lookup if SPARING.on and TAKEN_SHARE * len(self.taken) < self.entry.keys else None
+        return self._lookup if SPARING.on and len(self.taken) < self._most else None
+
+    def apart(self, blocks: int) -> bool:
+        """Return whether single keys are to be taken, and not the block, one of so many: few were, and not more often
+        than of other blocks. O(1).
+        """
+        taken = len(self.taken)
+        if taken >= self._most:
+            if TAKEN_SHARE * taken >= self.entry.keys:
+                return False
+            if self.entry.bytes <= SPARING.room and taken * blocks >= OFTEN * (
+                SPARING.loaded - SPARING.whole - self._since
+            ):
+                return False
+            self._most = min(-(-self.entry.keys // TAKEN_SHARE), 2 * self._most)
+        return True
 
     @property
     def records(self) -> int:
@@ -165,6 +197,7 @@ class TakenBlock(ColdBlock):
         """Return a copy, for a copy of the bucket. O(keys taken)."""
         copy = TakenBlock(self)
         copy.taken = self.taken.copy()
+        copy._most, copy._since = self._most, self._since
         return copy
 
 
@@ -227,12 +260,14 @@ def rows_apart(cold: list[Cold], i: int, key: Any) -> Columns | None:
     """
     block = cold[i]
     assert isinstance(block, ColdBlock)
-    return block.rows_of(key) if read_apart(block) else None
+    return block.rows_of(key) if read_apart(block, len(cold)) else None
 
 
-def read_apart(block: ColdBlock) -> bool:
-    """Return whether single keys are to be taken out of a block: memory is short, and little of it was taken. O(1)."""
-    return SPARING.on and (type(block) is not TakenBlock or TAKEN_SHARE * len(block.taken) < block.entry.keys)
+def read_apart(block: ColdBlock, blocks: int) -> bool:
+    """Return whether single keys are to be taken out of one of so many blocks: memory is short, and little of it was
+    taken, see `TakenBlock.apart`. O(1).
+    """
+    return SPARING.on and (type(block) is not TakenBlock or block.apart(blocks))
 
 
 def taken_block(cold: list[Cold], i: int) -> TakenBlock:

@@ -172,7 +172,7 @@ class KeyBlocks(Edge):
             block = cold[index]
             assert isinstance(block, ColdBlock)
             columns = block.columns()  # a damaged block stays cold
-            SPARING.loaded += len(columns)
+            SPARING.load(len(columns))
             with self._journal.sure:
                 del cold[index]
                 self._install(columns)

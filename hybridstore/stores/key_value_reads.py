@@ -106,7 +106,7 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
         # as for every store, and at a third of the cost for a key of which nothing is in memory
         block = self._bucket.cold[index]
         assert isinstance(block, ColdBlock)
-        if type(block) is DecodedBlock or key in self._runs or not read_apart(block):
+        if type(block) is DecodedBlock or key in self._runs or not read_apart(block, len(self._bucket.cold)):
             super()._load_key(index, key, absent=absent)
             if absent and self._runs.get(key) is TOMBSTONE:
                 del self._runs[key]  # no block covers the key any more

@@ -293,7 +293,7 @@ class TimeBuckets(Edge):
             index = open_page(bucket.cold, index)
             cold: ColdBlock = bucket.cold[index]
             columns = cold.columns()  # a damaged block stays cold
-            SPARING.loaded += len(columns)
+            SPARING.load(len(columns))
             with self._journal.sure:
                 del bucket.cold[index]
                 bucket.records += len(columns) - cold.records  # of keys in memory when the store became cold

@@ -11,7 +11,9 @@ import pytest
 import hybridstore as hs
 from hybridstore.errors import ValueChangedInPlaceError
 from hybridstore.state import memory_budget as memory
+from hybridstore.state.opening import Tuning
 from hybridstore.state.policy import Logged
+from hybridstore.stores.cold_blocks import OFTEN_KEYS
 from recovery.table import RecordTable
 from tests.tools.hooks import check_stores
 from tests.tools.vector_runner import SMALL
@@ -79,6 +81,36 @@ def test_the_smallest_limit_of_any_open_state_governs(tmp_path: Path) -> None:
             assert b.metrics().cold_blocks > 0
         assert memory.BUDGET.limit == 1 << 40
     assert memory.BUDGET.limit is None
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_block_whose_keys_are_touched_more_often_than_others_is_loaded_whole(tmp_path: Path, room: bool) -> None:
+    tuning = Tuning(block_records=200)
+    with hs.open(tmp_path / "s", checkpoints=NEVER, _tuning=tuning) as state:
+        state.key_value("k").put_many({i: -i for i in range(6000)})
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path / "s", checkpoints=NEVER, memory_limit=1 << 40 if room else 1, _tuning=tuning) as state:
+        users = state.key_value("k")
+        assert users.cold_blocks == 30
+        # of every block one key after the other: none is touched more often than the others
+        touched = [200 * block + key for key in range(OFTEN_KEYS + 6) for block in range(20)]
+        assert [users.get(i) for i in touched] == [-i for i in touched]
+        assert (users.cold_blocks, users.cold_records) == (30, 6000 - len(touched))
+        assert memory.SPARING.room == (1 << 40) // memory.BLOCK_SHARE * room
+        del users[5000]
+        hot = range(5001, 5190)
+        few = [users.get(i) for i in hot[:99]]
+        # as many as half of the keys bring the rest in any case
+        assert users.cold_blocks == 29 + (not room)
+        users[5188] = "new"
+        few += [users.get(i) for i in hot[99:]]
+        assert few == [-i if i != 5188 else "new" for i in hot]
+        assert users.cold_blocks == 29
+        assert users.get(5000) is None
+        assert len(users) == 5999
+        check_stores(state)
+        assert list(users.all()) == [(i, -i if i != 5188 else "new") for i in range(6000) if i != 5000]
 
 
 def test_a_touched_key_is_taken_alone_while_memory_is_limited(tmp_path: Path) -> None:
