@@ -22,7 +22,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import isqrt
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -364,28 +364,31 @@ class RecordTable:
 
     def record_of(self, key: Any) -> Record | None:
         """Return the only record of a key, None if the block has none. Raises CorruptCheckpointError. O(log keys)."""
-        wanted = packed_key(key)
-        return self.record_at(self.first_of(wanted[2]), wanted)
+        exact = type(key) in _EXACT
+        packed = _PACKERS.pack(key) if exact else pack(_plain(key))
+        return self.record_at(key, packed, zlib.crc32(packed), exact)
 
-    def record_at(self, i: int, wanted: PackedKey) -> Record | None:
-        """Return the only record of a key, None if the block does not have the key, or its records were deleted. `i` is
-        what `first_of` says of its hash. Raises CorruptCheckpointError. O(1).
+    def record_at(self, key: Any, packed: bytes, hashed: int, exact: bool, i: int | None = None) -> Record | None:
+        """Return the only record of a key, given as by `packed_key`, as `record_of`. `i`: what `slot_of` says of the
+        key, if that is known.
         """
-        packed, hashed, hashes = wanted[1], wanted[2], self.hashes
-        if i == len(hashes) or hashes[i] != hashed:
-            return None
+        if i is None:
+            i, hashes = self.first_of(hashed), self.hashes
+            if i == len(hashes) or hashes[i] != hashed:
+                return None
         if self._order is None:
             # as below, without calls: the way of most reads
             try:
-                at, start, end, check = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
+                at, start, stop, check = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
                 payload = self._payload
                 if payload[at : at + len(packed)].tobytes() == packed:
-                    packed_value = payload[start:end]
+                    packed_value = payload[start:stop]
                     if zlib.crc32(packed_value, hashed) != check:
                         raise self._damaged()
                     return (unpack(packed_value),)
             except (*UNPACK_ERRORS, struct.error) as error:
                 raise self._unreadable(error) from error
+        wanted = PackedKey(key, packed, hashed, exact)
         i = self.slot_of(wanted, i)
         return None if i < 0 else only_record(self.rows_at(i, wanted))
 
@@ -464,7 +467,7 @@ class Layers:
     replaces all older records.
     """
 
-    __slots__ = ("_parts", "_tables", "kept")
+    __slots__ = ("_known", "_parts", "_tables", "kept")
 
     def __init__(self, parts: Sequence[RecordTable | Whole]) -> None:
         """`parts` are of the layers and of the base, the newest first."""
@@ -472,11 +475,18 @@ class Layers:
         tables = [part for part in parts if isinstance(part, RecordTable) and part.whole]
         # the parts, where each of them is a table whose records replace all older ones
         self._tables = tables if len(tables) == len(parts) else None
+        # the hashes of all layers, ascending, once single records are read: one search says that none knows a key
+        self._known: array[int] | None = None
         self.kept = all(part.kept for part in parts)
 
     def __len__(self) -> int:
         """The number of parts."""
         return len(self._parts)
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """The bytes of what was read of the layers. O(1)."""
+        return 0 if self._known is None else sys.getsizeof(self._known)
 
     @property
     def hiding(self) -> list[int]:
@@ -512,16 +522,18 @@ class Layers:
         tables = self._tables
         if tables is None:
             return only_record(self.rows_of(key))
-        wanted = packed_key(key)
-        hashed = wanted[2]
-        for part in tables[:-1]:
-            # most parts do not know the key: one search in C for each
-            hashes = part.hashes
-            i = bisect_left(hashes, hashed)
-            if i < len(hashes) and hashes[i] == hashed and (i := part.slot_of(wanted, i)) >= 0:
-                return part.record_at(i, wanted)
-        base = tables[-1]
-        return base.record_at(base.first_of(hashed), wanted)
+        exact = type(key) in _EXACT
+        packed = _PACKERS.pack(key) if exact else pack(_plain(key))
+        hashed = zlib.crc32(packed)
+        known = self._known
+        if known is None:
+            known = self._known = array("I", sorted(chain.from_iterable(layer.hashes for layer in tables[:-1])))
+        i = bisect_left(known, hashed)
+        if i < len(known) and known[i] == hashed:
+            for layer in tables[:-1]:
+                if (i := layer.slot_of(PackedKey(key, packed, hashed, exact))) >= 0:
+                    return layer.record_at(key, packed, hashed, exact, i)
+        return tables[-1].record_at(key, packed, hashed, exact)
 
     def counts_of(self, keys: Sequence[Any]) -> list[int]:
         """Return how many records each of the keys has. Raises CorruptCheckpointError. O(hashes of the layers), and

@@ -116,6 +116,12 @@ class ColdBlock:
         return 0 if lookup is None else len(lookup) if isinstance(lookup, Layers) else 1
 
     @property
+    def layer_bytes(self) -> int:
+        """The bytes of what is in memory of its layers."""
+        lookup = self._lookup
+        return lookup.bytes_in_memory if isinstance(lookup, Layers) else 0
+
+    @property
     def records(self) -> int:
         """How many records are only in the block."""
         return self.entry.records

@@ -80,7 +80,7 @@ def cold_bytes(cold: Sequence[Cold]) -> int:
     for block in cold:
         if isinstance(block, ColdPage):
             continue
-        size += TABLE_BYTES * block.tables
+        size += TABLE_BYTES * block.tables + block.layer_bytes
         if type(block) is TakenBlock:
             size += getsizeof(block.taken)
         elif type(block) is DecodedBlock:
