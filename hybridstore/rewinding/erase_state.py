@@ -80,7 +80,7 @@ class StatePart:
             records = _records(storage)
             program = _program_of(state.settings)
             chosen = grouped(keys, program)
-            leave_out(state, chosen.take, program)
+            leave_out(state, chosen.take_of_row, program)
             orders = chain.from_iterable(orders_of(store, chosen, program) for store in (*state.stores, None))
             state.order_erase([*orders], keys=len(keys.keys), prefix=keys.prefix, wall_ms=now, alone=True)
             if not isinstance(storage, LocalStorage):

@@ -18,7 +18,7 @@ from recovery.pack import PackRecord
 
 from ..rescaling.routes import Parts, Routes, by_key
 from ..state.erasing import Order, wanted_by
-from ..state.given_keys import GivenKeys
+from ..state.given_keys import GivenKeys, only_part
 from ..topology.null_keys import stored_key
 from ..topology.run_state import RESULTS
 
@@ -29,12 +29,23 @@ class GroupedKeys(GivenKeys):
     """
 
     def __init__(self, keys: GivenKeys) -> None:
+        self._given = keys
         texts = map(_stored_prefixes, keys.keys) if keys.prefix else ([stored_key(key)] for key in keys.keys)
         stored = [text for each in texts for text in each]
         super().__init__([*keys.keys, *stored], prefix=keys.prefix)
         # dates and the like can be given as their texts only, which no text's text begins like
         special = [key for key in keys.keys if not keys.prefix and type(key) is str and key.startswith("{")]
         self.stored = GivenKeys([*stored, *special], prefix=keys.prefix)
+
+    def take_of_row(self, key: Any) -> bool:
+        """See `GivenKeys`: rows have the text "null" for itself, and None for null."""
+        if self._given.take(key):
+            return True
+        try:
+            text = stored_key(only_part(key))
+        except (TypeError, ValueError):  # a value that is no key
+            return False
+        return self.stored.take(text)
 
 
 def grouped(keys: GivenKeys, program: dict[str, Any] | None) -> GivenKeys:

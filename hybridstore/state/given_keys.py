@@ -21,7 +21,7 @@ class GivenKeys:
     """The keys to erase: exactly these, or all that begin with one of them."""
 
     def __init__(self, keys: Iterable[Any], *, prefix: bool = False) -> None:
-        self.keys = list(keys) if prefix else list(map(_only_part, keys))
+        self.keys = list(keys) if prefix else list(map(only_part, keys))
         self.prefix = prefix
         if not self.keys:
             raise RestoreError("erase: found no key, expected one or more")
@@ -31,10 +31,14 @@ class GivenKeys:
 
     def take(self, key: Any) -> bool:
         """Return whether a key, or the only part of one, is erased. O(keys)."""
-        part = _only_part(key)
+        part = only_part(key)
         if self.prefix:
             return any(_begins(key, each) or _begins(part, each) for each in self.keys)
         return any(_same(part, each) for each in self.keys)
+
+    def take_of_row(self, key: Any) -> bool:
+        """Return whether a key is erased, as rows and results have it, or the only part of one. O(keys)."""
+        return self.take(key)
 
     def needles(self) -> tuple[bytes, ...]:
         """Return bytes that each block with one of the keys has; () where that is not certain: 0.0 equals -0.0."""
@@ -77,7 +81,8 @@ class GivenKeys:
         return [each for each in raw if type(each) is bytes and len(each) >= _LEAST_BYTES]
 
 
-def _only_part(key: Any) -> Any:
+def only_part(key: Any) -> Any:
+    """Return the part of a key that has only one, another key as it is."""
     return key[0] if type(key) is tuple and len(key) == 1 else key
 
 

@@ -149,9 +149,10 @@ class InPlace(Usable, ABC):
         """
         group, waiting = self._group, self.erase_orders
         entries = list(group.settings.get(ERASURES, ()))
+        # no two entries have one time: a pin says by it what is done there
+        time_ms = max(int(time.time() * 1000), _last_ms(entries) + 1) if wall_ms is None else wall_ms
         if waiting:  # one entry of all that is erased together
             keys += entries.pop()["keys"]
-        time_ms = int(time.time() * 1000) if wall_ms is None else wall_ms
         group.set(ERASURES, [*entries, {"wall_ms": time_ms, "keys": keys, "prefix": prefix}])
         group.set(ORDERS, [list(order) for order in (*waiting, *orders)])
         self._alone = alone
@@ -253,7 +254,7 @@ class InPlace(Usable, ABC):
         if orders:
             if isinstance(home.storage, LocalStorage) and not self._alone:
                 for pin in _pins(home.storage.root):
-                    self._erase_in(pin, orders)
+                    self._erase_in(pin, orders, _last_ms(group.settings[ERASURES]))
             if self._checkpoint(log, wait=True) and checkpoints.failure is not None:
                 raise checkpoints.failure
             log.part_now(group.version)
@@ -285,8 +286,10 @@ class InPlace(Usable, ABC):
         group.set(ORDERS, None)
         checkpoints.since = log.commit(group)
 
-    def _erase_in(self, pin: Path, orders: list[Order]) -> None:
-        """Erase in a pin, which is a state of its own, as its owner."""
+    def _erase_in(self, pin: Path, orders: list[Order], wall_ms: int) -> None:
+        """Erase in a pin, which is a state of its own, as its owner; a pin with the entry of this time is done, or its
+        opening does it: a job that was killed behind the pin does the same orders again.
+        """
         asked = replace(
             self._asked,
             at=None,
@@ -299,9 +302,14 @@ class InPlace(Usable, ABC):
         )
         with self.at_home(home_of(pin, asked), asked) as state:  # type: ignore[attr-defined]
             mine = [order for order in orders if order.store is None or order.store in state.stores]
-            if mine:
-                state.order_erase(mine, keys=len(mine))
+            if mine and _last_ms(state.settings.get(ERASURES, ())) != wall_ms:
+                state.order_erase(mine, keys=len(mine), wall_ms=wall_ms)
                 state.commit()
+
+
+def _last_ms(entries: Sequence[dict[str, Any]]) -> int:
+    """Return the time of the last entry; 0 without one."""
+    return entries[-1]["wall_ms"] if entries else 0
 
 
 def _pins(state: Path) -> list[Path]:

@@ -9,6 +9,8 @@ from itertools import accumulate, chain
 from operator import sub
 from typing import Any, Final, NamedTuple
 
+from changelog.codec import pack
+
 from ..collector import collector_held
 from ..state.directory import State
 from ..state.erasing import Order
@@ -171,14 +173,25 @@ def _values(row: dict[str, Any], names: list[str]) -> Iterator[Any]:
 
 def leave_out_ordered(state: State, others: Iterable[State]) -> bool:
     """Where the commit in progress orders an erase: leave the keys out of what the run keeps, too, and order that the
-    files of the `others`, whose last rows may name the keys, are written anew. Returns whether it does. O(results).
+    files of the `others`, whose last rows may name the keys, are written anew. Returns whether it does: an order that
+    waits is there already. O(results).
     """
     orders = state.erase_orders
-    new = [Order(RESULTS, order.key, values=True) for order in orders if order.store != RESULTS]
+    wanted = [Order(RESULTS, order.key, values=True) for order in orders if order.store != RESULTS]
     if orders:
         leave_out(state, GivenKeys(order.key for order in orders).take, state.settings.get("topology"))
+    new = _not_in(orders, wanted)
     if new:
         state.order_erase(new, keys=0)
         for other in others:
-            other.order_erase(new, keys=len(new))
+            missing = _not_in(other.erase_orders, new)
+            if missing:
+                other.order_erase(missing, keys=len(missing))
     return bool(new)
+
+
+def _not_in(orders: Iterable[Order], wanted: Iterable[Order]) -> list[Order]:
+    """Return the wanted orders that are not among others, each once. Equal keys of other types are others."""
+    known = {pack(list(order)) for order in orders}
+    missing = {pack(list(order)): order for order in wanted}
+    return [order for text, order in missing.items() if text not in known]

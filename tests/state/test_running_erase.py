@@ -123,6 +123,8 @@ def test_whenever_it_is_killed_the_key_is_erased_at_the_next_opening(tmp_path: P
                 check_stores(state)
                 assert state.settings["erase"] is None
                 assert [entry["keys"] for entry in state.settings["erasures"]] == [4]
+            with hs.open(path / "pins" / "good", at="newest") as pin:
+                assert len(pin.settings["erasures"]) == 1
             assert not secrets(path)
             for place in (path, path / "pins" / "good"):
                 assert run(["inspect", "verify", str(place), "--full"]) == 0
@@ -275,6 +277,37 @@ def test_a_row_that_asks_to_be_forgotten(tmp_path: Path, shards: int) -> None:
     assert bytes_left(tmp_path, b"key-4")
     more = [dict(row) for row in topology.run(source + rest, tmp_path, shards=shards, commit_rows=50)]
     assert [row["seen"] for row in more if row["k"] == "key-1"][-1] == 43 + 20
+    assert not bytes_left(tmp_path, b"key-3")
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_an_order_that_waits_is_not_ordered_again(
+    tmp_path: Path, shards: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def pinned(row: dict[str, Any], stores: Any) -> list[dict[str, Any]]:
+        rows = forget(row, stores)
+        if row["ts"] == 100:
+            hs.pin(tmp_path, "behind")  # behind the order, which waits for its removal
+        if row["ts"] == 500:
+            hs.unpin(tmp_path, "behind")
+        return rows
+
+    topology = hs.stream(key="k", timestamp="ts").process(pinned, None, [hs.key_value_store("seen")])
+    source = [{"k": f"key-{number % 7 if number < 100 else 4}", "ts": number} for number in range(600)]
+    source[100] = {"k": "key-3", "ts": 100, "forget": True}
+    committed, waiting = hs.State.commit, list[int]()
+
+    def commit(state: hs.State) -> int:
+        version = committed(state)
+        waiting.append(len(state.settings.get("erase") or ()))
+        return version
+
+    monkeypatch.setattr(hs.State, "commit", commit)
+    for _ in topology.run(source, tmp_path, shards=shards, commit_rows=50):
+        pass
+    # of the store and of the results; of a shard beside it those of the results
+    assert set(waiting) == ({0, 2} if shards == 1 else {0, 1, 2})
+    assert "nothing is erased yet" in caplog.text
     assert not bytes_left(tmp_path, b"key-3")
 
 

@@ -215,3 +215,17 @@ def test_without_a_group_not_a_number_is_no_key_and_minus_zero_is_zero(way: str,
         results = engine.process_many(given_rows)
         assert engine.left_out == (3, 0)
     assert [(repr(row["k"]), row["n"]) for row in results] == [("0.0", 1), ("0.0", 2), ("0.0", 3), ("1.5", 1)]
+
+
+@pytest.mark.parametrize("keys", [[None, "null"], ["null", None]])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_null_and_its_text_are_two_keys_of_untaken_results(tmp_path: Path, keys: list[Any], shards: int) -> None:
+    source = [{"k": [None, "null", '"null"'][number % 3], "ts": number * 10} for number in range(100)]
+    stream = hs.stream(key="k", timestamp="ts", null_keys="group")
+    topology = stream.windowed_by(hs.TumblingWindows(100)).aggregate(n_rows=hs.Count())
+    rows = topology.run(source, tmp_path, commit_rows=50, shards=shards)
+    assert next(iter(rows))  # no other row of the commit is taken
+    rows.close()
+    hs.erase(tmp_path, keys[0])
+    again = {row["k"] for row in topology.run(source[:50], tmp_path, commit_rows=50, shards=shards)}
+    assert again == {keys[1], '"null"'}
