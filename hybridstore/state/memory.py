@@ -117,7 +117,7 @@ class Memory:
 
     def __init__(self, group: StoreGroup, checkpoints: Checkpointer, limit: int | None) -> None:
         self.limit = limit
-        # The bytes in memory when the state's own thread counted them last.
+        # The bytes in memory when the state's own thread counted them last; 0 before the first time.
         self.counted = 0
         self._group = group
         self._checkpoints = checkpoints
@@ -158,7 +158,10 @@ class Memory:
         if BUDGET.limit is not None and not read_only:
             self._checkpoints.expect(soon=False)
         self._count_lookups()
-        self.count()
+        if BUDGET.limit is None:
+            self._count_missed()  # an estimate of a long tail is the longest part of a restart; nobody asks for it
+        else:
+            self.count()
         read_ahead(self._checkpoints.reader, self._group)
 
     def slice(self) -> None:
@@ -292,7 +295,8 @@ class Memory:
             give_back()  # what the checkpoint took
         unchecked = self._unchecked = self._unchecked.plus(logged)
         records = unchecked.records + SPARING.loaded - self._loaded
-        if not renewed and records < min(CHECK_RECORDS, limit // CHECK_BYTES) and unchecked.commits < CHECK_COMMITS:
+        few = records < min(CHECK_RECORDS, limit // CHECK_BYTES) and unchecked.commits < CHECK_COMMITS
+        if few and not renewed and self.counted:
             return None
         self._unchecked, self._loaded = Logged(), SPARING.loaded
         counted = self.count()

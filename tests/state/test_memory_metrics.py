@@ -15,6 +15,7 @@ import hybridstore as hs
 from changelog.journal import MAX_KEY_BYTES
 from hybridstore.state.memory_budget import CHECK_COMMITS
 from hybridstore.state.numbers import COLUMNS, openmetrics, row_of
+from hybridstore.stores.key_blocks import KeyBlocks
 from hybridstore.stores.time_buckets import TimeBuckets
 
 LARGE = 1 << 40
@@ -294,3 +295,28 @@ def test_commits_of_an_engine_estimate_bytes_now_and_then(tmp_path: Path, monkey
         before = estimates[name]
         assert engine.states[0].metrics().memory_bytes == of_stores.fget(engine.states[0].stores[name])
         assert estimates[name] == before + 1
+
+
+def test_an_opening_without_a_limit_estimates_nothing_and_a_limit_of_another_state_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hs.open(tmp_path / "state") as state:
+        state.key_value("seen").put("ann", "x" * 1000)
+        state.commit()
+    estimates = list[str]()
+    of_stores: Any = KeyBlocks.bytes_in_memory
+
+    def counted(store: Any) -> int:
+        estimates.append(store.name)
+        size: int = of_stores.fget(store)
+        return size
+
+    monkeypatch.setattr(KeyBlocks, "bytes_in_memory", property(counted))
+    with hs.open(tmp_path / "state") as state:
+        state.key_value("seen")
+        assert estimates == []
+        with hs.open(tmp_path / "other", memory_limit=LARGE):
+            state.key_value("seen").put("bob", "y" * 1000)
+            state.commit()  # one commit of one record, behind which no count would be due
+            assert estimates == ["seen"]
+            assert state._memory.counted > 2000
