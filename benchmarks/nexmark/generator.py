@@ -13,9 +13,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from . import START_MS
+
 EPOCH: Final = 50
 FIRST_ID: Final = 1000
-START_MS: Final = 1_704_067_200_000
 IN_FLIGHT: Final = 100
 ACTIVE: Final = 1000
 LEAD: Final = 10

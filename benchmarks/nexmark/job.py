@@ -1,6 +1,7 @@
 """Job: one query of Nexmark as a user's program has it: a file of bids, a state, results as lines of a file.
 
-The program imports what such a program needs and nothing else, since a restart behind a kill begins with its imports.
+The file has JSON lines, which Flink reads, too, or Arrow batches. The program seeks in it, and imports what such a
+program needs and nothing else, since a restart behind a kill begins with its imports.
 """
 
 from __future__ import annotations
@@ -13,37 +14,47 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
-
-import pyarrow as pa
+from typing import Any
 
 import hybridstore as hs
-from benchmarks.measure.state import COMMIT_ROWS, NEVER
 from hybridstore.topology.engine import POLICY
 
 from .queries import QUERIES
 
-KILLED_AT: Final = 0.6
+
+def batches_of(events: str, rows: int, behind: int | None) -> Iterator[Any]:
+    """Yield the bids of an Arrow file behind the one with this number."""
+    import pyarrow as pa  # only here: rows of JSON need no Arrow
+
+    with pa.memory_map(events) as file:
+        bids = pa.ipc.open_file(file).read_all()
+        # A search by single scalars: to_numpy() and computations beside a number of Python import pandas.
+        first = 0 if behind is None else bisect_right(bids["number"], behind, key=lambda number: number.as_py())
+        yield from bids.slice(first).to_batches(rows)
 
 
-def commit_rows_of(bids: pa.Table) -> int:
-    """Return the rows of a commit: a few commits come before the kill, also of few events."""
-    return max(1, min(COMMIT_ROWS, int(bids.num_rows) // 20))
-
-
-def _given(bids: pa.Table, *, arrow: bool, behind: int, kill: bool) -> Iterator[Any]:
-    """Yield the bids behind a position, as a source that seeks does; with `kill`, end this process at 60 % of all."""
-    # A search by single scalars: to_numpy() and computations beside a number of Python import pandas.
-    first = bisect_right(bids["number"], behind, key=lambda number: number.as_py())
-    last = int(bids.num_rows * KILLED_AT)
-    for batch in bids.slice(first).to_batches(commit_rows_of(bids)):
-        for row in [batch] if arrow else batch.to_pylist():
-            if kill and first >= last:
-                print("killed itself", file=sys.stderr, flush=True)
-                os.kill(os.getpid(), signal.SIGKILL)
-            first += len(row) if arrow else 1
+def lines_of(events: str, behind: int | None) -> Iterator[dict[str, Any]]:
+    """Yield the bids of a file of JSON lines behind a byte, each with the byte at which its line ends."""
+    at = behind or 0
+    with open(events, "rb") as file:
+        file.seek(at)
+        for line in file:
+            at += len(line)
+            row: dict[str, Any] = json.loads(line)
+            row["at"] = at
             yield row
+
+
+def killing(rows: Iterator[Any], count: int) -> Iterator[Any]:
+    """Yield rows or batches of rows, and end this process where `count` rows were given."""
+    for row in rows:
+        if count <= 0:
+            print("killed itself", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        count -= 1 if isinstance(row, dict) else len(row)
+        yield row
 
 
 def _complete(output: Path) -> int:
@@ -56,25 +67,34 @@ def _complete(output: Path) -> int:
 
 
 def run(
-    query: str, events: str, arrow: bool, folder: str, kill: bool, checkpoints: bool, started: float
+    query: str,
+    events: str,
+    arrow: bool,
+    commit_rows: int,
+    folder: str,
+    kill_at: int | None,
+    checkpoints: bool,
+    started: float,
 ) -> dict[str, float]:
     """Run a query on its state, and write each commit's results as a line to the folder; return what it took. `events`
-    is the file of bids. `started` is when the process was (seconds since 1970). Without `checkpoints`, which is a run
-    for its rate, the results are written behind its end.
+    is the file of bids. With `kill_at` the process ends at this row. `started` is when the process was (seconds since
+    1970). Without `checkpoints`, which is a run for its rate, the results are written behind its end.
     """
     place, output = Path(folder), Path(folder, "results.jsonl")
-    with pa.memory_map(events) as bytes_of_bids:
-        bids = pa.ipc.open_file(bytes_of_bids).read_all()
     complete = _complete(output)
-    behind = hs.inspect(place / "state").position if (place / "state").exists() else None
-    policy = POLICY if checkpoints else NEVER
+    policy = POLICY if checkpoints else hs.CheckpointPolicy(max_restore=timedelta(days=1))
     topology = QUERIES[query].stages[0]
-    source = _given(bids, arrow=arrow, behind=-1 if behind is None else behind, kill=kill)
-    rows: Any = source if kill else list(source)
-    options: dict[str, Any] = {"position": "number", "commit_rows": commit_rows_of(bids)}
+
+    def source(behind: int | None) -> Iterator[Any]:
+        rows = batches_of(events, commit_rows, behind) if arrow else lines_of(events, behind)
+        return rows if kill_at is None else killing(rows, kill_at)
+
+    rows: Any = source if checkpoints else list(source(None))
+    options: dict[str, Any] = {"position": "number" if arrow else "at", "commit_rows": commit_rows}
     options["replay_last"] = checkpoints
     flush = topology.complete().custom is None
-    begun, processor, first, silent = time.perf_counter(), time.process_time(), 0.0, 0.0
+    begun, processor = time.perf_counter(), time.process_time()
+    first = silent = spent = 0.0
     results: Any = topology.run(rows, place / "state", flush=flush, checkpoints=policy, **options)
     taken = 0.0, 0.0
     if not checkpoints:
@@ -90,7 +110,7 @@ def run(
 
         for row in results:
             if not first and row.commit > complete:
-                first, silent = time.perf_counter() - begun, time.time() - started
+                first, silent, spent = time.perf_counter() - begun, time.time() - started, time.process_time()
             if row.commit != commit:
                 write()
                 commit, pending = row.commit, []
@@ -102,6 +122,7 @@ def run(
         "seconds": taken[1],
         "first": first,
         "silent": silent,
+        "spent": spent,
         "logged": sum(size for path, size in sizes.items() if path.parent.name == "changelog"),
         "stored": sum(sizes.values()),
     }

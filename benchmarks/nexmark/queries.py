@@ -16,11 +16,14 @@ import runpy
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import hybridstore as hs
 
-from .generator import START_MS, Events
+from . import START_MS
+
+if TYPE_CHECKING:
+    from .generator import Events
 
 Row = dict[str, Any]
 _EXAMPLE: Final = Path(__file__).resolve().parents[2] / "examples" / "nexmark.py"

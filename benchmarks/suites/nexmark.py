@@ -29,12 +29,13 @@ from benchmarks.measure.result import Line, Result, Target
 from benchmarks.measure.state import COMMIT_ROWS, scratch
 from benchmarks.measure.timing import check, stopwatch
 from benchmarks.nexmark import flink_peer, job
-from benchmarks.nexmark.generator import Events, generate
+from benchmarks.nexmark.generator import generate
 from benchmarks.nexmark.oracles import flink_python, write_json
 from benchmarks.nexmark.queries import QUERIES, answer_of, digest_of
 
 # Events of event time in a second: as the benchmark has them.
 RATE: Final = 10_000
+KILLED_AT: Final = 0.6
 # of Flink's events a second and core; by how much sooner the next result is there behind a kill
 TARGETS: Final = {False: Target(0.5, "ratio", True), True: Target(1, "ratio", True)}
 SOONER: Final = Target(20, "ratio", True)
@@ -42,13 +43,12 @@ SOONER: Final = Target(20, "ratio", True)
 NAMES: Final = tuple(name for name, query in QUERIES.items() if query.by_column and len(query.stages) == 1)
 
 
-def _flink(folder: Path, events: Events, queries: Sequence[str]) -> dict[str, float]:
+def _flink(folder: Path, count: int, queries: Sequence[str]) -> dict[str, float]:
     """Return Flink's events a second and core by query, and its silence behind a kill of the last query (s)."""
-    write_json(events, folder)
-    count, seconds = events.bids.num_rows, flink_peer.seconds_of(folder, queries)
+    seconds = flink_peer.seconds_of(folder, queries)
     rates = {name: count / max(seconds[name] - seconds["read"], 0.01) for name in queries}
     last = queries[-1]
-    return {**rates, f"{last}, silent": flink_peer.silent_behind_a_kill(folder, last, int(job.KILLED_AT * count))}
+    return {**rates, f"{last}, silent": flink_peer.silent_behind_a_kill(folder, last, int(KILLED_AT * count))}
 
 
 def _results(folder: Path) -> list[Any]:
@@ -65,7 +65,9 @@ def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAM
         source = place / "bids.arrow"
         with pa.ipc.new_file(str(source), all_events.bids.schema) as file:
             file.write_table(all_events.bids)
-        peer = _flink(place / "flink", all_events, queries) if flink_python() else {}
+        lines = place / "json"
+        write_json(all_events, lines)
+        peer = _flink(lines, count, queries) if flink_python() else {}
         for query in queries:
             answers = []
             for arrow in (False, True):
@@ -73,23 +75,27 @@ def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAM
                 whole, broken = place / f"{name} whole", place / f"{name} broken"
                 for each in (whole, broken):
                     each.mkdir()
-                arguments: dict[str, Any] = {"query": query, "events": str(source), "arrow": arrow}
+                rows = str(source if arrow else lines / "bids" / "rows.json")
+                # a few commits come before the kill, also of few events
+                arguments: dict[str, Any] = {"query": query, "events": rows, "arrow": arrow}
+                arguments["commit_rows"] = max(1, min(COMMIT_ROWS, count // 20))
                 taken = _run(**arguments, folder=whole, checkpoints=False)
                 try:
-                    _run(**arguments, folder=broken, kill=True)
+                    _run(**arguments, folder=broken, kill_at=int(KILLED_AT * count))
                     check(False, f"{name}: the run that kills itself ended")
                 except RuntimeError:
                     check((broken / "state").exists(), f"{name}: the killed run left no state")
                 again = _run(**arguments, folder=broken)
                 check(_results(whole) == _results(broken), f"{name}: the results differ behind a kill")
-                rows = [row for _, part in _results(whole) for row in part]
-                answers.append(digest_of(answer_of(QUERIES[query], rows)))
+                given = [row for _, part in _results(whole) for row in part]
+                answers.append(digest_of(answer_of(QUERIES[query], given)))
                 figures = {
                     "events/s and core": (count / max(taken["processor"], 1e-9), ""),
                     "bytes logged per event": (taken["logged"] / count, "B"),
                     "state after the restart": (again["stored"] / 1e6, "MB"),
                     "kill -9 to the next result": (again["first"] * 1000, "ms"),
                     "the same with the start of the process": (again["silent"], "s"),
+                    "processor until then": (again["spent"], "s"),
                 }
                 theirs = {
                     "events/s and core": (peer.get(query), TARGETS[arrow], False),
@@ -115,9 +121,9 @@ def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAM
     return result
 
 
-def _run(folder: Path, *, kill: bool = False, checkpoints: bool = True, **arguments: Any) -> dict[str, float]:
+def _run(folder: Path, *, kill_at: int | None = None, checkpoints: bool = True, **arguments: Any) -> dict[str, float]:
     target = f"{job.__name__}:run"
     answer: dict[str, float] = fresh_process.call(
-        target, **arguments, folder=str(folder), kill=kill, checkpoints=checkpoints, started=time.time()
+        target, **arguments, folder=str(folder), kill_at=kill_at, checkpoints=checkpoints, started=time.time()
     )
     return answer

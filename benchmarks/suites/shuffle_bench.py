@@ -84,11 +84,10 @@ def plain(folder: str, rate: float, begun: float, most: int) -> None:
     """
     state, sink = Path(folder, "state"), Path(folder, "outputs.jsonl")
     moments = [time.time()]
-    behind = hs.inspect(state).position if state.exists() else None
     before = [json.loads(text) for text in sink.read_text().splitlines() if text.endswith("]")] if sink.exists() else []
     complete = before[-1][0] if before else 0
 
-    def records() -> Iterator[dict[str, Any]]:
+    def records(behind: int | None) -> Iterator[dict[str, Any]]:
         Path(folder, "moments.json").write_text(json.dumps([*moments, time.time()]))
         for number in numbers(0 if behind is None else behind + 1):
             if most and number >= most:
@@ -109,7 +108,7 @@ def plain(folder: str, rate: float, begun: float, most: int) -> None:
                 file.write(json.dumps([commit, time.time(), pending]) + "\n")
                 file.flush()
 
-        for row in program.run(records(), state, replay_last=True, **options):
+        for row in program.run(records, state, replay_last=True, **options):
             if row.commit != commit:
                 write()
                 commit, pending = row.commit, []

@@ -146,6 +146,7 @@ def test_the_suite_kills_itself_and_compares(tmp_path: Path) -> None:
             "state after the restart",
             "kill -9 to the next result",
             "the same with the start of the process",
+            "processor until then",
         )
     ]
     assert all(line.value > 0 for line in result.lines)
