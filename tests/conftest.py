@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON_OF_SPARK = (str(ROOT / "tests/tools/python_of_spark"), str(ROOT))
 
 # No deadlines: a shared machine pauses whenever it likes, and a timed assertion proves nothing.
-settings.register_profile("default", max_examples=20, stateful_step_count=40, deadline=None, print_blob=True)
+settings.register_profile("default", max_examples=12, stateful_step_count=40, deadline=None, print_blob=True)
 settings.register_profile(
     "stress",
     max_examples=max(STRESS, 1),
@@ -95,6 +95,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     # `-n` asks for `load`, any other way was asked for by name
     return Scheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    asked: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if asked and session.config.args == session.config.getini("testpaths"):
+        from tests.tools.side_by_side import import_ahead
+
+        import_ahead(int(asked["workerid"].removeprefix("gw")), asked["workercount"])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -287,7 +287,7 @@ def test_a_view_loads_all_blocks_or_stays_within_a_limit(tmp_path: Path) -> None
             limit, forgotten = whole // 4, 0
             while view.warm(0.01, limit):
                 assert view._memory() <= limit
-            for key, value in rows.items():
+            for key, value in list(rows.items())[::7]:
                 assert view.get("users", key)[0].value == value
                 forgotten += view.keep_within(limit)
                 assert view._memory() <= limit

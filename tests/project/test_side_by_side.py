@@ -11,7 +11,7 @@ pytest.importorskip("xdist")
 
 from tests.conftest import SEED
 from tests.tools import side_by_side
-from tests.tools.side_by_side import ALONE, LONG, SESSION, choose, processes, unit
+from tests.tools.side_by_side import ALONE, LONG, SESSION, choose, from_own_place, processes, unit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,6 +61,15 @@ def test_as_many_processes_as_cores_and_memory_bear(
     monkeypatch.setattr(side_by_side.os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
     monkeypatch.setattr(side_by_side.os, "sysconf", sizes.__getitem__)
     assert processes() == expected
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 8])
+def test_each_process_imports_all_files_and_another_part_of_them_first(count: int) -> None:
+    files = [Path(f"{number:02d}") for number in range(19)]
+    orders = [from_own_place(files, process, count) for process in range(count)]
+    assert [sorted(order) for order in orders] == [files] * count
+    first = [path for order in orders for path in order[: len(files) // count]]
+    assert len(set(first)) == len(first)
 
 
 def run(folder: Path, *options: str, **variables: str) -> str:

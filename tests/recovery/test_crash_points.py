@@ -4,11 +4,12 @@ after.
 One seeded workload over all kinds of stores runs once, with commits, rollbacks, checkpoints, prunes and reopenings, on
 a file layer that keeps its history (`tests/tools/faults.py`). Every disk that a crash after every single write, sync,
 cut, rename and remove could have left is then laid out, opened, compared with the model, and worked on for two commits
-more: a fifth of the disks, drawn by the seed; with HYBRIDSTORE_STRESS=N all of them, of N workloads.
+more: each twentieth disk of every mode; with HYBRIDSTORE_STRESS=N all of them, of N workloads.
 """
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -212,17 +213,16 @@ def check(played: Played, disk: Disk, path: Path) -> None:
 @pytest.mark.stress
 def test_a_crash_anywhere_leaves_the_last_commit_or_the_one_after(tmp_path: Path, seed: int, rounds: int) -> None:
     points = 0
-    modes = set()
-    dice = random.Random(seed)
+    modes: Counter[str] = Counter()
     for number in range(rounds):
         root = tmp_path / str(number)
         root.mkdir()
         played = play(root / "state", workload(seed + number))
         for disk in disks(played.recorder.history, seed + number):
-            if not STRESS and dice.random() > 1 / 8:
+            modes[disk.mode] += 1
+            if not STRESS and modes[disk.mode] % 20 != 1:
                 continue
             points += 1
-            modes.add(disk.mode)
             path = root / "crashed"
             try:
                 check(played, disk, path)
@@ -235,8 +235,8 @@ def test_a_crash_anywhere_leaves_the_last_commit_or_the_one_after(tmp_path: Path
                 raise
             shutil.rmtree(path)
         shutil.rmtree(root)
-    assert modes >= set(MODES) - {"named"}  # which is rarely a tree of its own
-    assert points >= (2000 if STRESS else 180) * rounds, f"only {points} crash points"
+    assert modes.keys() >= set(MODES) - {"named"}  # which is rarely a tree of its own
+    assert points >= (2000 if STRESS else 80) * rounds, f"only {points} crash points"
     print(f"{points} crash points")
 
 
@@ -255,7 +255,7 @@ def test_the_check_would_notice_a_sync_that_is_missing(tmp_path: Path) -> None:
 def test_a_killed_process_loses_nothing_even_without_syncs(tmp_path: Path) -> None:
     played = play(tmp_path / "state", workload(2)[:30], durability="os")
     for number, disk in enumerate(disks(played.recorder.history, 2)):
-        if disk.mode in ("kept", "torn"):
+        if disk.mode in ("kept", "torn") and (STRESS or number % 3 == 0):
             check(played, disk, tmp_path / str(number))
 
 

@@ -26,7 +26,7 @@ from tests.tools.hooks import crash
 from tests.tools.model import ModelState
 
 STEPS = 14
-SAMPLE = 150
+SAMPLE = 60
 BATCH = 400
 
 
@@ -154,7 +154,7 @@ def cases(path: Path, dice: random.Random) -> list[Case]:
                 or (file.endswith(".lmdb") and (at < 168 or 4096 <= at < 4264))
                 or (file.endswith(".pack") and at < 64)
             )
-            (certain if head and (STRESS or at % 7 == 0) else possible).append(
+            (certain if head and (STRESS or at % 17 == 0) else possible).append(
                 Case(file, "flip", at, 1 << dice.randrange(8))
             )
             if not file.endswith(".lmdb") or at % 512 == 0:

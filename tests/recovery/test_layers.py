@@ -34,6 +34,7 @@ from recovery.planner import LAYERED_SHARE, LAYERS
 from recovery.table import MOST_KEYS, Layers, RecordTable, look_into, pack_with_table, table_fault
 from recovery.verify import verify
 from recovery.write import CheckpointReport, write_checkpoint
+from tests.conftest import STRESS
 from tests.tools.checkpoints import flip, own_packs, reader_of
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.sizes import SMALL_PARTS
@@ -161,13 +162,13 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(tables:
     line = Line(tables=tables)
     line.checkpoint({f"key {i:05d}": r.randbytes(40) for i in range(4000)}, set())
     written = changed_bytes = 0
-    for _ in range(60):
+    for number in range(60):
         changed = {f"key {r.randrange(4200):05d}": r.randbytes(40) for _ in range(200)}
         removed = set(r.sample(sorted(line.rows), 20)) - changed.keys()
         written += line.checkpoint(changed, removed).bytes_packed
         changed_bytes += sum(len(key) + len(value) + 3 for key, value in changed.items())
         assert line.reader is not None
-        for entry in line.entries():
+        for entry in line.entries() if STRESS or number % 6 == 5 else ():
             block = line.reader.block(1, entry)
             assert (entry.first, entry.last, entry.records) == (block.keys[0], block.keys[-1], len(block))
             assert sum(layer.size for layer in entry.layers) * LAYERED_SHARE <= entry.size

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from hybridstore import spark as hsp
-from tests.tools.modes import both_modes, classic_first
+from tests.tools.modes import classic_first
 from tests.tools.spark_jobs import Job, Source, count, files_of, row
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@both_modes
+@classic_first
 def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: Source, job: Job) -> None:
     topology = (
         hs.stream(key="k", timestamp="t")
@@ -43,7 +43,7 @@ def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: So
     }
 
 
-@both_modes
+@classic_first
 def test_the_watermark_as_time_needs_a_watermark(source: Source, job: Job) -> None:
     topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count())
 
@@ -135,7 +135,7 @@ def test_heartbeats_let_suppressed_results_out_of_every_shard(source: Source, jo
     assert arrived() == sorted((f"k{i}", 1, i) for i in range(12))
 
 
-@both_modes
+@classic_first
 def test_heartbeats_are_rows_of_the_stream_and_bad_arguments_are_named(source: Source) -> None:
     beating = hsp.with_heartbeats(source.stream(), key="k", timestamp="t", shards=3, every="1 second")
     assert beating.schema == source.stream().schema

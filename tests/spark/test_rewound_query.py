@@ -14,6 +14,7 @@ pytest.importorskip("pyarrow")
 import hybridstore as hs
 from hybridstore import cli
 from hybridstore import spark as hsp
+from tests.conftest import STRESS
 from tests.tools.spark_jobs import Job, Source, row
 from tests.tools.spark_programs import Numbering
 
@@ -60,7 +61,7 @@ def test_a_query_that_went_back_has_the_rows_of_one_that_never_did(
     for number in range(BATCHES):
         source.add(*rows_of(number))
     assert run(job, source) == expected(BATCHES)
-    for turn, version in enumerate((4, 1, 0), 1):
+    for turn, version in enumerate((4, 1, 0) if STRESS else (1, 0), 1):
         rewind = ["rewind", str(job.checkpoint), "--to", str(version), "--stopped", "--write"]
         assert cli.run(rewind) == 0, capsys.readouterr().err
         turn_back_sink(job, version)
@@ -68,7 +69,7 @@ def test_a_query_that_went_back_has_the_rows_of_one_that_never_did(
         source.add(*rows_of(BATCHES + turn - 1))
         assert run(job, source) == expected(BATCHES + turn)
     # a start without new files changes nothing
-    assert run(job, source) == expected(BATCHES + 3)
+    assert run(job, source) == expected(BATCHES + turn)
 
 
 def test_a_query_is_forked_and_a_key_of_it_is_erased(spark: "SparkSession", tmp_path: Path) -> None:

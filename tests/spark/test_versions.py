@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 
 from hybridstore.spark.arrow_schema import arrow_schema
 from tests.conftest import ROOT
-from tests.tools.modes import both_modes
+from tests.tools.modes import classic_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +83,7 @@ def test_older_versions_give_the_rows_of_the_installed_one(tmp_path: Path, round
 
 @pytest.mark.spark
 @pytest.mark.slow
-@both_modes
+@classic_first
 def test_ticks_have_a_name_where_spark_asks_each_source_for_one(
     spark: SparkSession, named_sources: None, tmp_path: Path
 ) -> None:

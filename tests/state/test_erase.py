@@ -22,6 +22,7 @@ from hybridstore.topology.run_state import RESULTS, RunState, keep, kept
 from recovery.errors import RestoreError
 from tests.state.test_fork import Killed
 from tests.state.test_rewind import SMALL
+from tests.tools.faults import kill_points
 from tests.tools.hooks import check_stores
 
 KEEP = hs.CheckpointPolicy(every_commits=None, keep=2)
@@ -138,7 +139,7 @@ def test_whenever_it_is_killed_the_key_is_erased_or_the_state_says_so(tmp_path: 
     seen = fill(tmp_path / "origin", 3, 6)
     hs.pin(tmp_path / "origin", "good")
     halves = 0
-    for last in itertools.count():
+    for last in kill_points(5):
         path = tmp_path / f"s{last}"
         shutil.copytree(tmp_path / "origin", path)
         with pytest.MonkeyPatch.context() as patch:
@@ -171,8 +172,7 @@ def test_whenever_it_is_killed_the_key_is_erased_or_the_state_says_so(tmp_path: 
         assert run(["inspect", "verify", str(path / "pins" / "good"), "--full"]) == 0
         shutil.rmtree(path)
         if done:
-            assert last > 40
-            assert halves > 30
+            assert halves > last // 10 > 3
             return
 
 

@@ -25,8 +25,10 @@ from hybridstore.rewinding import fork as forking
 from hybridstore.rewinding import fork_bucket, makers
 from hybridstore.state.generations import identity_at, levels_of_pin
 from recovery.errors import RestoreError
+from tests.conftest import STRESS
 from tests.state.test_fork import Killed
 from tests.state.test_rewind import SMALL, rows, rows_of
+from tests.tools.faults import kill_points
 from tests.tools.hooks import check_stores
 from tests.tools.s3_server import S3Server
 
@@ -404,7 +406,7 @@ def test_whenever_an_erase_of_shards_is_killed_jobs_are_refused_until_the_comman
     after = content(place("s"))
     assert before != after
     sentence = "an erase has begun here and has not ended, .*run the same `hybridstore erase` again"
-    for last in itertools.chain(range(4), itertools.count(4, 5)):
+    for last in kill_points(17):
         where = place(f"s{last}")
         for name, data in stored.items():
             assert storage_at(where).create(name, data)
@@ -435,7 +437,7 @@ def test_whenever_an_erase_of_shards_is_killed_jobs_are_refused_until_the_comman
         with topology.open(where, shards=2) as engine:
             assert [rows_of(state) for state in engine.states] == after
         if done:
-            assert halves > 7
+            assert halves > (20 if STRESS else 2)
             return
 
 

@@ -260,7 +260,7 @@ def test_an_exception_from_outside_at_any_line_leaves_what_is_on_disk_or_a_store
     dice = random.Random(seed)
     needed = {f"{what} interrupted" for what in ("change", "commit", "rollback", "checkpoint", "close")} | {"poisoned"}
     for number in range(max(12, rounds // 25)):
-        if number >= max(3, rounds // 25) and needed <= outcomes.keys():
+        if number >= max(2, rounds // 25) and needed <= outcomes.keys():
             break
         trial = Trial(tmp_path / str(number), dice)
         for step in range(25):

@@ -152,7 +152,7 @@ def test_the_checkpoint_thread_dies_at_any_line(tmp_path: Path, rounds: int) -> 
         assert rows(path) == (version, expected)
 
     # at each line in `make stress`
-    assert every_line("hybridstore-checkpoint", tmp_path, work, step=1 if rounds > 1 else 7) >= 100
+    assert every_line("hybridstore-checkpoint", tmp_path, work, step=1 if rounds > 1 else 17) >= 100
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_the_thread_that_reads_ahead_dies_at_any_line(tmp_path: Path, rounds: in
         assert rows(path) == (version, expected)
 
     # at each line in `make stress`
-    assert every_line("hybridstore-read-ahead", tmp_path, work, step=1 if rounds > 1 else 3) >= 50
+    assert every_line("hybridstore-read-ahead", tmp_path, work, step=1 if rounds > 1 else 11) >= 50
 
 
 def test_threads_that_use_a_store_at_once_get_errors_but_the_state_opens(tmp_path: Path) -> None:

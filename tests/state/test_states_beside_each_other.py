@@ -22,7 +22,7 @@ from tests.tools.vector_runner import SMALL
 
 # The tail of a killed state waits in memory, as no checkpoint is due.
 NEVER = hs.CheckpointPolicy(max_restore="1 hour")
-SEEDS = 50 if STRESS else 2
+SEEDS = 50 if STRESS else 1
 THREADS = 3
 # bytes; all states have a few thousand
 LIMITS = (None, 1, 2_000, 1 << 40)

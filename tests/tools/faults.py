@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
+import itertools
 import mmap
 import os
 import random
@@ -28,9 +29,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from changelog.files import AppendFile, Files
+from tests.conftest import STRESS
 
 SECTOR = 512
 MODES = ("dropped", "kept", "torn", "named", "zeroed", "mixed", "mixed")
+
+
+def kill_points(step: int) -> Iterator[int]:
+    """The numbers of the writes at which a test kills, without end: the first four and then each `step`-th; in `make
+    stress` each.
+    """
+    return itertools.count() if STRESS else itertools.chain(range(4), itertools.count(4, step))
 
 
 class Event(NamedTuple):
