@@ -182,3 +182,39 @@ def test_what_two_killed_commands_have_left_is_removed(place: Place) -> None:
         if ends[1]:
             break
     assert number > 8
+
+
+def test_followers_of_a_state_its_fork_and_its_pin_see_their_own_only(place: Place) -> None:
+    """They follow while a fork is made, killed and made again, while both states go on and prune, behind an erase."""
+    seen = build(place("s"), 8, (5,))
+    pruned = hs.CheckpointPolicy(every_commits=None, keep=1)
+
+    def at(view: Any) -> tuple[int, dict[str, Any]]:
+        view.refresh()
+        return view.version, {row.key: row.value for row in view["rows"]} if "rows" in view else {}
+
+    with hs.inspect(place("s")).follow() as of_state:
+        assert killed_at(3, lambda: hs.fork(place("s"), place("f"), at=7))
+        assert at(of_state) == (8, seen[8])
+        hs.fork(place("s"), place("f"), at=7)
+        pin = hs.pin(place("s"), "p", at=7)
+        with hs.inspect(place("f")).follow() as of_fork, hs.inspect(pin.path).follow() as of_pin:
+            assert at(of_state) == (8, seen[8])
+            assert at(of_fork) == at(of_pin) == (7, seen[7])
+            with hs.open(place("f"), checkpoints=pruned) as fork, hs.open(place("s"), checkpoints=pruned) as state:
+                for number in range(4):
+                    for each, view, mark in ((fork, of_fork, "fork"), (state, of_state, "state")):
+                        each.key_value("rows").put(mark, number)
+                        each.commit()
+                        each.checkpoint(wait=True)
+                        assert at(view) == (each.version, rows(each))
+                    assert at(of_pin) == (7, seen[7])
+    # a reader in the process of an erase keeps the packs
+    with hs.inspect(place("f")).follow() as of_fork:
+        hs.erase(place("s"), "k1", forks="leave")
+        assert at(of_fork)[1] == {**seen[7], "fork": 3}
+        storage_at(place("s")).delete(storage_at(place("s")).list())
+        with hs.open(place("f"), checkpoints=pruned) as fork:
+            fork.key_value("rows").put("fork", 4)
+            fork.commit()
+            assert at(of_fork) == (fork.version, rows(fork)) != (fork.version, seen[7])
