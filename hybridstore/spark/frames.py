@@ -147,21 +147,37 @@ class FrameReader:
 def _cutter(frame: Any) -> Callable[[int, int], Any]:
     """Return the function that cuts the rows `start` to `end` out of a frame, as a frame with an index from 0.
 
-    As `frame.iloc[start:end]` with another index, but in half the time, by pandas' blocks (not public). A change of
-    what is cut out reaches no other rows, and pandas does not warn of it.
+    As `frame.iloc[start:end]` with another index, but in a quarter of the time, by pandas' blocks (not public). A
+    change of what is cut out reaches no other rows, and pandas does not warn of it.
     """
     import pandas as pd
 
-    blocks, cut = frame._mgr, frame._mgr.get_slice
+    whole = frame._mgr
+    columns, manager = whole.axes[0], type(whole)
     # where the blocks have each column; without it every frame that is cut out finds that for itself
-    assert len(blocks.blknos) == len(frame.columns)
+    numbers, places = whole.blknos, whole.blklocs
+    assert len(numbers) == len(columns)
+    blocks = [(type(block), _cut_values(block.values), block.mgr_locs) for block in whole.blocks]
 
     def slice_of(start: int, end: int) -> Any:
-        part = cut(slice(start, end), 1)
-        part.axes[1] = pd.RangeIndex._simple_new(range(end - start))
-        return pd.DataFrame._from_mgr(part, part.axes)
+        rows = slice(start, end)
+        axes = [columns, pd.RangeIndex._simple_new(range(end - start))]
+        part = manager([make(cut(rows), locs, 2) for make, cut, locs in blocks], axes, False)
+        # copies, because pandas changes both when the frame gets a column of another type
+        part._blknos, part._blklocs = numbers.copy(), places.copy()
+        return pd.DataFrame._from_mgr(part, axes)
 
     return slice_of
+
+
+def _cut_values(values: Any) -> Callable[[slice], Any]:
+    """Return the function that cuts rows out of the values of a block."""
+    import pandas as pd
+
+    if isinstance(values, pd.arrays.DatetimeArray):
+        moments, kind = values._ndarray, values.dtype
+        return lambda rows: pd.arrays.DatetimeArray._simple_new(moments[..., rows], dtype=kind)
+    return lambda rows: values[..., rows]
 
 
 def _by_nulls(kind: Any, extension: bool) -> bool:

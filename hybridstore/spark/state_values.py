@@ -138,9 +138,11 @@ def _putting(kind: ColumnKind) -> Convert:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of numpy or pandas as Python's."""
+    """Return a number, text or time of numpy or pandas as Python's; an array stays as it is."""
     if hasattr(value, "dtype"):
-        return value.tolist()
+        import numpy as np
+
+        return value.tolist() if isinstance(value, np.generic) else value
     return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
 
 
@@ -148,18 +150,28 @@ def _null(value: Any) -> Any:
     """Return the null that a value of another type than its column's becomes. Raises Spark's error for an object that
     its unpickler cannot make, so that the value is not lost in silence.
     """
+    value = _plain(value)
     kind = type(value)
-    if kind not in _KNOWN and not isinstance(value, dict | type) and not kind.__module__.startswith("pandas."):
-        reduced = value.__reduce_ex__(HIGHEST_PROTOCOL)
-        # the unpickler makes an object of a class that it does not know without arguments, and adds no elements to it
-        if not isinstance(reduced, str) and (
-            len(reduced[1]) != (reduced[0] is __newobj__) or any(each is not None for each in reduced[3:4])
-        ):
-            raise refusal(
-                f"Error updating value state: found {kind.__name__}, which Spark cannot read, expected a value of the "
-                "column's type"
-            )
+    # pandas' own arrays and frames hold numpy's; its times and nulls (in `_libs`) hold none
+    pandas = kind.__module__.partition(".")[0] == "pandas"
+    readable = kind in _KNOWN or isinstance(value, dict | type) or kind.__module__.startswith("pandas._libs.")
+    if not readable and (pandas or not _is_made(value)):
+        raise refusal(
+            f"Error updating value state: found {kind.__name__}, which Spark cannot read, expected a value of the "
+            "column's type"
+        )
     return None
+
+
+def _is_made(value: Any) -> bool:
+    """Whether Spark's unpickler makes an object: without arguments, and without elements that are added to it."""
+    try:
+        reduced = value.__reduce_ex__(HIGHEST_PROTOCOL)
+    except TypeError:  # as of functions, locks and generators
+        return False
+    return isinstance(reduced, str) or (
+        len(reduced[1]) == (reduced[0] is __newobj__) and all(each is None for each in reduced[3:4])
+    )
 
 
 def _whole(low: int, high: int) -> Convert:
@@ -199,7 +211,7 @@ def _boolean(value: Any) -> bool | None:
 def _binary(value: Any) -> bytes | None:
     if isinstance(value, str):
         return value.encode()
-    return bytes(value) if isinstance(value, bytes | bytearray) else _null(_plain(value))
+    return bytes(value) if isinstance(value, bytes | bytearray) else _null(value)
 
 
 def _text(value: Any) -> str:
@@ -233,7 +245,9 @@ def _float_text(value: float) -> str:
 
 
 def _decimal(value: Any, precision: int, scale: int) -> Decimal | None:
-    if type(value) is not Decimal or not value.is_finite():
+    if type(value) is not Decimal:
+        return _null(value)
+    if not value.is_finite():
         return None
     with localcontext() as context:
         context.prec = max(50, len(value.as_tuple().digits) + abs(value.adjusted()) + scale + 2)
@@ -277,12 +291,12 @@ def _array(parts: Sequence[Column]) -> Convert:
     put = _putting(parts[0].kind)
 
     def convert(value: Any) -> Any:
-        value = _plain(value)
-        if isinstance(value, bytes | bytearray):
-            value = array("b", value)  # with a sign, as Java's bytes
-        if not isinstance(value, list | tuple | array):
+        parts = value.tolist() if hasattr(value, "dtype") else value  # an array of numpy or pandas, too
+        if isinstance(parts, bytes | bytearray):
+            parts = array("b", parts)  # with a sign, as Java's bytes
+        if not isinstance(parts, list | tuple | array):
             return _null(value)
-        return [None if part is None else put(part) for part in value]
+        return [None if part is None else put(part) for part in parts]
 
     return convert
 
@@ -292,7 +306,7 @@ def _map(parts: Sequence[Column]) -> Convert:
 
     def convert(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            return _null(_plain(value))
+            return _null(value)
         entries = {
             None if key is None else put_key(key): None if part is None else put(part) for key, part in value.items()
         }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta
 from datetime import time as clock_time
+from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from uuid import UUID
 
@@ -33,7 +36,7 @@ from hybridstore.spark.frame_processor import FrameProgram
 from hybridstore.spark.frames import FrameReader, FrameSettings
 from hybridstore.spark.processor_state import Handle
 from hybridstore.spark.state_values import StateValues
-from hybridstore.spark.stateful_processor import ProcessorProgram, rows_by_key
+from hybridstore.spark.stateful_processor import ProcessorProgram, in_groups, rows_by_key
 from hybridstore.state.group import StoreGroup
 from tests.tools.frame_tables import to_table
 
@@ -211,6 +214,65 @@ def test_whole_numbers_in_nested_columns_of_frames_are_those_of_spark(kind: t.Da
                 assert repr(reader.values(["v"], [start])) == repr([(expected.tolist()[0],)])
 
 
+def test_a_frame_that_is_changed_leaves_the_others_as_they_are() -> None:
+    schema = t.StructType().add("k", "string").add("a", "long").add("b", "long").add("t", "timestamp")
+    moments = pa.array(range(6)).cast(pa.timestamp("us", tz="UTC"))
+    table = pa.table({"k": list("aabbcc"), "a": range(6), "b": range(6), "t": moments})
+    expected = [FrameReader(table, schema, FrameSettings()).slice(start, start + 2) for start in (0, 2, 4)]
+    reader = FrameReader(table, schema, FrameSettings())
+    for start, frame in zip((0, 2, 4), expected, strict=True):
+        part = reader.slice(start, start + 2)
+        pd.testing.assert_frame_equal(part, frame)
+        assert part.index.equals(pd.RangeIndex(2))
+        # what moves columns between the blocks of pandas, and what changes values in place
+        part["a"] = ["text", None]
+        part["t"] = part["t"] + pd.Timedelta(1, "D")
+        part.insert(0, "new", 1.5)
+        part.loc[:, "b"] = -1
+        del part["k"]
+        part.loc[7] = [0.5, None, 3, part["t"].iloc[0]]
+        assert len(part) == 3
+
+
+ORDERED: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "text": (pa.string(), ["b", None, "a", "", "b", "\U0001f600", "ä", None, "a"]),
+    "whole": (pa.int64(), [3, None, -(2**63), 2**63 - 1, 3, 0, None, -1, 0]),
+    "float": (pa.float64(), [0.5, None, float("nan"), -0.0, 0.0, float("-inf"), None, float("nan"), -1.5]),
+    "decimal": (
+        pa.decimal128(5, 1),
+        [Decimal("1.5"), None, Decimal(-2), Decimal(7), *[Decimal(1)] * 3, None, Decimal(0)],
+    ),
+    "date": (pa.date32(), [date(2026, 1, 2), None, date(1960, 1, 1), *[date(2026, 1, 1)] * 5, None]),
+    "boolean": (pa.bool_(), [True, None, False, True, False, None, True, True, False]),
+    "bytes": (pa.binary(), [b"b", None, b"\xff", b"", b"a", b"b", None, b"\x00", b"a"]),
+    "struct": (pa.struct([("a", pa.int32()), ("b", pa.string())]), [{"a": n % 2, "b": "xyz"[n % 3]} for n in range(9)]),
+    "list": (pa.list_(pa.int32()), [[1], None, [1, 2], [], [0, 5], [1], None, [None], [1, 2]]),
+}
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("names", [[name] for name in ORDERED] + [["boolean", "text"], ["list", "whole", "float"]])
+def test_groups_come_in_the_order_of_their_keys_with_rows_as_they_arrived(names: list[str], chunks: int) -> None:
+    arrays = {name: pa.array(ORDERED[name][1], ORDERED[name][0]) for name in names}
+    whole = pa.table(arrays | {"place": pa.array(range(9))})
+    table = pa.concat_tables([whole.slice(start, 9 // chunks) for start in range(0, 9, 9 // chunks)])
+    ordered, keys, places = in_groups(table, names)
+
+    def rank(value: Any) -> Any:
+        if isinstance(value, dict):
+            return tuple(map(rank, value.values()))
+        if isinstance(value, list):
+            return (1, [*map(rank, value)])
+        return (0,) if value is None else (2,) if value != value else (1, value)
+
+    rows = [tuple(rank(ORDERED[name][1][place]) for name in names) for place in range(9)]
+    expected = sorted(range(9), key=lambda place: (rows[place], place))
+    assert ordered.column("place").to_pylist() == expected
+    assert len(places) == len(keys) + 1
+    ranked = [rows[place] for place in expected]
+    assert places[:-1] == [place for place in range(9) if not place or ranked[place] != ranked[place - 1]]
+
+
 @pytest.mark.parametrize(("schema", "entries"), [("m map<string,int>", {None: 1}), ("m map<int,int>", {"text": 1})])
 def test_a_map_has_no_null_key(schema: str, entries: dict[Any, int]) -> None:
     with pytest.raises(PySparkRuntimeError, match="NULL_MAP_KEY"):
@@ -245,7 +307,14 @@ class Plain:
 
 
 @pytest.mark.parametrize("schema", ["a array<int>", "a map<int,int>", "a int", "a double", "a boolean", "a binary"])
-@pytest.mark.parametrize("given", [range(2), deque([1]), Level.LOW, Fraction(1, 2), Path("a"), slice(1)])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(range(2), deque([1]), Level.LOW, Fraction(1, 2), Path("a"), slice(1)),
+        # what no pickle holds
+        *(lambda: 1, Lock(), (each for each in "ab"), math, pd.DataFrame({"a": [1]})),
+    ],
+)
 def test_a_value_that_spark_cannot_read_is_an_error_and_not_null(schema: str, given: Any) -> None:
     with pytest.raises(PySparkRuntimeError, match=f"found {type(given).__name__}, which Spark cannot read, expected"):
         StateValues(schema).put((given,))
@@ -264,6 +333,16 @@ def test_a_value_of_another_type_that_spark_reads_is_null(schema: str, given: An
 @pytest.mark.parametrize("given", [np.int64(1), np.float32(1.5)])
 def test_a_number_of_numpy_is_as_null_in_another_column_as_pythons(schema: str, given: Any) -> None:
     assert StateValues(schema).put((given,)) == (None,)
+
+
+@pytest.mark.parametrize("schema", ["a map<int,int>", "a int", "a double", "a boolean", "a binary", "a decimal(5,1)"])
+@pytest.mark.parametrize(
+    "given", [np.array([1, 2]), np.array(5), pd.Series([1]), pd.Index([1]), pd.array([1]), pd.DatetimeIndex([0])]
+)
+def test_an_array_of_numpy_or_pandas_is_no_null(schema: str, given: Any) -> None:
+    with pytest.raises(PySparkRuntimeError, match=f"found {type(given).__name__}, which Spark cannot read, expected"):
+        StateValues(schema).put((given,))
+    assert StateValues("a array<int>").put((np.array([1, 2]),)) == ([1, 2],)
 
 
 def opened_handle() -> Handle:
