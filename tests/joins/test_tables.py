@@ -13,7 +13,6 @@ from hybridstore.topology.engine import Engine
 from hybridstore.topology.joins.rows import tagged
 from tests.joins.test_model import brute_force, cut, interval, rows_within, shape
 from tests.tools.hooks import force_cold
-from tests.tools.recorded import KEPT_TOO_LONG, without_delays
 
 Row = dict[str, Any]
 
@@ -200,7 +199,6 @@ def test_by_a_watermark_rows_without_a_key_come_out_when_their_time_has_passed(
 
 
 def test_by_a_watermark_a_row_without_a_partner_comes_when_it_is_due_whatever_lies_beside_it(tmp_path: Path) -> None:
-    """Spark's own join gave a row as that of 75 one batch later in one input, see `without_delays`."""
     join = interval("right", 5, 8, 0)
     assert join.joined is not None
     batches: list[tuple[list[int], list[int], int, list[int]]] = [
@@ -223,18 +221,6 @@ def test_by_a_watermark_a_row_without_a_partner_comes_when_it_is_due_whatever_li
             engine.commit()
             assert [b for _, a, b in shapes if a is None] == expected, now
             late = now
-
-
-def test_a_row_that_sparks_join_keeps_too_long_is_where_it_is_due() -> None:
-    ours = {"5": [["a", None, "r1"]], "6": [["a", "l1", "r2"]]}
-    late = {"6": [["a", None, "r1"], ["a", "l1", "r2"]]}
-    assert without_delays(late, ours) == ours
-    # a pair is never late, nor a row by two batches, nor is a row of ours
-    for theirs in ({"5": [["a", None, "r1"]], "7": [["a", "l1", "r2"]]}, {"6": ours["6"], "7": ours["5"]}):
-        assert without_delays(theirs, ours) == theirs
-    assert without_delays(ours, late) == ours
-    many = [["a", None, f"r{number}"] for number in range(KEPT_TOO_LONG + 1)]
-    assert without_delays({"6": many}, {"5": many}) == {"6": many}
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

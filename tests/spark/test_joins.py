@@ -19,7 +19,7 @@ pytest.importorskip("pyarrow")
 import hybridstore as hs
 from hybridstore.spark.errors import SparkSetupError
 from tests.tools.modes import patiently
-from tests.tools.recorded import SparksRows, plain, without_delays
+from tests.tools.recorded import SparksRows, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,6 +81,19 @@ def read(spark: SparkSession, folder: Path, side: str, name: str | None = None) 
     return rows.withWatermark(f"{short}t", f"{DELAY} seconds")
 
 
+def joined_sides(spark: SparkSession, folder: Path, how: str) -> tuple[DataFrame, DataFrame]:
+    """Return both sides, without null keys where they have no part in the join.
+
+    Spark's optimizer filters null keys out of a side that is not kept below the watermark, which they do not move in
+    Spark's join, and do in ours. In a full join Spark matches null with null.
+    """
+    lefts, rights = read(spark, folder, "left"), read(spark, folder, "right")
+    return (
+        lefts if how == "left" else lefts.where("k is not null"),
+        rights if how == "right" else rights.where("k is not null"),
+    )
+
+
 def answers(results: DataFrame, checkpoint: Path, into: dict[int, Counter[Any]]) -> None:
     """Run a query over all files, and count its rows of each batch."""
 
@@ -118,9 +131,7 @@ def test_random_streams_give_what_sparks_own_joins_give(
             results: dict[int, Counter[Any]] = {}
             for first, part in ((0, batches[:cut]), (cut, batches[cut:])):
                 write(folder / "in", part, first)
-                lefts, rights = read(spark, folder / "in", "left"), read(spark, folder / "in", "right")
-                if how == "full":  # in which Spark matches null with null
-                    lefts, rights = lefts.where("k is not null"), rights.where("k is not null")
+                lefts, rights = joined_sides(spark, folder / "in", how)
                 if name == "ours":
                     stream = hs.stream(name="l", key="k", timestamp="lt", columns=["lv"])
                     other = hs.stream(name="r", key="k", timestamp="rt", columns=["rv"])
@@ -141,11 +152,7 @@ def test_random_streams_give_what_sparks_own_joins_give(
 
         for how in HOWS if sparks.number is None else ("semi",):
             theirs = sparks(f"{how} {round_number}", partial(run, "theirs", how))
-            ours = plain(run("ours", how))
-            if sparks.number is None:
-                ours, theirs = ({n: sorted(rows, key=repr) for n, rows in each.items()} for each in (ours, theirs))
-                theirs = without_delays(theirs, ours)
-            assert ours == theirs, (how, sparks.seed, round_number)
+            assert plain(run("ours", how)) == theirs, (how, sparks.seed, round_number)
             assert theirs, how
 
     for round_number in range(-(-rounds // SEEDS) if sparks.number is None else 1):
@@ -170,7 +177,7 @@ def test_a_query_whose_shards_were_merged_and_split_gives_the_rows_of_sparks_own
         # a stop has a batch without data behind it, which moves the watermark: Spark's query stops as often
         for first, last, shards in ((0, 2, 5), (2, 4, 3), (4, len(batches), 4)):
             write(folder / "in", batches[first:last], first)
-            lefts, rights = read(spark, folder / "in", "left"), read(spark, folder / "in", "right")
+            lefts, rights = joined_sides(spark, folder / "in", "left")
             if name == "ours":
                 if first:
                     assert hs.rescale(str(folder), "join", shards=shards).done

@@ -10,7 +10,6 @@ HYBRIDSTORE_WRITE_ROWS=1 records: CONTRIBUTING.md has the command.
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,32 +30,6 @@ def plain(rows: Any) -> Any:
         return str(cell.astimezone(UTC) if isinstance(cell, datetime) else cell)
 
     return json.loads(json.dumps(rows, default=text))
-
-
-KEPT_TOO_LONG = 3  # rows of an input
-
-
-def without_delays(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    """Return the rows of a join of Spark's, those without a partner in the batch in which they are due.
-
-    Spark 4.3.0 kept one row of those that HYBRIDSTORE_SEED=534217538 draws a batch longer than its rule says, in two
-    runs; with few of the other rows the same row came in time. Why is not known. More than KEPT_TOO_LONG such rows stay
-    where they are, and so differ from ours.
-    """
-    batches = {number: Counter(map(tuple, rows)) for number, rows in theirs.items()}
-    delayed: list[tuple[str, str, tuple[Any, ...]]] = []
-    for number, rows in ours.items():
-        behind = str(int(number) + 1)
-        early = Counter(map(tuple, rows)) - batches.get(number, Counter())
-        kept = early & batches.get(behind, Counter())
-        delayed += [(number, behind, row) for row in kept.elements() if None in row[1:]]
-    if len(delayed) > KEPT_TOO_LONG:
-        return theirs
-    for number, behind, row in delayed:
-        batches.setdefault(number, Counter())[row] += 1
-        batches[behind][row] -= 1
-    rows_of = {number: sorted(map(list, rows.elements()), key=repr) for number, rows in batches.items()}
-    return {number: rows for number, rows in rows_of.items() if rows}
 
 
 class SparksRows:
