@@ -14,7 +14,7 @@ from benchmarks.measure.result import Target
 from benchmarks.measure.watched import anonymous_bytes
 from benchmarks.suites import spark as bench_spark
 from benchmarks.suites import spark_suite
-from benchmarks.suites.spark import batches_of, target
+from benchmarks.suites.spark import batches_of, is_warm, target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +91,18 @@ def test_targets_of_sparks_engines_are_those_of_large_batches() -> None:
     assert batches_of("tws-pandas", 10, 100_000, 100_000) == 3
     assert batches_of("tws-pandas", 10, 10_000, 1000) == 10
     assert batches_of("hybridstore", 10, 100_000, 100_000) == 10
+
+
+def test_both_pandas_doors_are_warm_after_the_same_time() -> None:
+    for engine in ("hybridstore-pandas", "tws-pandas"):
+        assert [is_warm(engine, [2000.0] * count, 30) for count in (0, 3, 14, 15)] == [False, False, False, True]
+        assert [is_warm(engine, [12_000.0] * count, 8) for count in (2, 3)] == [False, True]
+        # some are timed, however short they are
+        assert [is_warm(engine, [10.0] * count, 10) for count in (5, 6)] == [False, True]
+        # batches that are few and long are timed but for the first
+        assert [is_warm(engine, [100_000.0] * count, 3) for count in (0, 1)] == [False, True]
+    assert [is_warm("hybridstore", [10.0] * count, 10) for count in (2, 3)] == [False, True]
+    assert is_warm("tws-pandas", [], 1)
 
 
 def test_the_memory_of_other_processes_of_the_session_is_read_from_outside() -> None:
