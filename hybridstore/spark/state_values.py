@@ -246,7 +246,8 @@ def _float_text(value: float) -> str:
 
 def _decimal(value: Any, precision: int, scale: int) -> Decimal | None:
     if type(value) is not Decimal:
-        return _null(value)
+        null: None = _null(value)
+        return null
     if not value.is_finite():
         return None
     with localcontext() as context:
