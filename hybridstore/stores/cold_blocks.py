@@ -131,6 +131,11 @@ class ColdBlock:
         """The time up to which the block does not expire as a whole."""
         return self.entry.high
 
+    @property
+    def low(self) -> int:
+        """No record that is only in the block has an earlier time."""
+        return self.entry.low
+
 
 class DecodedBlock(ColdBlock):
     """A block that is in memory, checked and decoded, but whose records are not in the maps yet."""
@@ -144,7 +149,7 @@ class DecodedBlock(ColdBlock):
 class TakenBlock(ColdBlock):
     """A cold block of which the records of some keys were taken into the maps: it counts for all other keys."""
 
-    __slots__ = ("_most", "_records", "_since", "taken")
+    __slots__ = ("_low", "_most", "_records", "_since", "_untouched", "taken")
 
     def __init__(self, block: ColdBlock) -> None:
         super().__init__(block.entry, block._load, block._look)
@@ -155,6 +160,9 @@ class TakenBlock(ColdBlock):
         self._most = min(-(-block.entry.keys // TAKEN_SHARE), max(OFTEN_KEYS, block.entry.keys // OFTEN_SHARE))
         # the records that were taken out of all blocks when this one became one of them
         self._since = SPARING.loaded - SPARING.whole
+        self._low = block.low
+        # keys that were taken though nobody touched them
+        self._untouched = 0
 
     def columns(self) -> Columns:
         """Return the records of the keys that were not taken. Raises CorruptCheckpointError. O(block)."""
@@ -167,15 +175,21 @@ class TakenBlock(ColdBlock):
         """
         return self._lookup if SPARING.on and len(self.taken) < self._most else None
 
+    @property
+    def mostly_taken(self) -> bool:
+        """Whether so many keys were taken that the block is to be loaded whole. O(1)."""
+        return TAKEN_SHARE * len(self.taken) >= self.entry.keys
+
     def apart(self, blocks: int) -> bool:
         """Return whether single keys are to be taken, and not the block, one of so many: few were, and not more often
         than of other blocks. O(1).
         """
         taken = len(self.taken)
         if taken >= self._most:
-            if TAKEN_SHARE * taken >= self.entry.keys:
+            if self.mostly_taken:
                 return False
-            if self.entry.bytes <= SPARING.room and taken * blocks >= OFTEN * (
+            touched = taken - self._untouched
+            if self.entry.bytes <= SPARING.room and touched * blocks >= OFTEN * (
                 SPARING.loaded - SPARING.whole - self._since
             ):
                 return False
@@ -187,6 +201,20 @@ class TakenBlock(ColdBlock):
         """How many records are only in the block."""
         return self._records
 
+    @property
+    def low(self) -> int:
+        """As of a `ColdBlock`."""
+        return self._low
+
+    def take_first(self, keys: Collection[Any], low: int) -> None:
+        """Note that the records of these keys, one each, are in the maps now, and no other has an earlier time than
+        `low`. O(keys).
+        """
+        self.take_uncounted(keys)
+        self._records -= len(keys)
+        self._low = low
+        SPARING.load(len(keys))
+
     def take(self, key: Any, records: int) -> None:
         """Note that the records of a key are in the maps now. O(1)."""
         self.taken.add(key)
@@ -197,13 +225,15 @@ class TakenBlock(ColdBlock):
         """Note that the block says nothing about these keys any more: memory knows their records. `records` still
         counts those that the block has of them. O(keys).
         """
+        self._untouched -= len(self.taken)
         self.taken.update(keys)
+        self._untouched += len(self.taken)
 
     def copy(self) -> TakenBlock:
         """Return a copy, for a copy of the bucket. O(keys taken)."""
         copy = TakenBlock(self)
         copy.taken = self.taken.copy()
-        copy._most, copy._since = self._most, self._since
+        copy._low, copy._most, copy._since, copy._untouched = self._low, self._most, self._since, self._untouched
         return copy
 
 
@@ -231,6 +261,11 @@ class ColdPage:
     def until(self) -> int:
         """The time up to which no block of the page expires as a whole."""
         return self.entry.until
+
+    @property
+    def low(self) -> int:
+        """No record below the page has an earlier time."""
+        return self.entry.low
 
     def open(self) -> list[ColdBlock]:
         """Return its blocks, in key order. Raises CorruptCheckpointError. O(blocks of the page)."""
@@ -303,7 +338,11 @@ def with_keys(cold: list[Cold], keys: list[Any]) -> Iterator[tuple[int, list[Any
 
 def without(columns: Columns, keys: set[Any]) -> Columns:
     """Return the records of all other keys. O(records)."""
-    chosen_keys = [key not in keys for key in columns.keys]
+    return only(columns, [key not in keys for key in columns.keys])
+
+
+def only(columns: Columns, chosen_keys: list[bool]) -> Columns:
+    """Return the records of the keys at which the list has True. O(records)."""
     rows = chosen_keys
     if columns.counts is not None:
         rows = [kept for kept, count in zip(chosen_keys, columns.counts, strict=True) for _ in range(count)]

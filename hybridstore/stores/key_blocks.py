@@ -10,7 +10,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Collection
 from sys import getsizeof
-from typing import Any
+from typing import Any, Final
 
 from changelog.turn import in_place
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, StoreCapture
@@ -24,16 +24,21 @@ from .cold_blocks import (
     ColdPage,
     DecodedBlock,
     is_far,
+    only,
     open_page,
     prefetch,
     rows_apart,
     take,
+    taken_block,
     unexpired,
 )
 from .cold_tail import Maps
 from .columns import column_list, time_list
 from .edge import Edge
 from .sizes import cold_bytes, map_bytes
+
+# One record in so many is loaded of a block of which the earliest records are wanted.
+_FIRST_SHARE: Final = 8
 
 
 class KeyBlocks(Edge):
@@ -177,6 +182,34 @@ class KeyBlocks(Edge):
                 del cold[index]
                 self._install(columns)
                 self._loaded(block.entry)
+                self._cold_changed()
+        finally:
+            turn.busy = before
+
+    @in_place
+    def _load_first(self, index: int, through: int) -> None:
+        """Load the records of a cold block with times up to `through`, of one record a key, and as many later ones as
+        make it a share of the block, in order of time: reading one costs as much as reading all, so that the next
+        ones are there when they are wanted, and the others take no memory.
+        """
+        turn = self._turn
+        turn.check()
+        before, turn.busy = turn.busy, self
+        try:
+            cold = self._bucket.cold
+            block = cold[index]
+            assert isinstance(block, ColdBlock)
+            columns = block.columns()  # a damaged block stays cold
+            times = sorted(columns.ints[0])
+            through = max([through, *times[len(times) // _FIRST_SHARE :][:1]])
+            if not times or times[-1] <= through:
+                self._load(index)
+                return
+            first = only(columns, [ts <= through for ts in columns.ints[0]])
+            with self._journal.sure:
+                taken_block(cold, index).take_first(first.keys, times[len(first)])
+                self._install(first)
+                self._taken(len(first))
                 self._cold_changed()
         finally:
             turn.busy = before

@@ -25,7 +25,7 @@ from recovery.directory import Directory
 
 from ..clock import INT64_MAX, NO_TIME, due_through
 from ..collector import collector_held
-from .cold_blocks import SPARING, chosen
+from .cold_blocks import SPARING, ColdPage, TakenBlock, open_page
 from .cold_tail import Maps
 from .edge import K, V
 from .key_blocks import KeyBlocks
@@ -360,9 +360,16 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         self._load_due((max(ts, self._stream_time) if self._by_records else self._stream_time) - self._lag)
 
     def _load_due(self, through: int) -> None:
-        """Load every cold block that holds a buffer time up to `through`."""
+        """Load the cold records with a buffer time up to `through`: where memory is not short, their blocks."""
         while (cold := self._bucket.cold) and self._cold_low <= through:
-            self._load(next(chosen(cold, lambda entry: entry.low == self._cold_low)))
+            i = next(i for i, block in enumerate(cold) if block.low == self._cold_low)
+            block = cold[i]
+            if isinstance(block, ColdPage):
+                open_page(cold, i)
+            elif not SPARING.on or (type(block) is TakenBlock and block.mostly_taken):
+                self._load(i)
+            else:
+                self._load_first(i, through)
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
@@ -384,7 +391,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
 
     def _cold_changed(self) -> None:
         cold = self._bucket.cold
-        self._cold_low = min((block.entry.low for block in cold), default=NEVER)
+        self._cold_low = min((block.low for block in cold), default=NEVER)
         self._cold_held = sum(block.records for block in cold)
 
     def _taken(self, records: int) -> None:
@@ -440,7 +447,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
             assert ts <= self._stream_time or not self._by_records, ("time after stream time", key, ts)
         # counts of cold records
         assert self._cold_held == sum(block.records for block in bucket.cold), ("cold", self._cold_held)
-        assert self._cold_low == min((block.entry.low for block in bucket.cold), default=NEVER), ("cold low",)
+        assert self._cold_low == min((block.low for block in bucket.cold), default=NEVER), ("cold low",)
         if self._sizes is not None:
             # sizes are those of the present records
             assert self._sizes.keys() == runs.keys(), ("sizes", self._sizes.keys() ^ runs.keys())

@@ -2,6 +2,7 @@
 lost.
 """
 
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hybridstore.state.opening import Tuning
 from hybridstore.state.policy import Logged
 from hybridstore.stores.cold_blocks import OFTEN_KEYS
 from recovery.table import RecordTable
-from tests.tools.hooks import check_stores
+from tests.tools.hooks import check_stores, crash
 from tests.tools.vector_runner import SMALL
 
 
@@ -140,6 +141,41 @@ def test_a_touched_key_is_taken_alone_while_memory_is_limited(tmp_path: Path) ->
         check_stores(state)
     with hs.open(tmp_path / "s") as state:
         assert contents(state) == right
+
+
+@pytest.mark.stress
+def test_an_emission_loads_the_records_that_are_due_and_few_others(tmp_path: Path, seed: int, rounds: int) -> None:
+    for turn in range(rounds):
+        dice, path = random.Random(seed + turn), tmp_path / str(turn)
+        keys = [f"key {i:04}" for i in range(2000)]
+        dice.shuffle(keys)
+        with hs.open(path, checkpoints=NEVER, memory_limit=1 << 40) as state:
+            buffer = state.suppression("b", time_limit=2000)
+            for ts, key in enumerate(keys):
+                buffer.put(key, ts, ts)
+            state.commit()
+            state.checkpoint(wait=True)
+        with hs.open(path, checkpoints=NEVER, memory_limit=1 << 40) as state:
+            buffer = state.suppression("b", time_limit=2000)
+            right = list(zip(keys, range(2000), range(2000), strict=True))
+            # records that are put again, and so are emitted later
+            for key in dice.sample(keys[100:1999], 50):
+                right.remove((key, keys.index(key), keys.index(key)))
+                buffer.put(key, -1, 1999)
+            emitted: list[Any] = []
+            for now in sorted(dice.sample(range(2000, 2500), 60)):
+                emitted += buffer.put("new", now, now)
+                due = now - 2000 + 1
+                assert emitted == [row for row in right if row[2] < due]
+                assert buffer.records_in_memory <= 51 + 2000 // 8 + 1
+                check_stores(state)
+            assert buffer.cold_records > 0
+            state.commit()
+            crash(state)
+        with hs.open(path) as state:
+            buffer = state.suppression("b", time_limit=2000)
+            rest = right[len(emitted) : -1]  # the last one is as late as those that were put again
+            assert list(buffer.buffered())[: len(rest)] == rest
 
 
 def test_counting_loads_no_block_while_memory_is_limited(tmp_path: Path) -> None:
