@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -220,7 +220,11 @@ def _rewind_query(path: Path, given: Namespace) -> int:
 
 def is_query(location: str | os.PathLike[str]) -> bool:
     """Return whether a path or URL is the checkpoint location, or the place of the state, of a Spark query."""
-    folders = storage_at(location).folders()
+    return is_of_query(storage_at(location).folders())
+
+
+def is_of_query(folders: Collection[str]) -> bool:
+    """Return whether a place with these folders is one, as `is_query`."""
     return OFFSETS in folders or SPARK_FOLDER in folders
 
 

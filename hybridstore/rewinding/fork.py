@@ -44,7 +44,7 @@ from ..reading.view import View, open_view
 from ..state.generations import above, levels_of_pin, location_of
 from ..state.lock import pin_above
 from ..state.registry import note_fork, note_origin, registered
-from .command import end_of, is_query, path_of
+from .command import end_of, is_of_query, is_query, path_of
 from .fork_bucket import BucketOrigin, BucketSite
 from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, views_at
 from .makers import at_work
@@ -255,11 +255,12 @@ def begin_at(
 
 
 def _reader(where: Path | str, checkpoint: Path | str) -> Origin:
-    if is_query(where):
+    folders = storage_at(where).folders()
+    if is_of_query(folders):
         from .fork_query import QueryOrigin  # only here: what is of Spark loads more
 
         return QueryOrigin(checkpoint, where)
-    return BucketOrigin(where) if is_url(where) else _DirectoryOrigin(Path(where))
+    return BucketOrigin(where, folders) if is_url(where) else _DirectoryOrigin(Path(where))
 
 
 def _fill(origin: Origin, parts: list[ForkedPart], site: Site) -> None:

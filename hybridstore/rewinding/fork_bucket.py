@@ -17,10 +17,8 @@ removed. An erase looks for pins when its own note is there (`erase`). So one of
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
-from os import strerror
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +30,7 @@ from changelog.storage import Storage, storage_at
 from recovery.erase import ERASURES
 from recovery.errors import RestoreError
 from recovery.layout import (
+    CHANGELOG,
     ERASING,
     GENERATIONS,
     parse_generation_name,
@@ -42,7 +41,7 @@ from recovery.retrying import Signature
 from ..errors import HybridStoreError
 from ..inspection.rebuild import OccupiedError
 from ..inspection.shards import shard_places
-from ..reading.places import Place
+from ..reading.places import Place, resolve
 from ..reading.view import View, open_view
 from ..state.generations import ORIGIN
 from ..state.in_place import ORDERS
@@ -52,12 +51,13 @@ from .makers import BEGINNING, COUNTING, Maker, is_begun, occupied, remove_alone
 
 
 class BucketOrigin:
-    """A plain state or topology on an object store; see `Origin`."""
+    """A plain state or topology on an object store; see `Origin`. `folders` are those of its place."""
 
-    def __init__(self, where: Path | str) -> None:
+    def __init__(self, where: Path | str, folders: Collection[str]) -> None:
         self.where = where
-        self.places = shard_places(where)
         self._storage = storage_at(where)
+        single = CHANGELOG in folders and GENERATIONS not in folders
+        self.places = resolve(where) if single else shard_places(where)
 
     @property
     def files(self) -> Files:
@@ -75,13 +75,8 @@ class BucketOrigin:
 
     def _part(self, place: Place, view: View) -> ForkedPart:
         begin = 0 if view.checkpoint is None else view.checkpoint.version
-        versions = [each for each in versions_after(place.storage, begin) if each <= view.version]
-        expected = range(begin + 1, view.version + 1)
-        pruned = min({*expected}.difference(versions), default=None)
-        if pruned is not None:  # since the view was opened
-            where = f"{place.storage.url}/{object_name(pruned)}"
-            raise FileNotFoundError(errno.ENOENT, strerror(errno.ENOENT), where)
-        names = [object_name(each) for each in versions]
+        # each version has an object; one that was pruned since the view was opened is missed as it is copied
+        names = [object_name(each) for each in range(begin + 1, view.version + 1)]
         folder = place.storage.url[len(self._storage.url) + 1 :]
         return ForkedPart(place.storage, folder, view, view.version, [*checkpoint_names(view), *names])
 
@@ -95,10 +90,15 @@ class BucketOrigin:
         """See `Origin`. Two requests for a shard, and some more where its job has committed since."""
         for place, part in zip(self.places, parts, strict=True):
             newest = part.view
-            if versions_after(place.storage, part.version):
+            looks: list[Callable[[], object]] = [
+                partial(versions_after, place.storage, part.version),
+                partial(is_erasing, place.storage),
+            ]
+            later, erasing = side_by_side(lambda look: look(), looks)
+            if later:
                 newest = open_view(place)
             erasures = newest.settings.get(ERASURES) != part.view.settings.get(ERASURES)
-            if erasures or newest.settings.get(ORDERS) is not None or is_erasing(place.storage):
+            if erasing or erasures or newest.settings.get(ORDERS) is not None:
                 raise RestoreError(f"{place.where}: an erase is at work (try again when it has ended)")
 
 
