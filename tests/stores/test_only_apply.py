@@ -20,6 +20,8 @@ _LOADING = {"__init__", "clone", "clear_state", "attach", "_load", "_install", "
 _SAME_RECORDS = {
     "key_value.py: cool": "records behind a checkpoint move into a new map; its blocks have the others",
     "key_value.py: _prune_tombstones": "forgets tombstones over blocks that are no longer cold",
+    "buckets.py: over_newer": "runs of changed keys move into a new bucket over the blocks of a checkpoint",
+    "time_buckets.py: cool": "a bucket gives way to one with its changes; its blocks have the others",
     "time_buckets.py: seal": "forgets a bucket that is empty",
     "sliding_runs.py: bind": "values take the form that belongs to no strategy",
     "sliding_runs.py: _wake": "values take the form of the strategy",
