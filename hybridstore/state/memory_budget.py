@@ -25,9 +25,9 @@ CHECK_RECORDS: Final = 10_000
 CHECK_COMMITS: Final = 64
 CHECK_BYTES: Final = 8192
 PACK_SHARE: Final = 32
-# A block of up to this part of the limit may be loaded whole where few of its keys were touched; records take three to
-# four times as much in memory.
-BLOCK_SHARE: Final = 256
+# A block of up to this part of the limit, with its layers, may be loaded whole where few of its keys were touched;
+# records take three to four times as much in memory.
+BLOCK_SHARE: Final = 64
 _KEPT_BYTES: Final = 9 << 20
 LEAST_PACK_BYTES: Final = 1 << 20
 # The name of a parameter of glibc's `mallopt`.
