@@ -327,11 +327,10 @@ class CheckpointReader:
         return self.with_layers(store, entry, self.layer(store, entry, entry.places[0]))
 
     def packed(self, store: int, entry: BlockEntry) -> PackedBlock | None:
-        """Return the columns of a block without a layer over it, most of them not decoded; None for a block that
-        `block` has to read. Raises CorruptCheckpointError. O(block).
+        """Return the columns of a block's base, most of them not decoded; None for a base that `block` has to read. Its
+        layers are not over it. Raises CorruptCheckpointError. O(base).
         """
-        if entry.layers:
-            return None
+        self._gather(entry)
         return packed_block(self._checked(entry.places[0], self.raw_block(entry), self._where(store, entry)))
 
     def parts(self, store: int, entry: BlockEntry) -> list[Columns]:

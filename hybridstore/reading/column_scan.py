@@ -9,20 +9,21 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import chain, repeat
 from typing import Any, TypeAlias, overload
 
-from recovery.block import BlockEntry, Columns
+from recovery.block import BlockEntry, Columns, composed, layer_of
 from recovery.block import merge as merged
 from recovery.columns import joined
 
 from ..stores.kinds import Row
 from .scan import NOTHING, Scan, outside
 from .selection import EVERYTHING, Selection
-from .tables import Piece, piece_of
+from .tables import Piece, laid_piece, piece_of
 
-# Gives the records of a block without changes; None if they have to be decoded.
-_Whole: TypeAlias = Callable[[BlockEntry], Piece | None]
+# Gives the records of a block, with changes over them (None: no changes); None if they have to be decoded.
+_Whole: TypeAlias = Callable[[BlockEntry, Columns | None], Piece | None]
 
 
 class ColumnScan(Scan):
@@ -59,14 +60,20 @@ class ColumnScan(Scan):
         for block in self._blocks_by_key(bucket, entries, selection, whole):
             yield block if isinstance(block, tuple) else self._selected(block, selection)
 
-    def _piece(self, entry: BlockEntry) -> Piece | None:
-        """Return the records of a block, most of them not decoded; None for a block that has to be decoded."""
+    def _piece(self, entry: BlockEntry, change: Columns | None) -> Piece | None:
+        """Return the records of a block with its layers and a change over them, most of them not decoded; None for a
+        block that has to be decoded.
+        """
         if 0 <= entry.low <= self.expired_through:
             return None
         assert self._checkpoint is not None
         try:
             block = self._checkpoint.packed(self.number, entry)
-            return None if block is None else piece_of(block)
+            piece = None if block is None else piece_of(block)
+            layers = [self._checkpoint.layer(self.number, entry, place) for place in entry.layers]
+            if change is not None:
+                layers.append(change)
+            return laid_piece(piece, reduce(composed, layers)) if layers and piece is not None else piece
         except Exception:  # whatever is wrong is a fault when the block is decoded
             return None
 
@@ -81,8 +88,8 @@ class ColumnScan(Scan):
     def _blocks_by_key(
         self, bucket: int, entries: list[BlockEntry], selection: Selection, whole: _Whole | None = None
     ) -> Iterator[Columns | Piece]:
-        """Yield the blocks of a bucket, by key, each with the changes of its keys and of those before them; what
-        `whole` returns of a block without changes.
+        """Yield the blocks of a bucket, by key, each with the changes of its keys and of those before them, as `whole`
+        returns it, or decoded.
         """
         change = self.changed.get(bucket)
         new, removed, over = NOTHING, list[Any](), None
@@ -100,13 +107,14 @@ class ColumnScan(Scan):
                 yield part
                 continue
             hidden = set(removed[bisect_left(removed, entry.first) : bisect_right(removed, entry.last)])
-            changed = bool(part.keys or hidden or (over is not None and over.between(entry.first, entry.last).keys))
-            piece = whole(entry) if whole is not None and not changed else None
-            if piece is not None:
-                yield piece
-                continue
+            hidden.difference_update(part.keys)
+            if whole is not None and (over is None or not over.between(entry.first, entry.last).keys):
+                piece = whole(entry, layer_of(part, hidden) if part.keys or hidden else None)
+                if piece is not None:
+                    yield piece
+                    continue
             block = self._current(entry, selection, over)
-            yield merged(block, part, hidden.difference(part.keys)) if part.keys or hidden else block
+            yield merged(block, part, hidden) if part.keys or hidden else block
         yield new.cut(start, len(new.keys))
 
     def _selected(self, columns: Columns, selection: Selection) -> Piece:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+from array import array
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,13 +23,15 @@ from hybridstore.cli import run
 from hybridstore.inspection.api import InspectedState, InspectedStore
 from hybridstore.reading.differences import compare
 from hybridstore.reading.selection import EVERYTHING
-from hybridstore.reading.tables import named, stream_of
+from hybridstore.reading.tables import laid_piece, named, piece_of, stream_of
 from hybridstore.reading.tally import tallies
 from hybridstore.reading.texts import format_key, plain, to_json
 from hybridstore.state.opening import Tuning
 from hybridstore.stores.kinds import Row
-from recovery.block import seal
+from recovery.block import composed, pack_block, seal, with_layer
 from recovery.checkpoint import CheckpointReader
+from recovery.columns import Columns
+from recovery.packed import packed_block
 from tests.reading.test_version import TUNING, one_commit
 
 
@@ -248,6 +253,98 @@ def test_blocks_of_any_shape_are_what_their_rows_are(
         for text in (False, True):
             how: dict[str, Any] = {"text": text, "rows_per_batch": size}
             assert table_or_error(read.arrow, **how) == table_or_error(stream_of, read.columns, iter(rows), **how)
+
+
+KEYS: dict[str, Callable[[int], Any]] = {
+    "texts": lambda number: f"{number:03}",
+    "texts of several lengths": lambda number: "ä" * (number % 5) + f"{number}",
+    "bytes": lambda number: b"%d" % number,
+    "numbers": lambda number: number * 2**40 - 2**45,
+    "tuples": lambda number: ("a", number),
+    "floats": lambda number: number / 4,
+}
+LAYERS = st.lists(st.dictionaries(st.integers(0, 40), st.booleans(), min_size=1, max_size=12), min_size=1, max_size=3)
+
+
+@settings(deadline=None)
+@given(
+    st.sets(st.integers(0, 40), min_size=1),
+    LAYERS,
+    st.sampled_from(sorted(KEYS)),
+    st.sampled_from([str, float, int, lambda number: [number], lambda number: "y" * number]),
+    st.sampled_from([str, float]),
+    st.integers(0, 2),
+)
+def test_a_piece_with_layers_over_it_is_the_block_with_these_layers(
+    base: set[int], layers: list[dict[int, bool]], key: str, value: Any, other: Any, times: int
+) -> None:
+    def columns(records: dict[int, bool], value: Any) -> Columns:
+        keys = sorted(KEYS[key](number) for number in records)
+        by_key = {KEYS[key](number): number for number in records}
+        live = [by_key[each] for each in keys if records[by_key[each]]]
+        counts = [int(records[by_key[each]]) for each in keys]
+        ints = tuple(array("q", [column - number for number in live]) for column in range(times))
+        return Columns(keys, None if all(counts) else counts, ints, [value(number) for number in live])
+
+    block = columns(dict.fromkeys(base, True), value)
+    packed = packed_block(pack_block(block)[0])
+    assert packed is not None
+    piece = piece_of(packed)
+    assert piece is not None
+    expected = block
+    laid = [columns(layer, value if number else other) for number, layer in enumerate(layers)]
+    for layer in laid:
+        expected = with_layer(expected, layer)
+    read = laid_piece(piece, reduce(composed, laid))
+    assert read is not None
+    rows = [each if type(each) is list else each.to_pylist() for each in (read[0], read[2])]
+    assert [*map(repr, rows)] == [repr(expected.keys), repr(expected.values)]
+    assert [*read[1]] == [*expected.ints]
+
+
+def test_layers_with_several_records_for_a_key_are_for_the_other_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    piece = ["a", "b"], [array("q", [1, 2])], ["x", "y"]
+    layer = Columns(["b"], None, (array("q", [3]),), ["z"])
+    several = Columns(["b"], [2], (array("q", [3, 4]),), ["z", "z"])
+    added = Columns(["b"], None, (array("q", [3]),), ["z"], [0])
+    assert laid_piece(piece, several) is None
+    assert laid_piece(piece, added) is None
+    assert laid_piece((pa.array([1, 2]), *piece[1:]), layer) is None  # keys of two types
+    assert laid_piece(piece, layer) is not None
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert laid_piece(piece, layer) is None
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 20], ids=["all in memory", "limit"])
+def test_blocks_with_layers_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None) -> None:
+    """Incremental checkpoints lay a few records over older blocks, and so does the changelog behind a checkpoint."""
+    with hs.open(tmp_path, memory_limit=limit, checkpoints=hs.CheckpointPolicy(every_commits=None)) as state:
+        store, days = state.key_value("kv"), state.key_value("days", ttl="1 day")
+        for number in range(5_000):
+            store[f"{number:06}"] = "x" * (number % 40)
+            days.put(number * 7, number / 2, ts=number)
+        state.commit()
+        state.checkpoint(wait=True)
+        for step in range(3):
+            for number in range(step, 5_000, 500):
+                store[f"{number:06}"] = f"changed {step}"
+                store[f"{number:06} new"] = ""
+                store.delete(f"{number + 9:06}")
+                days.put(number * 7 + step, -1.5, ts=6_000)
+                days.delete((number + 9) * 7)
+            state.commit()
+            if step < 2:
+                state.checkpoint(wait=True)
+    for name in ("kv", "days"):
+        seen = look(tmp_path, name)
+        assert any(entry.layers for entry in seen._store.entries)
+        expected = [list(named(row, seen.columns).values()) for row in seen.scan()]
+        with monkeypatch.context() as patch:
+            patch.setattr(CheckpointReader, "block", None)
+            read = seen.arrow().read_all()
+        assert [list(row.values()) for row in read.to_pylist()] == expected
+        text = look(tmp_path, name).arrow(text=True).read_all().to_pylist()
+        assert [row["key"] for row in text] == [format_key(row[0]) for row in expected]
 
 
 @pytest.mark.parametrize(
