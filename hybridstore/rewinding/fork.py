@@ -35,7 +35,7 @@ from recovery.layout import CHANGELOG, CHECKPOINTS, GENERATIONS
 from recovery.retrying import Signature, signature
 
 from ..inspection.options import FINE, NEGATIVE
-from ..inspection.rebuild import claim
+from ..inspection.rebuild import OccupiedError, claim
 from ..inspection.shards import shard_places
 from ..reading.pins import has_pin, is_pin_name, pin_names, pin_path
 from ..reading.places import Place, resolve
@@ -381,7 +381,12 @@ class _DirectorySite:
         if noted is not None:
             note_origin(building, noted, self._files)
             note_fork(noted, self._target, self._files)
-        building.rename(self._target)
+        try:
+            building.rename(self._target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise OccupiedError(f"{self._target}: another command has made it meanwhile (give a new place)") from None
         REAL_FILES.sync_directory(self._target.parent)
 
     def undo(self) -> None:

@@ -21,6 +21,7 @@ from changelog import files
 from changelog.files import AppendFile, Files
 from changelog.storage import LocalStorage
 from hybridstore.cli import run
+from hybridstore.inspection.rebuild import OccupiedError
 from hybridstore.rewinding import fork as forking
 from hybridstore.state.opening import Tuning
 from tests.conftest import STRESS
@@ -458,3 +459,20 @@ def test_a_state_that_can_only_be_read_is_forked(tmp_path: Path, monkeypatch: py
     hs.fork(tmp_path / "s", tmp_path / "f")
     with hs.open(tmp_path / "f", _tuning=SMALL) as state:
         assert rows(state) == seen[state.version]
+
+
+def test_of_two_forks_to_one_directory_one_is_made_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = build_state(tmp_path / "s")
+    real, calls = forking._share, itertools.count()
+
+    def share(*args: Any) -> Any:
+        if next(calls) == 0:
+            hs.fork(tmp_path / "s", tmp_path / "f", at=9)
+        return real(*args)
+
+    monkeypatch.setattr(forking, "_share", share)
+    with pytest.raises(OccupiedError, match="another command has made it meanwhile"):
+        hs.fork(tmp_path / "s", tmp_path / "f", at=7)
+    with hs.open(tmp_path / "f", at="newest") as state:
+        assert rows(state) == seen[9]
+    assert {path.name for path in tmp_path.iterdir()} == {"s", "f"}
