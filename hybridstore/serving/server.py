@@ -371,6 +371,8 @@ def serve(
         raise ValueError(
             f"serve: host: found {host!r}, which others can reach, without a token, expected a token (or 127.0.0.1)"
         )
+    if type(port) is not int or not 0 <= port <= 65_535:
+        raise ValueError(f"serve: port: found {port!r}, expected 0 (a free one) to 65535")
     if refresh_ms is None:
         refresh_ms = FAR_REFRESH_MS if is_url(str(location)) else REFRESH_MS
     if type(refresh_ms) is not int or refresh_ms < 1:

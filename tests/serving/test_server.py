@@ -49,6 +49,9 @@ def test_a_token_is_needed_beyond_loopback_and_checked(state: hs.State, tmp_path
         hs.serve(path, host="0.0.0.0")
     with pytest.raises(ValueError, match="at least 16 printable"):
         hs.serve(path, token="short")
+    for port in (-1, 65_536, "80"):
+        with pytest.raises(ValueError, match=f"serve: port: found {port!r}, expected 0"):
+            hs.serve(path, port=port)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="refresh_ms: found 0"):
         hs.serve(path, refresh_ms=0)
     with hs.serve(path, token=TOKEN) as server:
@@ -153,7 +156,7 @@ def test_the_command_serves_until_it_is_stopped(state: hs.State, tmp_path: Path)
     [
         (["missing/"], 3, "missing"),
         (["state", "--host", "0.0.0.0"], 2, "without a token"),
-        (["state", "--port", "99999"], 2, "port"),
+        (["state", "--port", "99999"], 2, "port: found 99999, expected 0"),
         (["state", "--token-file", "nothing"], 2, "--token-file: nothing"),
     ],
 )
