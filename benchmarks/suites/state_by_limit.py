@@ -18,7 +18,7 @@ from benchmarks.measure import watched
 from benchmarks.measure.result import Line, Result
 from benchmarks.measure.state import scratch
 from benchmarks.measure.timing import stopwatch
-from benchmarks.suites.beyond_memory_work import LOAD
+from benchmarks.suites.beyond_memory_work import LOAD, turn_of
 from benchmarks.suites.peers import missing
 
 # the state over its limit
@@ -62,7 +62,8 @@ def measure(
             figures, memory = run("key-value", limit)
             beside = run(_PEER, limit)[0] if peers and why is None else {}
             for name in works:
-                rate, theirs = figures[name]["operations/s"], beside.get(name, {}).get("operations/s")
+                phase = turn_of(name, 0)
+                rate, theirs = figures[phase]["operations/s"], beside.get(phase, {}).get("operations/s")
                 ratio = None if theirs is None else rate / theirs
                 what = f"state {share:g}x the limit"
                 result.lines.append(
@@ -70,7 +71,7 @@ def measure(
                 )
                 if theirs is not None:
                     result.lines.append(Line(f"RocksDB, {name}: {what}", theirs, theirs, theirs, "/s"))
-                size = memory[name].anonymous
+                size = memory[phase].anonymous
                 part = size / limit
                 result.lines.append(
                     Line(

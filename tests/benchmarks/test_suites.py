@@ -474,3 +474,12 @@ def test_a_store_on_an_object_store_is_measured_under_a_limit(tmp_path: Path) ->
     assert result.find("key-value, uniform: anonymous memory").target is not None
     assert result.find("key-value, restart after a kill: until the first record is read").value > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_state_by_limit_has_a_rate_and_memory_of_each_share_and_work(tmp_path: Path) -> None:
+    from benchmarks.suites import state_by_limit
+
+    result = state_by_limit.measure(tmp_path, records=500, operations=50, shares=(2,), works=["zipf"], peers=False)
+    names = [f"hybridstore, zipf{what}: state 2x the limit" for what in ("", ", anonymous memory")]
+    assert [line.name for line in result.lines] == names
+    assert result.lines[0].value > 0
