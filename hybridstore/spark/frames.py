@@ -161,7 +161,8 @@ def _cutter(frame: Any) -> Callable[[int, int], Any]:
 
     def slice_of(start: int, end: int) -> Any:
         rows = slice(start, end)
-        axes = [columns, pd.RangeIndex._simple_new(range(end - start))]
+        # a view, because the name of the columns can be changed
+        axes = [columns._view(), pd.RangeIndex._simple_new(range(end - start))]
         part = manager([make(cut(rows), locs, 2) for make, cut, locs in blocks], axes, False)
         # copies, because pandas changes both when the frame gets a column of another type
         part._blknos, part._blklocs = numbers.copy(), places.copy()

@@ -143,6 +143,8 @@ def _plain(value: Any) -> Any:
         import numpy as np
 
         return value.tolist() if isinstance(value, np.generic) else value
+    if hasattr(value, "to_pytimedelta"):
+        return value.to_pytimedelta()
     return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
 
 
@@ -152,10 +154,9 @@ def _null(value: Any) -> Any:
     """
     value = _plain(value)
     kind = type(value)
-    # pandas' own arrays and frames hold numpy's; its times and nulls (in `_libs`) hold none
-    pandas = kind.__module__.partition(".")[0] == "pandas"
-    readable = kind in _KNOWN or isinstance(value, dict | type) or kind.__module__.startswith("pandas._libs.")
-    if not readable and (pandas or not _is_made(value)):
+    # arrays and frames of pandas, which hold arrays of numpy
+    arrays = kind.__module__.startswith("pandas.core.")
+    if kind not in _KNOWN and not isinstance(value, dict | type) and (arrays or not _is_made(value)):
         raise refusal(
             f"Error updating value state: found {kind.__name__}, which Spark cannot read, expected a value of the "
             "column's type"
@@ -263,7 +264,7 @@ def _decimal(value: Any, precision: int, scale: int) -> Decimal | None:
 
 def _date(value: Any) -> date:
     value = _plain(value)
-    if not isinstance(value, date):
+    if not isinstance(value, date) or value != value:  # NaT of pandas is a date, and differs from itself
         raise AttributeError(f"state value: found {type(value).__name__} {value!r}, expected a date")
     return value.date() if isinstance(value, datetime) else value
 
@@ -278,8 +279,8 @@ def _moment(value: Any) -> datetime:
 
 
 def _clock(value: Any) -> datetime:
-    moment: datetime = _plain(value)
-    if isinstance(moment, datetime):
+    moment: Any = _plain(value)
+    if isinstance(moment, datetime) and moment == moment:
         return moment
     raise AttributeError(f"state value: found {type(value).__name__} {value!r}, expected a datetime")
 

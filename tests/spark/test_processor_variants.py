@@ -224,7 +224,8 @@ def test_a_frame_that_is_changed_leaves_the_others_as_they_are() -> None:
         part = reader.slice(start, start + 2)
         pd.testing.assert_frame_equal(part, frame)
         assert part.index.equals(pd.RangeIndex(2))
-        # what moves columns between the blocks of pandas, and what changes values in place
+        # what moves columns between the blocks of pandas, and what changes values, or what they are called, in place
+        part.columns.name = part.index.name = "named"
         part["a"] = ["text", None]
         part["t"] = part["t"] + pd.Timedelta(1, "D")
         part.insert(0, "new", 1.5)
@@ -313,6 +314,7 @@ class Plain:
         *(range(2), deque([1]), Level.LOW, Fraction(1, 2), Path("a"), slice(1)),
         # what no pickle holds
         *(lambda: 1, Lock(), (each for each in "ab"), math, pd.DataFrame({"a": [1]})),
+        *(pd.NaT, pd.Period("2026-01"), pd.Interval(0, 1), pd.offsets.Day(1)),
     ],
 )
 def test_a_value_that_spark_cannot_read_is_an_error_and_not_null(schema: str, given: Any) -> None:
@@ -323,7 +325,10 @@ def test_a_value_that_spark_cannot_read_is_an_error_and_not_null(schema: str, gi
 @pytest.mark.parametrize("schema", ["a array<int>", "a map<int,int>", "a int", "a double", "a boolean", "a binary"])
 @pytest.mark.parametrize(
     "given",
-    [{1}, frozenset("a"), 1j, timedelta(1), clock_time(1), date(2026, 1, 2), Plain(), UUID(int=1), Level, pd.NA],
+    [
+        *({1}, frozenset("a"), 1j, timedelta(1), clock_time(1), date(2026, 1, 2), Plain(), UUID(int=1), Level),
+        *(pd.NA, pd.Timestamp(0), pd.Timedelta(1)),
+    ],
 )
 def test_a_value_of_another_type_that_spark_reads_is_null(schema: str, given: Any) -> None:
     assert StateValues(schema).put((given,)) == (None,)
@@ -343,6 +348,12 @@ def test_an_array_of_numpy_or_pandas_is_no_null(schema: str, given: Any) -> None
     with pytest.raises(PySparkRuntimeError, match=f"found {type(given).__name__}, which Spark cannot read, expected"):
         StateValues(schema).put((given,))
     assert StateValues("a array<int>").put((np.array([1, 2]),)) == ([1, 2],)
+
+
+@pytest.mark.parametrize("schema", ["a date", "a timestamp", "a timestamp_ntz"])
+def test_no_time_of_pandas_is_an_error_in_columns_of_times_as_in_spark(schema: str) -> None:
+    with pytest.raises(AttributeError, match="state value: found NaTType NaT, expected a date"):
+        StateValues(schema).put((pd.NaT,))
 
 
 def opened_handle() -> Handle:
