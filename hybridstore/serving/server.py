@@ -220,7 +220,10 @@ class _Handler(BaseHTTPRequestHandler, ABC):
             return b"", refusal(400, f"Content-Length: found {text[:50]!r}, expected a number of bytes")
         if len(text) > 12 or int(text) > MOST_BODY:
             return b"", refusal(413, f"body: found {text[:50]} bytes, expected at most {MOST_BODY}")
-        return self.rfile.read(int(text)), None
+        body = self.rfile.read(int(text))
+        if len(body) < int(text):
+            raise TimeoutError("the client sent a part of a body")
+        return body, None
 
     def parse_request(self) -> bool:
         """Read the head of a request. A usual one is read here, in a quarter of the time; `http.server` reads others,
@@ -228,7 +231,9 @@ class _Handler(BaseHTTPRequestHandler, ABC):
         of its connection.
         """
         first = self.raw_requestline
-        words = first.split()
+        if not first.endswith(b"\n"):  # the client has ended in the middle
+            return False
+        words = first.rstrip(b"\r\n").split(b" ")
         if len(words) != 3 or words[2] != b"HTTP/1.1" or words[1][:1] != b"/" or words[1][:2] == b"//":
             usable = super().parse_request()
             self.close_connection = True
@@ -237,14 +242,20 @@ class _Handler(BaseHTTPRequestHandler, ABC):
         # by their names in small letters: case does not count
         headers: dict[str, str] = {}
         size = 0
-        while (line := self.rfile.readline(_MOST_HEAD + 1)) not in (b"\r\n", b"\n", b""):
+        while (line := self.rfile.readline(_MOST_HEAD + 1)) not in (b"\r\n", b"\n"):
+            if not line:  # the client has ended in the middle
+                return False
             size += len(line)
             name, colon, value = line.partition(b":")
             if size > _MOST_HEAD or len(headers) >= _MOST_HEADERS:
                 self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
                 return False
             key = name.decode("latin-1").lower()
-            if not colon or not name or name != name.strip() or (key in headers and key in _ONCE):
+            if (
+                (not colon or not name or name != name.strip() or (key in headers and key in _ONCE))
+                or line.count(b"\r") > line.endswith(b"\r\n")  # others may take it for the end of the line
+                or b"\0" in line
+            ):
                 self.send_error(HTTPStatus.BAD_REQUEST, "header: expected `Name: value`, each name once")
                 return False
             headers.setdefault(key, value.strip().decode("latin-1"))

@@ -74,9 +74,11 @@ def test_names_of_other_hosts_are_refused(state: hs.State, tmp_path: Path) -> No
             assert ask(server, "/", Host=host)[0] == status, host
 
 
-def raw(server: Server, request: bytes) -> bytes:
+def raw(server: Server, request: bytes, *, end: bool = False) -> bytes:
     with socket.create_connection(server.address, timeout=60) as connection:
         connection.sendall(request)
+        if end:
+            connection.shutdown(socket.SHUT_WR)
         answer = b""
         while piece := connection.recv(65536):
             answer += piece
@@ -197,6 +199,8 @@ def test_heads_of_requests(state: hs.State, tmp_path: Path) -> None:
             (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n", b"400"),
             (b"GET / HTTP/1.1\r\nHost: localhost\r\n folded: 1\r\n\r\n", b"400"),
             (b"GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n", b"400"),
+            (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: 1\rContent-Length: 9\r\n\r\n", b"400"),
+            (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: \0\r\n\r\n", b"400"),
             (b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\n\r\n", b"400"),
             (b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: 1\r\n" % at for at in range(101)) + b"\r\n", b"431"),
             (b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000 + b"\r\n\r\n", b"431"),
@@ -207,7 +211,9 @@ def test_heads_of_requests(state: hs.State, tmp_path: Path) -> None:
             assert raw(server, head).split()[1] == status, head
 
 
-@pytest.mark.parametrize("head", [b"/ HTTP/1.0\r\nConnection: keep-alive", b"http://localhost/ HTTP/1.1"])
+@pytest.mark.parametrize(
+    "head", [b"/ HTTP/1.0\r\nConnection: keep-alive", b"http://localhost/ HTTP/1.1", b"\x0b/\x0cHTTP/1.1"]
+)
 def test_no_second_request_is_hidden_behind_an_unusual_head(state: hs.State, tmp_path: Path, head: bytes) -> None:
     second = b"GET /stores/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     lengths = b"Content-Length: 0\r\nContent-Length: %d" % len(second)
@@ -222,8 +228,10 @@ def test_no_second_request_is_hidden_behind_an_unusual_head(state: hs.State, tmp
         b"",
         b"GET / HT",
         b"GET / HTTP/1.1\r\nHost: local",
+        b"GET / HTTP/1.1\r\nHost: localhost",
         b"GET / HTTP/1.1\r\nHost: localhost\r\n",
         b"POST /stores/a/rows HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n{",
+        b'POST /stores/a/rows HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n{"keys": ["k"]}',
     ],
 )
 def test_a_client_that_stops_in_the_middle_is_not_answered(
@@ -231,7 +239,7 @@ def test_a_client_that_stops_in_the_middle_is_not_answered(
 ) -> None:
     monkeypatch.setattr(server_module, "IDLE_SECONDS", 1)
     with hs.serve(tmp_path / "state") as server:
-        assert raw(server, begun) == b""
+        assert raw(server, begun) == raw(server, begun, end=True) == b""
 
 
 class JumpingClock:
