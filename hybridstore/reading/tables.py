@@ -363,7 +363,11 @@ def _keeps_texts(items: list[Any], kind: pa.DataType) -> bool:
         return _keeps_texts(list(chain.from_iterable(item for item in items if item is not None)), kind.value_type)
     if pa.types.is_struct(kind):
         records = [item for item in items if item is not None]
-        return all(_keeps_texts([record.get(field.name) for record in records], field.type) for field in kind)
+        return all(
+            _keeps_texts(list(map(dict.get, records, repeat(field.name))), field.type)
+            for field in kind
+            if not pa.types.is_primitive(field.type)
+        )
     return True
 
 
