@@ -187,6 +187,8 @@ def remove_alone(storage: Storage, maker: Maker, *, begun: bool = False) -> None
             raise occupied(storage.url)
     elif note:
         _check_ended(storage.url, note, certain=begun)
+    elif ORIGIN in names:
+        raise _began(storage)
     removals = [name for name in names if name.startswith(_REMOVING)]
     for name in removals:
         _check_ended(storage.url, storage.get(name), certain=begun)
@@ -197,9 +199,16 @@ def remove_alone(storage: Storage, maker: Maker, *, begun: bool = False) -> None
         storage.delete([mine])
         alone = False
     if not alone:
-        raise RestoreError(f"{storage.url}: another command makes a fork or a pin here, or removes one (try again)")
-    remove_in_turns(storage, [name for name in storage.list() if name not in (mine, *removals)])
+        raise _began(storage)
+    if note:
+        remove_in_turns(storage, [name for name in storage.list() if name not in (mine, *removals)])
+    else:  # what came since is of a command that found nothing here, before a killed one began
+        remove_in_turns(storage, [name for name in names if name not in removals])
     storage.delete([*removals, mine])
+
+
+def _began(storage: Storage) -> RestoreError:
+    return RestoreError(f"{storage.url}: another command makes a fork or a pin here, or removes one (try again)")
 
 
 def remove_in_turns(storage: Storage, names: Sequence[str]) -> None:
@@ -209,7 +218,8 @@ def remove_in_turns(storage: Storage, names: Sequence[str]) -> None:
     turns = turns_of([name for name in names if name != ORIGIN])
     for turn in sorted(set(turns.values()), reverse=True):
         storage.delete([name for name in turns if turns[name] == turn])
-    storage.delete([ORIGIN])
+    if ORIGIN in names:
+        storage.delete([ORIGIN])
 
 
 def _note(storage: Storage) -> bytes:

@@ -184,6 +184,28 @@ def test_what_two_killed_commands_have_left_is_removed(place: Place) -> None:
     assert number > 8
 
 
+@pytest.mark.parametrize("reads", [1, 2])
+def test_a_fork_that_begins_beside_a_removal_of_what_is_left_stays(
+    place: Place, monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    """Its command found nothing here; then another was killed, and the command that removed what was left, too."""
+    storage = storage_at(place("f"))
+    with makers.at_work() as ended:
+        storage.create("forks/removing-00-1", ended.line())
+    real, count = makers._note, itertools.count(1)
+
+    def note(at: Any) -> bytes:
+        text = real(at)
+        if next(count) == reads:
+            storage.create(makers.ORIGIN, b"s3://b/s\n{}")
+        return text
+
+    monkeypatch.setattr(makers, "_note", note)
+    with makers.at_work() as maker, contextlib.suppress(RestoreError):
+        makers.remove_alone(storage, maker, begun=True)
+    assert real(storage) == b"s3://b/s\n{}"
+
+
 def test_followers_of_a_state_its_fork_and_its_pin_see_their_own_only(place: Place) -> None:
     """They follow while a fork is made, killed and made again, while both states go on and prune, behind an erase."""
     seen = build(place("s"), 8, (5,))
