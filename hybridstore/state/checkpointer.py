@@ -81,6 +81,9 @@ class Attempt:
     the commit that takes it over waits for no file.
     """
 
+    # Whether its copy of the changes is in the memory of the owner's process.
+    copies = True
+
     def __init__(self, target: Target, sealed: list[Sealed], since: Logged, work: Callable[[], Outcome]) -> None:
         self.target = target
         self.sealed = sealed
@@ -117,6 +120,8 @@ class Attempt:
 
 class AttemptBeside(Attempt):
     """An attempt whose work is done by the writer process: it was given the job `pending`."""
+
+    copies = False
 
     def __init__(self, target: Target, sealed: list[Sealed], since: Logged, pending: Pending) -> None:
         super().__init__(target, sealed, since, partial(Outcome, None))

@@ -41,7 +41,7 @@ from ..stores.cold_tail import Maps
 from .checkpointer import MOST_BYTES_LIMITED, MOST_RECORDS_LIMITED, Checkpointer
 from .group import StoreGroup
 from .hydration import COMMIT_BUDGET_MS, hydrate, read_ahead, stop_ahead
-from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, give_back, usable
+from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, Copying, give_back, usable
 from .policy import SPEED, Logged
 
 # Shares of the limit, see above.
@@ -61,6 +61,10 @@ _TAIL: Final = 1 / 8
 # before they are too many for the writer process.
 _CUT_RECORDS: Final = 10_000
 _CUT_SHARE: Final = 64
+# States that share a limit have their part of these records each; so many are worth a checkpoint.
+_CUT_LEAST: Final = 1000
+# So many states at a time copy what has changed for a checkpoint that a thread makes; twice as many beyond the limit.
+_COPYING: Final = 1
 # A commit waits once so many times these were logged since the checkpoint in progress began.
 _BEHIND: Final = 1.5
 # How long a commit waits for a checkpoint for each of its records, and at most (s), at the limit and beyond: so long
@@ -151,6 +155,12 @@ class Memory:
         self._sized, self._asked = 0, 0
         # by store, between leaving its maps and being cold
         self._before: dict[str, dict[Any, Any]] = {}
+
+    @property
+    def copying(self) -> Copying | None:
+        """The checkpoint that a thread makes now, None without one; the writer process copies apart. O(1)."""
+        attempt = self._checkpoints.attempt
+        return attempt if attempt is not None and attempt.copies and attempt.running else None
 
     def restored(self, *, read_only: bool = False) -> None:
         """Blocks are cold: a thread decodes them ahead, and, unless `read_only`, commits load them."""
@@ -286,7 +296,10 @@ class Memory:
         limit = usable(limit)
         self._logged = logged.records
         checkpoints = self._checkpoints
-        attempt = checkpoints.attempt
+        states = BUDGET.states
+        attempt: Copying | None = checkpoints.attempt
+        if attempt is None and states > 1 and self._wait[0]:
+            attempt = next(iter(BUDGET.copying()), None)  # of another state, whose end lets this one begin
         if attempt is not None and (seconds := self._waiting(logged.records)):
             attempt.join(seconds)
             # now, rather than at the next commit: what the next checkpoint has to copy would be a commit more
@@ -295,7 +308,7 @@ class Memory:
             give_back()  # what the checkpoint took
         unchecked = self._unchecked = self._unchecked.plus(logged)
         records = unchecked.records + SPARING.loaded - self._loaded
-        few = records < min(CHECK_RECORDS, limit // CHECK_BYTES) and unchecked.commits < CHECK_COMMITS
+        few = records < min(CHECK_RECORDS, limit // CHECK_BYTES) // states and unchecked.commits < CHECK_COMMITS
         if few and not renewed and self.counted:
             return None
         self._unchecked, self._loaded = Logged(), SPARING.loaded
@@ -304,7 +317,8 @@ class Memory:
         if used > _EXPECTED * limit:
             checkpoints.expect(soon=True)
         self._wait = _pressed_wait(used / max(1, limit))
-        if used > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES:
+        far_over = used > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES
+        if far_over:
             self._wait = _FAR_SECONDS
         self._filling, self._much = used > _RENEWED * limit, used > _KEPT * limit
         old = self._old or self._kept
@@ -322,7 +336,10 @@ class Memory:
                 return Relief.COLD
         cut = self._many(behind) and used > _RENEWED * limit
         if (full or cut or changed > _CHANGES * limit) and behind.commits and checkpoints.ready():
-            return Relief.CHECKPOINT
+            # States that share a limit make their checkpoints one after the other: each copies what has changed.
+            copying = _COPYING if used <= limit else 2 * _COPYING
+            if far_over or len(BUDGET.copying()) < copying:
+                return Relief.CHECKPOINT
         return None
 
     def _many(self, logged: Logged, times: float = 1) -> bool:
@@ -330,7 +347,7 @@ class Memory:
         O(stores).
         """
         records = logged.records / times
-        if records < _CUT_RECORDS:
+        if records < min(_CUT_RECORDS, max(_CUT_LEAST, _CUT_RECORDS // BUDGET.states)):
             return False
         reader = self._checkpoints.reader
         enough = 0 if reader is None else min(reader.meta.records // _CUT_SHARE, MOST_RECORDS_LIMITED // 2)

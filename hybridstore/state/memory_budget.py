@@ -34,13 +34,24 @@ LEAST_PACK_BYTES: Final = 1 << 20
 _ARENA_MAX: Final = -8
 
 
+class Copying(Protocol):
+    """A checkpoint that a thread of this process makes: see `checkpointer.Attempt`."""
+
+    def join(self, seconds: float | None = None) -> None: ...
+
+
 class Budgeted(Protocol):
-    """The part of `memory.Memory` that the budget uses: `counted` is its last number (bytes)."""
+    """The part of `memory.Memory` that the budget uses: `counted` is its last number (bytes), `copying` a checkpoint
+    that a thread of this process makes now.
+    """
 
     counted: int
 
     @property
     def limit(self) -> int | None: ...
+
+    @property
+    def copying(self) -> Copying | None: ...
 
 
 Holder = TypeVar("Holder", bound=object)
@@ -67,8 +78,8 @@ class _Holders(Generic[Holder]):
         """Return the holders of now. O(holders)."""
         return [holder for reference in list(self._references) if (holder := reference()) is not None]
 
-    def __bool__(self) -> bool:
-        return bool(self._references)
+    def __len__(self) -> int:
+        return len(self._references)
 
 
 class Budget:
@@ -121,6 +132,17 @@ class Budget:
         """
         counts = [other.counted for other in self._open.living()]
         return sum(counts), 2 * len(counts) * holder.counted >= sum(counts)
+
+    def copying(self) -> list[Copying]:
+        """Return the checkpoints that threads of this process make now: each takes memory beside the records.
+        O(states).
+        """
+        return [attempt for holder in self._open.living() if (attempt := holder.copying) is not None]
+
+    @property
+    def states(self) -> int:
+        """How many states share the budget, at least 1. O(1)."""
+        return max(1, len(self._open))
 
 
 BUDGET: Final = Budget()

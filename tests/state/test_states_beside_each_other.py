@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state.memory import Relief
+from hybridstore.state.memory_budget import BUDGET
+from recovery.write import write_checkpoint
 from tests.conftest import STRESS
 from tests.tools.hooks import check_stores, crash
 from tests.tools.vector_runner import SMALL
@@ -176,3 +179,51 @@ def test_a_state_that_was_read_whole_frees_that_at_its_next_commit(
         assert state._memory._old == state._memory._kept == []
         assert state._memory.count() < (cold + loaded) / 2
         assert stores.contents() == whole
+
+
+def test_states_that_share_a_limit_make_their_checkpoints_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+
+    def waits(*args: Any, **given: Any) -> Any:
+        may_end.wait()
+        return write_checkpoint(*args, **given)
+
+    monkeypatch.setattr("hybridstore.state.checkpointer.write_checkpoint", waits)
+    for name in ("memory._WAIT_SECONDS", "memory._OVER_SECONDS"):
+        monkeypatch.setattr(f"hybridstore.state.{name}", (0.0, 0.0))
+    with ExitStack() as stack:
+        states = [stack.enter_context(hs.open(tmp_path / str(i), memory_limit=3_000_000)) for i in range(4)]
+        stack.callback(may_end.set)
+
+        def commit(records: int) -> list[bool]:
+            for state in states:
+                state.key_value("s").put_many((f"key {i}", "x" * 10_000) for i in range(records))
+                state.commit()
+            return [state._checkpoints.attempt is not None for state in states]
+
+        # of the part of 1 MB: all four take 0.9 MB, one begins; beyond 1 MB one more; far beyond each of them
+        assert commit(22).count(True) == 1
+        assert commit(30).count(True) == 2
+        assert len(BUDGET.copying()) == 2
+        assert commit(150) == [True] * 4
+        may_end.set()
+        for state in states:
+            state._checkpoints.finish(wait=True)
+        assert BUDGET.copying() == []
+
+
+def test_the_more_states_share_a_limit_the_more_often_each_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridstore.state.memory.CHECK_COMMITS", 10**9)
+    monkeypatch.setattr("hybridstore.state.memory.CHECK_RECORDS", 80)
+    with ExitStack() as stack:
+        states = [stack.enter_context(hs.open(tmp_path / str(i), memory_limit=1 << 40)) for i in range(4)]
+        for turn in range(30):
+            for state in states:
+                state.key_value("s").put_many((10 * turn + i, i) for i in range(10))
+                state.commit()
+                # counted behind each second commit; one state alone behind each eighth
+                assert state._memory._unchecked.records < 80 // 4
