@@ -30,7 +30,7 @@ from ..state.arguments import check
 from ..state.policy import CheckpointPolicy
 from .batch import size_of
 from .engine import Engine
-from .joins.inputs import Inputs
+from .joins.inputs import Inputs, sources_of
 from .joins.spec import given_inputs
 from .plan import Plan
 from .progress import RunProgress
@@ -149,6 +149,7 @@ def run(
         rows = source_of(rows, columns, position)
     else:
         topology = replace(topology, joined=given_inputs(topology.joined, rows))
+        rows = sources_of(rows, columns, position)
     with ExitStack() as stack:
         if location is None:
             # at the end of the interpreter the folder may be removed before the run is closed
@@ -177,9 +178,7 @@ def run(
             _LOG.info("%s: metrics at http://%s:%d/metrics", engine.location, *engine.serve_metrics(metrics_port))
         shown = RunProgress(engine) if progress is True else progress or None
         try:
-            yield from _Run(engine, rows, position, flush, replay_last, columns).tables(
-                commit_rows, commit_seconds, shown
-            )
+            yield from _Run(engine, rows, position, flush, replay_last).tables(commit_rows, commit_seconds, shown)
         finally:
             if isinstance(shown, RunProgress):
                 shown.end()
@@ -210,7 +209,6 @@ class _Run:
         position: Any,
         flush: bool,
         replay_last: bool,
-        columns: Any,
     ) -> None:
         self._engine = engine
         runs = [RunState.of(store) for store in engine.states]
@@ -239,7 +237,7 @@ class _Run:
         self._source: Source | Inputs = (
             Source(rows(oldest.position), position, oldest.position, oldest.last_row, names, engine.location)
             if join is None
-            else Inputs(join, rows, position, oldest.position, oldest.last_row, columns, engine.location)
+            else Inputs(join, rows, position, oldest.position, oldest.last_row, engine.location)
         )
 
     def tables(

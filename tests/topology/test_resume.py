@@ -232,6 +232,13 @@ def test_a_function_as_source_needs_a_position_and_returns_rows(tmp_path: Path) 
     nothing: Any = dict[Any, None]().get
     with pytest.raises(TypeError, match="rows: found NoneType, expected an iterable of rows"):
         list(topology.run(nothing, tmp_path / "other", position="n"))
+    orders, paid = (hs.stream(key="order", timestamp="at", name=name) for name in ("orders", "paid"))
+    join = orders.join(paid, within="1 minute")
+    wrong: list[tuple[type[Exception], Any]] = [(ValueError, lambda position: []), (TypeError, None)]
+    for error, given in wrong:
+        with pytest.raises(error, match="rows: found"):
+            list(join.run({"orders": [], "paid": given}, tmp_path / "join"))
+        assert not (tmp_path / "join").exists()
 
 
 def test_positions_that_do_not_rise_are_refused_because_a_restart_would_skip_rows(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import accumulate, repeat
 from operator import itemgetter
@@ -26,7 +26,7 @@ from ..batch import arrow_rows, as_row, is_arrow
 from ..source import Source, joined_batches, source_of
 from ..times import arrow_times
 from .rows import Sides
-from .spec import Input, Join, checked_inputs
+from .spec import Input, Join
 
 Position = str | Callable[[Any], Any] | None
 # So many rows of a list are taken at a time.
@@ -34,27 +34,41 @@ _STRETCH: Final = 1000
 _STRETCH_OF_BATCHES: Final = 10_000
 
 
+def _of(setting: Any, name: str) -> Any:
+    """Return the setting of an input: settings are by the names of the inputs, or one is for both."""
+    return setting.get(name) if isinstance(setting, Mapping) else setting
+
+
+def sources_of(
+    inputs: Mapping[str, Any],
+    columns: Mapping[str, Sequence[str]] | Sequence[str] | None,
+    position: Position | Mapping[str, Position],
+) -> dict[str, Callable[[Any], Iterable[Any]]]:
+    """Return for each input the function that gives its rows behind a position; raises as `source_of`."""
+    return {name: source_of(rows, _of(columns, name), _of(position, name)) for name, rows in inputs.items()}
+
+
 class Inputs:
-    """The rows of a run of a join; the interface of `Source`. Positions are dicts by the names of the inputs."""
+    """The rows of a run of a join, from `sources_of`; the interface of `Source`.
+
+    Positions are dicts by the names of the inputs.
+    """
 
     def __init__(
         self,
         join: Join,
-        inputs: Any,
+        given: Mapping[str, Callable[[Any], Iterable[Any]]],
         position: Position | Mapping[str, Position],
         start: Mapping[str, Any] | None,
         last_row: Mapping[str, str | None] | None,
-        columns: Mapping[str, Sequence[str]] | Sequence[str] | None,
         where: object,
     ) -> None:
-        given = checked_inputs(join, inputs)
         self._heads: list[_Head] = []
         for side, source in enumerate(join.inputs):
             name = source.name
-            of_input = position.get(name) if isinstance(position, Mapping) else position
-            named = columns.get(name) if isinstance(columns, Mapping) else columns
+            of_input = _of(position, name)
             at, last = (start or {}).get(name), (last_row or {}).get(name)
-            rows = source_of(given.get(name, ()), named, of_input)(at)
+            rows = given[name](at) if name in given else ()
             behind = (at, last) if name in given else (None, None)
             described = f"{where}: input {name!r}"
             reader = Source(rows, of_input, *behind, (*source.key, source.timestamp), described)
