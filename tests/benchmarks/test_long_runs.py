@@ -12,6 +12,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
+import hybridstore as hs  # noqa: E402
 from benchmarks.suites import shuffle_bench, soak_hours  # noqa: E402
 
 
@@ -29,6 +30,16 @@ def test_what_grows_is_named() -> None:
     assert soak_hours.verdict("plain", flat) == []
     grown = [*flat[:3], {"memory MB": 13.0, "files": 5.0}]
     assert soak_hours.verdict("plain", grown) == ["plain: memory MB 10 -> 13"]
+
+
+def test_files_are_counted_for_each_shard_that_counts(tmp_path: Path) -> None:
+    job = soak_hours.Job(str(tmp_path / "state"), Namespace(keys=50, rate=100_000, limit=1_000_000), 1, {})
+    job.settle()
+    job.shards, job.begun = 4, True
+    hs.rescale(tmp_path / "state", shards=4, routes={"counts": "key"})
+    job.settle()
+    files = sum(path.is_file() for path in (tmp_path / "state" / "000001").rglob("*"))
+    assert 4 * job.files() == files < sum(path.is_file() for path in tmp_path.rglob("*"))
 
 
 @pytest.mark.parametrize("failures", [0, 2, 4])
