@@ -406,7 +406,7 @@ def test_whenever_an_erase_of_shards_is_killed_jobs_are_refused_until_the_comman
     after = content(place("s"))
     assert before != after
     sentence = "an erase has begun here and has not ended, .*run the same `hybridstore erase` again"
-    for last in kill_points(17):
+    for last in kill_points(29):
         where = place(f"s{last}")
         for name, data in stored.items():
             assert storage_at(where).create(name, data)

@@ -29,17 +29,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from changelog.files import AppendFile, Files
-from tests.conftest import STRESS
+from tests.conftest import SEED, STRESS
 
 SECTOR = 512
 MODES = ("dropped", "kept", "torn", "named", "zeroed", "mixed", "mixed")
 
 
 def kill_points(step: int) -> Iterator[int]:
-    """The numbers of the writes at which a test kills, without end: the first four and then each `step`-th; in `make
-    stress` each.
+    """The numbers of the writes at which a test kills, without end: the first four and then each `step`-th, from one on
+    that the run's seed draws, so that runs together kill at each; in `make stress` each.
     """
-    return itertools.count() if STRESS else itertools.chain(range(4), itertools.count(4, step))
+    return itertools.count() if STRESS else itertools.chain(range(4), itertools.count(4 + SEED % step, step))
 
 
 class Event(NamedTuple):
