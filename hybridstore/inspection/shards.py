@@ -23,19 +23,34 @@ def shard_places(location: str | os.PathLike[str]) -> list[Place]:
     """Return the places of the shards that count of a plain state or topology; elsewhere those that `resolve` returns.
     Raises FileNotFoundError, ForeignFileError.
     """
-    return [place for each in shard_locations(location) for place in resolve(each)]
+    return counting_places(location)[0]
+
+
+def counting_places(location: str | os.PathLike[str]) -> tuple[list[Place], int]:
+    """Return the places of `shard_places`, and the number of the description that makes these shards count (0: none
+    does). Raises as `shard_places`.
+    """
+    there = _counting(location)
+    places = [place for each in _locations(location, there) for place in resolve(each)]
+    return places, 0 if there is None else there.number
 
 
 def shard_locations(location: str | os.PathLike[str]) -> list[str]:
     """Return the paths or URLs of the shards that count of a plain topology; elsewhere `location` alone. Raises
     ForeignFileError.
     """
-    storage, where = storage_at(location), os.fspath(location)
-    known = not isinstance(storage, LocalStorage) or storage.root.is_dir()
-    there = current_shards(storage) if known else None
+    return _locations(location, _counting(location))
+
+
+def _counting(location: str | os.PathLike[str]) -> Generation | None:
+    storage = storage_at(location)
+    return current_shards(storage) if not isinstance(storage, LocalStorage) or storage.root.is_dir() else None
+
+
+def _locations(location: str | os.PathLike[str], there: Generation | None) -> list[str]:
     if there is None or (there.shards == 1 and not there.generation):
-        return [where]
-    return [os.fspath(place_below(where, there.folder(shard))) for shard in range(there.shards)]
+        return [os.fspath(location)]
+    return [os.fspath(place_below(location, there.folder(shard))) for shard in range(there.shards)]
 
 
 def versions_at(places: list[Place], version: int) -> list[int]:

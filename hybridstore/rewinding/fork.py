@@ -31,12 +31,12 @@ from changelog.files import REAL_FILES, Files, make_folders
 from changelog.segment import list_segments, segment_name
 from changelog.storage import LocalStorage, Storage, is_url, local_path, storage_at
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, CHECKPOINTS, GENERATIONS
+from recovery.layout import CHANGELOG, CHECKPOINTS
 from recovery.retrying import Signature, signature
 
 from ..inspection.options import FINE, NEGATIVE
 from ..inspection.rebuild import OccupiedError, claim
-from ..inspection.shards import shard_places
+from ..inspection.shards import counting_places
 from ..reading.pins import has_pin, is_pin_name, pin_names, pin_path
 from ..reading.places import Place, resolve
 from ..reading.texts import say, size_text
@@ -46,7 +46,7 @@ from ..state.lock import pin_above
 from ..state.registry import note_fork, note_origin, registered
 from .command import end_of, is_of_query, is_query, path_of
 from .fork_bucket import BucketOrigin, BucketSite
-from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, views_at
+from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, descriptions, views_at
 from .makers import at_work
 
 # The errors of file systems without hard links, or without one more of them.
@@ -248,6 +248,7 @@ def begin_at(
                         f"{where}: found no {error.filename}, which was there a moment ago (try again, or choose a "
                         "later version)"
                     ) from error
+                read = _reader(where, where if checkpoint is None else checkpoint)  # a rescale may have ended
             except Exception:
                 site.undo()
                 raise
@@ -282,8 +283,8 @@ class _DirectoryOrigin:
 
     def __init__(self, where: Path) -> None:
         self.where: Path | str = where
-        self.places = shard_places(where)
         self._path = where
+        self.places, self._counting = counting_places(where)
 
     @property
     def files(self) -> Files:
@@ -313,7 +314,7 @@ class _DirectoryOrigin:
     def add(self, site: Site, parts: list[ForkedPart]) -> None:
         """See `Origin`: which shards count."""
         storage = LocalStorage(self._path)
-        for name in storage.list(f"{GENERATIONS}/"):
+        for name in descriptions(storage, self._counting):
             site.create(name, storage.get(name))
 
     def check_no_erase(self, parts: list[ForkedPart]) -> None:

@@ -33,20 +33,19 @@ from recovery.layout import (
     CHANGELOG,
     ERASING,
     GENERATIONS,
-    parse_generation_name,
 )
 from recovery.object_log import object_name, versions_after
 from recovery.retrying import Signature
 
 from ..errors import HybridStoreError
 from ..inspection.rebuild import OccupiedError
-from ..inspection.shards import shard_places
+from ..inspection.shards import counting_places
 from ..reading.places import Place, resolve
 from ..reading.view import View, open_view
 from ..state.generations import ORIGIN
 from ..state.in_place import ORDERS
 from ..state.registry import note_fork, note_of, remove_note
-from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, views_at
+from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, descriptions, views_at
 from .makers import BEGINNING, COUNTING, Maker, is_begun, occupied, remove_alone, remove_in_turns, turns_of
 
 
@@ -57,7 +56,7 @@ class BucketOrigin:
         self.where = where
         self._storage = storage_at(where)
         single = CHANGELOG in folders and GENERATIONS not in folders
-        self.places = resolve(where) if single else shard_places(where)
+        self.places, self._counting = (resolve(where), 0) if single else counting_places(where)
 
     @property
     def files(self) -> Files:
@@ -82,9 +81,8 @@ class BucketOrigin:
 
     def add(self, site: Site, parts: list[ForkedPart]) -> None:
         """See `Origin`: which shards count."""
-        for name in self._storage.list(f"{GENERATIONS}/") if len(parts) > 1 or parts[0].folder else ():
-            if parse_generation_name(name) is not None:
-                site.share(self._storage, name, name)
+        for name in descriptions(self._storage, self._counting) if self._counting else ():
+            site.share(self._storage, name, name)
 
     def check_no_erase(self, parts: list[ForkedPart]) -> None:
         """See `Origin`. Two requests for a shard, and some more where its job has committed since."""
