@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -178,6 +179,8 @@ class Checkpointer:
         self.written_beside = 0
         self.failed_beside = 0
         self.failed_clearings = 0
+        # Of all checkpoints that were in use, as long as stores may load blocks from them.
+        self._readers: weakref.WeakSet[CheckpointReader] = weakref.WeakSet()
         self.last: CheckpointReport | None = None
         self.pause_ms: float | None = None
         # How long a restart waits for a commit of the changelog, besides the replay.
@@ -205,6 +208,7 @@ class Checkpointer:
     def reader(self, reader: CheckpointReader | None) -> None:
         if reader is not None:
             reader.traffic = self.traffic
+            self._readers.add(reader)
         self._reader = reader
 
     @property
@@ -337,9 +341,13 @@ class Checkpointer:
         )
 
     def close(self) -> None:
-        """No checkpoint is begun any more: the writer process may end. O(1)."""
+        """No checkpoint is begun or read any more: the writer process may end, and packs are released, although a
+        program may name the closed state, whose stores refuse calls. O(checkpoints whose blocks were not all loaded).
+        """
         if (module := sys.modules.get(f"{__package__}.writer_process")) is not None:
             module.WRITER.leave(self)
+        for reader in self._readers:
+            reader.close()
 
     def finish(self, *, wait: bool) -> CheckpointReport | None:
         """Use a finished checkpoint: changes are collected against it from now on. Returns its report, once.

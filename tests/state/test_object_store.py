@@ -20,7 +20,13 @@ pytest.importorskip("obstore")
 import hybridstore as hs
 from changelog.cloud_storage import CloudStorage
 from changelog.storage import storage_at
-from hybridstore.errors import ForeignFileError, HybridStoreError, StateLockedError, StatePoisonedError
+from hybridstore.errors import (
+    ForeignFileError,
+    HybridStoreError,
+    StateClosedError,
+    StateLockedError,
+    StatePoisonedError,
+)
 from hybridstore.state import bucket_log, home, in_place
 from hybridstore.state.group import StoreGroup
 from hybridstore.state.opening import Tuning
@@ -485,6 +491,29 @@ def test_the_command_erases_a_stopped_state(server: S3Server, open_state: Open, 
         assert state.version > version
         assert len(state.settings["erasures"]) == 2
         check_stores(state)
+
+
+def test_a_closed_state_that_is_still_named_stops_no_erase(server: S3Server, open_state: Open, tmp_path: Path) -> None:
+    """On an object store an open reader keeps the packs that it reads, and an erase is refused."""
+    named = []
+    for more in range(3):
+        state = open_state(checkpoints=hs.CheckpointPolicy(every_commits=None))
+        named.append((state, state.key_value("users"), state.window("clicks", retention=10_000)))
+        if not more:
+            state.key_value("users").put_many({f"key-{number}": "x" * 40 for number in range(2000)})
+        for number in range(more):  # blocks that are not loaded stay in the packs of the checkpoint before
+            state.key_value("users")["key-5"] = number
+            state.commit()
+            state.checkpoint(wait=True)
+        state.commit()
+        state.checkpoint(wait=True)
+        state.close()
+    where = server.bucket("states/test_a_closed_state_that_is_still_named_stops_no_erase", tmp_path / "cache") / "state"
+    assert hs.erase(where, "key-1234").records == 1
+    assert not hs.prove(where, "key-1234").traces
+    for _, users, _ in named:
+        with pytest.raises(StateClosedError):
+            users.get("key-1")
 
 
 def test_a_topology_of_several_shards_is_erased_on_an_object_store(server: S3Server, tmp_path: Path) -> None:
