@@ -46,7 +46,7 @@ from ..spark.shard.cache import CACHE
 from ..spark.shard.log import AttemptLog, Since
 from ..spark.shard.provider import SHARD_SIZES
 from ..spark.shard.shard_id import StateStoreId
-from ..state.erasing import sweep_packs, write_erased
+from ..state.erasing import still_read, sweep_packs, write_erased
 from ..state.given_keys import GivenKeys
 from ..state.group import StoreGroup
 from ..state.numbers import added
@@ -191,7 +191,7 @@ class OperatorPart:
         objects = chain.from_iterable(storage.list(f"{folder}/") for folder in (LOG, CHECKPOINTS))
         storage.delete([name for name in objects if name not in kept])
         if not sweep_packs(storage):
-            raise RestoreError(f"{storage.url}: packs of before the erase are read in this process (close the readers)")
+            raise still_read(storage.url)
         if isinstance(storage, LocalStorage):
             _remove_unfinished(storage)
         return before - _bytes_of(storage)

@@ -25,6 +25,7 @@ from ..reading.changes import ChangeHistory
 from ..reading.places import Place, resolve
 from ..reading.view import open_view
 from ..state.directory import State
+from ..state.erasing import still_read
 from ..state.given_keys import GivenKeys
 from ..state.home import home_of
 from ..state.in_place import ORDERS
@@ -87,9 +88,7 @@ class StatePart:
                 gc.collect()  # readers that are parts of cycles and not used any more would keep their packs
             state.commit()
             if state.settings[ORDERS] is not None:
-                raise RestoreError(
-                    f"{storage.url}: older packs are read in this process (close the readers, and try again)"
-                )
+                raise still_read(storage.url)
             records -= _records(storage)
         after = _sizes(storage)
         removed = sum(size for name, size in before.items() if name not in after)

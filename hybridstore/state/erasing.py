@@ -19,6 +19,7 @@ from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader, read_meta
 from recovery.compaction import SIZES, Sizes
 from recovery.erase import Erasure, Wanted, find_traces
+from recovery.errors import RestoreError
 from recovery.layout import PACKS, list_checkpoints, parse_pack_name
 from recovery.prune import collect_packs
 from recovery.write import CheckpointReport, write_checkpoint
@@ -136,6 +137,14 @@ def sweep_packs(storage: Storage, *, through: int = sys.maxsize) -> bool:
     there = {name for name, pack in packs if pack.version <= through}
     named = {record.name for name in list_checkpoints(storage) for record in read_meta(storage, name).packs}
     return there <= named
+
+
+def still_read(where: object) -> RestoreError:
+    """Return the error of an erase whose older packs this process reads."""
+    return RestoreError(
+        f"{where}: older packs are read in this process (close followers, servers and snapshots, let go of what "
+        "hs.inspect has returned, and run the same erase again)"
+    )
 
 
 def ordered(reader: CheckpointReader, orders: Sequence[Order]) -> Erasure:

@@ -509,7 +509,12 @@ def test_a_closed_state_that_is_still_named_stops_no_erase(server: S3Server, ope
         state.checkpoint(wait=True)
         state.close()
     where = server.bucket("states/test_a_closed_state_that_is_still_named_stops_no_erase", tmp_path / "cache") / "state"
-    assert hs.erase(where, "key-1234").records == 1
+    look = hs.inspect(where)
+    assert look["users"].get("key-1")
+    with pytest.raises(RestoreError, match=r"let go of what hs\.inspect has returned, and run the same erase again"):
+        hs.erase(where, "key-1234")
+    del look
+    hs.erase(where, "key-1234")
     assert not hs.prove(where, "key-1234").traces
     for _, users, _ in named:
         with pytest.raises(StateClosedError):
