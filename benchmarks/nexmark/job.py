@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
-
-import hybridstore as hs
-from hybridstore.topology.engine import POLICY
 
 from .queries import QUERIES
 
@@ -66,6 +63,12 @@ def _complete(output: Path) -> int:
     return int(json.loads(last[0])[0]) if last else 0
 
 
+def _processor() -> float:
+    """Return the processor time of this process, and of those that it has started and that have ended (s)."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
+
+
 def run(
     query: str,
     events: str,
@@ -73,33 +76,32 @@ def run(
     commit_rows: int,
     folder: str,
     kill_at: int | None,
-    checkpoints: bool,
+    for_rate: bool,
     started: float,
 ) -> dict[str, float]:
     """Run a query on its state, and write each commit's results as a line to the folder; return what it took. `events`
     is the file of bids. With `kill_at` the process ends at this row. `started` is when the process was (seconds since
-    1970). Without `checkpoints`, which is a run for its rate, the results are written behind its end.
+    1970). In a run `for_rate` rows are read before, and results written behind its end.
     """
     place, output = Path(folder), Path(folder, "results.jsonl")
     complete = _complete(output)
-    policy = POLICY if checkpoints else hs.CheckpointPolicy(max_restore=timedelta(days=1))
     topology = QUERIES[query].stages[0]
 
     def source(behind: int | None) -> Iterator[Any]:
         rows = batches_of(events, commit_rows, behind) if arrow else lines_of(events, behind)
         return rows if kill_at is None else killing(rows, kill_at)
 
-    rows: Any = source if checkpoints else list(source(None))
+    rows: Any = list(source(None)) if for_rate else source
     options: dict[str, Any] = {"position": "number" if arrow else "at", "commit_rows": commit_rows}
-    options["replay_last"] = checkpoints
+    options["replay_last"] = not for_rate
     flush = topology.complete().custom is None
-    begun, processor = time.perf_counter(), time.process_time()
+    begun, processor = time.perf_counter(), _processor()
     first = silent = spent = 0.0
-    results: Any = topology.run(rows, place / "state", flush=flush, checkpoints=policy, **options)
+    results: Any = topology.run(rows, place / "state", flush=flush, **options)
     taken = 0.0, 0.0
-    if not checkpoints:
+    if for_rate:
         results = list(results)
-        taken = time.process_time() - processor, time.perf_counter() - begun
+        taken = _processor() - processor, time.perf_counter() - begun
     commit, pending = 0, list[dict[str, Any]]()
     with output.open("a") as file:
 
