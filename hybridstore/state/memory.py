@@ -15,9 +15,8 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). The wait grows from nothing
 at 80 % to 20 ms for 1,000 records at 100 %: commits are as slow as the room that remains demands. From 50 % on a commit
 also waits while half as many records again as begin a checkpoint were logged since the one in progress began: the next
-one has to copy them at once. Beyond 100 %, and then in a commit of 10,000 records, it waits 100 ms for 1,000 records;
-never longer than 1 s. Beyond 110 % and 1 MiB it waits until the checkpoint has been made, 5 ms for each record and 5 s
-at most.
+one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. No wait is longer
+than 1 s. Beyond 110 % and 1 MiB it waits until the checkpoint has been made, 5 ms for each record and 5 s at most.
 
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
 stores are key-value, window or session stores, nothing is replayed: they know which keys have changed since. The maps
@@ -67,10 +66,10 @@ _CUT_LEAST: Final = 1000
 _COPYING: Final = 1
 # A commit waits once so many times these were logged since the checkpoint in progress began.
 _BEHIND: Final = 1.5
-# How long a commit waits for a checkpoint for each of its records, and at most (s), at the limit and beyond: so long
-# that a checkpoint keeps up with the commits, and each of them waits a little.
+# How long a commit waits for a checkpoint for each of its records, and at most (s), at the limit, and where each commit
+# brings very many: so long that a checkpoint keeps up with the commits, and each of them waits a little.
 _WAIT_SECONDS: Final = (20e-6, 1.0)
-_OVER_SECONDS: Final = (100e-6, 1.0)
+_LARGE_SECONDS: Final = (100e-6, 1.0)
 # Far beyond the limit, by so much of it and so many bytes, a commit waits until the checkpoint has been made, unless it
 # brought few records: the checkpoint is late because the machine is busy, and more records in memory would end the
 # process.
@@ -105,10 +104,8 @@ def _pressed_wait(share: float) -> tuple[float, float]:
     """Return how long a commit waits for a checkpoint, for each record and at most (s), where this share of the part of
     records is used. O(1).
     """
-    if share > 1:
-        return _OVER_SECONDS
     each, most = _WAIT_SECONDS
-    return (each * (share - _PRESSED) / (1 - _PRESSED), most) if share > _PRESSED else _NO_WAIT
+    return (each * min(1, (share - _PRESSED) / (1 - _PRESSED)), most) if share > _PRESSED else _NO_WAIT
 
 
 def _records(maps: Sequence[Maps]) -> int:
@@ -358,7 +355,7 @@ class Memory:
         behind = self._filling and self._many(self._checkpoints.since, _BEHIND)
         # a commit of so many is slow by itself, and two of them are more than the next checkpoint should copy
         large = behind and records >= _CUT_RECORDS
-        each, most = max(self._wait, _OVER_SECONDS if large else _WAIT_SECONDS if behind else _NO_WAIT)
+        each, most = max(self._wait, _LARGE_SECONDS if large else _WAIT_SECONDS if behind else _NO_WAIT)
         return min(most, records * each)
 
     def leave_maps(self) -> None:

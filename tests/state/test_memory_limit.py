@@ -290,7 +290,7 @@ def test_commits_wait_for_a_checkpoint_before_the_next_one_has_many_records_to_c
 def test_far_beyond_the_limit_a_commit_waits_until_the_checkpoint_has_been_made(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
         memory, store = state._memory, state.key_value("k")
-        for records, each in ((0, 0.0), (5, 0.0), (6, None), (7, None), (8, 100e-6), (14, 100e-6), (24, 5e-3)):
+        for records, each in ((0, 0.0), (5, 0.0), (6, None), (7, None), (8, 20e-6), (14, 20e-6), (24, 5e-3)):
             while len(store) < records:
                 store.put(len(store), "x" * 140_000)
             memory.relief(Logged(1, 1, 2000), renewed=True)

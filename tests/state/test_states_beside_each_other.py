@@ -191,8 +191,7 @@ def test_states_that_share_a_limit_make_their_checkpoints_one_after_the_other(
         return write_checkpoint(*args, **given)
 
     monkeypatch.setattr("hybridstore.state.checkpointer.write_checkpoint", waits)
-    for name in ("memory._WAIT_SECONDS", "memory._OVER_SECONDS"):
-        monkeypatch.setattr(f"hybridstore.state.{name}", (0.0, 0.0))
+    monkeypatch.setattr("hybridstore.state.memory._WAIT_SECONDS", (0.0, 0.0))
     with ExitStack() as stack:
         states = [stack.enter_context(hs.open(tmp_path / str(i), memory_limit=3_000_000)) for i in range(4)]
         stack.callback(may_end.set)
