@@ -15,8 +15,9 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). The wait grows from nothing
 at 80 % to 20 ms for 1,000 records at 100 %: commits are as slow as the room that remains demands. From 50 % on a commit
 also waits while half as many records again as begin a checkpoint were logged since the one in progress began: the next
-one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. No wait is longer
-than 1 s. Beyond 110 % and 1 MiB it waits until the checkpoint has been made, 5 ms for each record and 5 s at most.
+one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. From 100 to 105 %
+the wait grows to as much. No wait is longer than 1 s. Beyond 110 % and 1 MiB it waits until the checkpoint has been
+made, 5 ms for each record and 5 s at most.
 
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
 stores are key-value, window or session stores, nothing is replayed: they know which keys have changed since. The maps
@@ -66,10 +67,12 @@ _CUT_LEAST: Final = 1000
 _COPYING: Final = 1
 # A commit waits once so many times these were logged since the checkpoint in progress began.
 _BEHIND: Final = 1.5
-# How long a commit waits for a checkpoint for each of its records, and at most (s), at the limit, and where each commit
-# brings very many: so long that a checkpoint keeps up with the commits, and each of them waits a little.
+# How long a commit waits for a checkpoint for each of its records, and at most (s), at the limit, and beyond it or
+# where a commit brings very many: so long that a checkpoint keeps up with the commits, and each of them waits a little.
 _WAIT_SECONDS: Final = (20e-6, 1.0)
 _LARGE_SECONDS: Final = (100e-6, 1.0)
+# The wait grows to the longer one from the limit to this share beyond it.
+_OVER: Final = 0.05
 # Far beyond the limit, by so much of it and so many bytes, a commit waits until the checkpoint has been made, unless it
 # brought few records: the checkpoint is late because the machine is busy, and more records in memory would end the
 # process.
@@ -105,7 +108,9 @@ def _pressed_wait(share: float) -> tuple[float, float]:
     records is used. O(1).
     """
     each, most = _WAIT_SECONDS
-    return (each * min(1, (share - _PRESSED) / (1 - _PRESSED)), most) if share > _PRESSED else _NO_WAIT
+    if share > 1:
+        return each + (_LARGE_SECONDS[0] - each) * min(1, (share - 1) / _OVER), most
+    return (each * (share - _PRESSED) / (1 - _PRESSED), most) if share > _PRESSED else _NO_WAIT
 
 
 def _records(maps: Sequence[Maps]) -> int:
@@ -132,6 +137,8 @@ class Memory:
         # how long a commit waits for a checkpoint, for each record and at most (s), and whether records fill memory, by
         # the last count
         self._wait, self._filling, self._much = _NO_WAIT, False, False
+        # a commit that has waited for it uses a new checkpoint; the state becomes cold at the next one
+        self._renewed = False
         # what the last time of becoming cold could not free
         self._floor = 0
         # maps of before, to be emptied; how many records they had, and how many bytes those took beside their tables
@@ -297,13 +304,16 @@ class Memory:
         attempt: Copying | None = checkpoints.attempt
         if attempt is None and states > 1 and self._wait[0]:
             attempt = next(iter(BUDGET.copying()), None)  # of another state, whose end lets this one begin
+        unchecked = self._unchecked = self._unchecked.plus(logged)
         if attempt is not None and (seconds := self._waiting(logged.records)):
             attempt.join(seconds)
             # now, rather than at the next commit: what the next checkpoint has to copy would be a commit more
-            renewed = checkpoints.finish(wait=False) is not None or renewed
+            if checkpoints.finish(wait=False) is not None:
+                self._renewed = True  # the next commit becomes cold, since this one has waited
+                return None
+        renewed, self._renewed = renewed or self._renewed, False
         if renewed:
             give_back()  # what the checkpoint took
-        unchecked = self._unchecked = self._unchecked.plus(logged)
         records = unchecked.records + SPARING.loaded - self._loaded
         few = records < min(CHECK_RECORDS, limit // CHECK_BYTES) // states and unchecked.commits < CHECK_COMMITS
         if few and not renewed and self.counted:

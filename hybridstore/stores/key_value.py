@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import compress
+from itertools import compress, repeat
 from sys import getsizeof
 from types import NoneType
 from typing import Any, Final
@@ -496,12 +496,14 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         assert dirty is not None
         taken = [block.taken for block in bucket.cold if type(block) is TakenBlock]
         others: list[Maps] = [self._heap, self._over_cold, *taken]
-        leave = before.pop
-        runs = {key: leave(key, TOMBSTONE) for key in dirty}
+        size, buried = len(before), bool(self._buried)
+        runs = dict(zip(dirty, map(before.pop, dirty, repeat(TOMBSTONE)), strict=True))
+        # a look at each row would take as long as this line; mostly nothing was deleted
+        deletions = buried or size - len(before) < len(runs)
         self._runs, bucket.runs = runs, runs
         self._over_cold, self._buried, self._before, self._order = set(), {}, {}, None
         self._become_cold(directory)
-        for key in [key for key, row in runs.items() if row is TOMBSTONE]:
+        for key in [key for key, row in runs.items() if row is TOMBSTONE] if deletions else ():
             del runs[key]
             self.apply_delete(key)
         if self.ttl_ms is not None:
