@@ -297,6 +297,7 @@ class Memory:
         limit = BUDGET.limit
         if limit is None:
             return None
+        BUDGET.renew_room(limit)
         limit = usable(limit)
         self._logged = logged.records
         checkpoints = self._checkpoints

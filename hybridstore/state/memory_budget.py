@@ -25,8 +25,8 @@ CHECK_RECORDS: Final = 10_000
 CHECK_COMMITS: Final = 64
 CHECK_BYTES: Final = 8192
 PACK_SHARE: Final = 32
-# A block of up to this part of the limit, with its layers, may be loaded whole where few of its keys were touched;
-# records take three to four times as much in memory.
+# Between two commits blocks of up to this part of the limit, with their layers, may be loaded whole where few of their
+# keys were touched; records take three to four times as much in memory.
 BLOCK_SHARE: Final = 64
 _KEPT_BYTES: Final = 9 << 20
 LEAST_PACK_BYTES: Final = 1 << 20
@@ -115,9 +115,13 @@ class Budget:
 
     def _decide(self) -> None:
         limit = self.limit
-        SPARING.room = 0 if limit is None else limit // BLOCK_SHARE
+        self.renew_room(limit)
         # An owner without a limit keeps its speed beside a reader: its blocks are loaded whole.
         SPARING.on = limit is not None or (bool(self._readers) and not self._open.living())
+
+    def renew_room(self, limit: int | None) -> None:
+        """Let blocks of a part of the limit that governs be loaded whole until the next commit. O(1)."""
+        SPARING.room = 0 if limit is None else limit // BLOCK_SHARE
 
     @property
     def limit(self) -> int | None:

@@ -33,8 +33,9 @@ from recovery.table import Layers, Lookup, Record, Whole, only_record
 
 class Sparing:
     """Whether memory is short: then the touch of a key loads no whole block. `loaded` counts the records that were
-    loaded since, for those who count memory, and `whole` those of them that came with a whole block. `room`: a block of
-    up to so many bytes may be loaded whole because its keys are touched more often than others.
+    loaded since, for those who count memory, and `whole` those of them that came with a whole block. `room`: blocks of
+    up to so many bytes together may be loaded whole until the next commit, because their keys are touched more often
+    than others: a commit alone frees records.
     """
 
     def __init__(self) -> None:
@@ -42,10 +43,11 @@ class Sparing:
         self.loaded = self.whole = 0
         self.room = 0
 
-    def load(self, records: int) -> None:
-        """Count the records of a whole block. O(1)."""
+    def load(self, records: int, size: int = 0) -> None:
+        """Count the records of a whole block of `size` bytes, or those that nobody touched, of no size. O(1)."""
         self.loaded += records
         self.whole += records
+        self.room -= size
 
 
 SPARING: Final = Sparing()

@@ -177,7 +177,7 @@ class KeyBlocks(Edge):
             block = cold[index]
             assert isinstance(block, ColdBlock)
             columns = block.columns()  # a damaged block stays cold
-            SPARING.load(len(columns))
+            SPARING.load(len(columns), block.entry.bytes)
             with self._journal.sure:
                 del cold[index]
                 self._install(columns)

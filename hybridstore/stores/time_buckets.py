@@ -293,7 +293,7 @@ class TimeBuckets(Edge):
             index = open_page(bucket.cold, index)
             cold: ColdBlock = bucket.cold[index]
             columns = cold.columns()  # a damaged block stays cold
-            SPARING.load(len(columns))
+            SPARING.load(len(columns), cold.entry.bytes)
             with self._journal.sure:
                 del bucket.cold[index]
                 bucket.records += len(columns) - cold.records  # of keys in memory when the store became cold

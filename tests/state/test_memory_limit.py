@@ -114,6 +114,31 @@ def test_a_block_whose_keys_are_touched_more_often_than_others_is_loaded_whole(t
         assert list(users.all()) == [(i, -i if i != 5188 else "new") for i in range(6000) if i != 5000]
 
 
+def test_until_a_commit_blocks_of_a_part_of_the_limit_are_loaded_whole(tmp_path: Path) -> None:
+    tuning = Tuning(block_records=200)
+    with hs.open(tmp_path / "s", checkpoints=NEVER, _tuning=tuning) as state:
+        state.key_value("k").put_many({i: -i for i in range(20_000)})
+        state.commit()
+        state.checkpoint(wait=True)
+    limit = 64 * memory.BLOCK_SHARE * 200
+    with hs.open(tmp_path / "s", checkpoints=NEVER, memory_limit=limit, _tuning=tuning) as state:
+        users = state.key_value("k")
+        block = next(iter(users._bucket.cold[0].open())).entry.bytes  # type: ignore[union-attr]
+        some = limit // memory.BLOCK_SHARE // block
+        assert some < 20
+        # two fifths of each block, one block after the other: each is touched more often than those before
+        for turn in range(2):
+            blocks = users.cold_blocks
+            touched = [200 * each + key for each in range(50 * turn, 50 * turn + 50) for key in range(80)]
+            assert [users.get(i) for i in touched] == [-i for i in touched]
+            assert 1 < blocks - users.cold_blocks <= some
+            assert memory.SPARING.room >= 0
+            users[-1 - turn] = turn
+            state.commit()
+        check_stores(state)
+        assert len(users) == 20_002
+
+
 def test_a_touched_key_is_taken_alone_while_memory_is_limited(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s", _tuning=SMALL) as state:
         fill(state, 0)
