@@ -168,7 +168,7 @@ class State(InPlace, NamedStores):
                     SHORT_PAUSES.loaded()
             fork.watch(self)
             BUDGET.join(self._memory)
-            self._memory.restored(read_only=asked.read_only)
+            self._memory.restored(read_only=asked.read_only, lazy=asked.lazy)
             self._erase_ordered()
         except OSError as error:
             self._abandon()

@@ -87,6 +87,8 @@ _FREED_ENTRIES: Final = 256
 # A commit frees at least so many entries of old maps for each record that came in since the one before: where a commit
 # brings many, freeing for a time alone falls behind.
 _FREED_FOR_A_RECORD: Final = 2
+# A record takes about so many times its bytes in the log.
+_LOGGED_BYTES: Final = 4
 
 
 class Relief(Enum):
@@ -123,8 +125,8 @@ class Memory:
 
     def __init__(self, group: StoreGroup, checkpoints: Checkpointer, limit: int | None) -> None:
         self.limit = limit
-        # The bytes in memory when the state's own thread counted them last; 0 before the first time.
-        self.counted = 0
+        # The bytes in memory when the state's own thread counted them last, and whether it did; before, a guess.
+        self.counted, self._sure = 0, False
         self._group = group
         self._checkpoints = checkpoints
         self._cold = False
@@ -166,14 +168,16 @@ class Memory:
         attempt = self._checkpoints.attempt
         return attempt if attempt is not None and attempt.copies and attempt.running else None
 
-    def restored(self, *, read_only: bool = False) -> None:
-        """Blocks are cold: a thread decodes them ahead, and, unless `read_only`, commits load them."""
+    def restored(self, *, read_only: bool = False, lazy: bool = True) -> None:
+        """Blocks are cold, if `lazy`: a thread decodes them ahead, and, unless `read_only`, commits load them."""
         self._cold = not read_only
         if BUDGET.limit is not None and not read_only:
             self._checkpoints.expect(soon=False)
         self._count_lookups()
-        if BUDGET.limit is None:
-            self._count_missed()  # an estimate of a long tail is the longest part of a restart; nobody asks for it
+        if BUDGET.limit is None and lazy:
+            # an estimate of a long tail is the longest part of a restart; only a state that sets a limit later asks
+            self.counted, self._sure = _LOGGED_BYTES * self._checkpoints.behind.bytes, False
+            self._count_missed()
         else:
             self.count()
         read_ahead(self._checkpoints.reader, self._group)
@@ -213,7 +217,7 @@ class Memory:
 
     def count(self) -> int:
         """Estimate the bytes in memory, for this state's part of the budget; see `memory_budget`. O(blocks)."""
-        self.counted = memory_bytes(self._group) + self._old_remaining()
+        self.counted, self._sure = memory_bytes(self._group) + self._old_remaining(), True
         self._count_missed()
         return self.counted
 
@@ -317,7 +321,7 @@ class Memory:
             give_back()  # what the checkpoint took
         records = unchecked.records + SPARING.loaded - self._loaded
         few = records < min(CHECK_RECORDS, limit // CHECK_BYTES) // states and unchecked.commits < CHECK_COMMITS
-        if few and not renewed and self.counted:
+        if few and not renewed and self._sure:
             return None
         self._unchecked, self._loaded = Logged(), SPARING.loaded
         counted = self.count()

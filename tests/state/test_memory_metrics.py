@@ -13,10 +13,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import hybridstore as hs
 from changelog.journal import MAX_KEY_BYTES
-from hybridstore.state.memory_budget import CHECK_COMMITS
+from hybridstore.state.memory_budget import BUDGET, CHECK_COMMITS
 from hybridstore.state.numbers import COLUMNS, openmetrics, row_of
 from hybridstore.stores.key_blocks import KeyBlocks
 from hybridstore.stores.time_buckets import TimeBuckets
+from tests.tools.hooks import crash
 
 LARGE = 1 << 40
 NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
@@ -295,6 +296,19 @@ def test_commits_of_an_engine_estimate_bytes_now_and_then(tmp_path: Path, monkey
         before = estimates[name]
         assert engine.states[0].metrics().memory_bytes == of_stores.fget(engine.states[0].stores[name])
         assert estimates[name] == before + 1
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_a_state_that_never_commits_counts_for_a_limit_that_another_sets_later(tmp_path: Path, lazy: bool) -> None:
+    with hs.open(tmp_path / "state") as state:
+        state.key_value("seen").put_many({f"key {i}": "x" * 50 for i in range(20_000)})
+        state.commit()
+        if lazy:
+            crash(state)
+    with hs.open(tmp_path / "state", lazy=lazy) as state, hs.open(tmp_path / "other", memory_limit=LARGE) as other:
+        assert state.key_value("seen").records_in_memory == 20_000
+        counted = BUDGET.used(other._memory)[0] - other._memory.counted
+        assert counted / 2 < state._memory.count() < 2 * counted
 
 
 def test_an_opening_without_a_limit_estimates_nothing_and_a_limit_of_another_state_counts(
