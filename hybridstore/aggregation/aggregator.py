@@ -15,7 +15,7 @@ list, keeping the last value, joining text, moving averages and state machines w
 from __future__ import annotations
 
 import copy as copying
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from decimal import Decimal
 from functools import reduce
@@ -63,10 +63,6 @@ def check_aggregator(value: object, argument: str, example: str) -> None:
     if not isinstance(value, Aggregator):
         kind = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
         raise TypeError(f"{argument}: found {kind}, expected an Aggregator (such as {example})")
-
-
-def _label(function: Callable[..., Any] | None) -> str | None:
-    return None if function is None else getattr(function, "__qualname__", type(function).__qualname__)
 
 
 class Aggregator:
@@ -174,7 +170,7 @@ class Aggregator:
         self.where: Where = None
         """The function of a row (a dict) that says whether the row is added; None: all rows are."""
         self.name = name or "aggregator"
-        self.parameters: list[Any] = [] if name else [_label(f) for f in (init, add, merge, subtract, result)]
+        self.parameters: list[Any] = [] if name else [f and name_of(f) for f in (init, add, merge, subtract, result)]
         self.only(where)
 
     def on(self, column: str) -> Self:
@@ -278,3 +274,31 @@ class Aggregator:
         arguments += [f"name={self.name!r}"] if named else map(repr, self.parameters)
         arguments += [] if self.where is None else [f"where={name_of(self.where)}"]
         return f"{type(self).__name__}({', '.join(arguments)})"
+
+
+class Builtin(Aggregator):
+    """An aggregator that comes with the library: a fixed name, its column and its powers, as of an `Aggregator`."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        name: str,
+        column: str | None,
+        init: Callable[[], Any],
+        add: Add,
+        *,
+        copy: Callable[[Any], Any] | Literal[False] | None = False,
+        commutative: bool = True,
+        parameters: Sequence[Any] = (),
+        **powers: Any,
+    ) -> None:
+        super().__init__(init, add, copy=copy, commutative=commutative, name=name, **powers)
+        if column is not None and not isinstance(column, str):
+            raise TypeError(f"{name}: column: found {type(column).__name__}, expected str")
+        self.column = column
+        self.parameters = list(parameters)
+
+
+def no_value() -> None:
+    """The aggregate of no value, where any value takes its place."""

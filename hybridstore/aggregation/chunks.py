@@ -255,6 +255,7 @@ class Chunks(Strategy[ChunksState]):
     """About 2 adds and 3 merges a record, in event order; needs `merge`. Raises ValueError without it."""
 
     name = "chunks"
+    state = ChunksState
 
     __slots__ = ("promote",)
 
@@ -268,6 +269,3 @@ class Chunks(Strategy[ChunksState]):
                 "strategy='recompute')"
             )
         self.promote = promote
-
-    def new(self) -> ChunksState:
-        return ChunksState(self)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from changelog.codec import pack
 
-from .aggregator import Aggregator
+from .aggregator import Builtin
 from .kept import merged, tally, untally
 from .projection import Where
 
@@ -107,7 +107,7 @@ def _hashable(value: Any) -> Any:
     return pack(value).hex()
 
 
-class CountDistinct(Aggregator):
+class CountDistinct(Builtin):
     """How many distinct values: 0 if none. None is no value, and nan is one value.
 
     Exact, the state of a window has each distinct value with its count. `approximate=True`: the state is a HyperLogLog
@@ -127,33 +127,30 @@ class CountDistinct(Aggregator):
     ) -> None:
         if type(precision) is not int or not 4 <= precision <= 21:
             raise ValueError(f"count_distinct: precision: found {precision!r}, expected an int of 4 to 21")
-        if column is not None and not isinstance(column, str):
-            raise TypeError(f"count_distinct: column: found {type(column).__name__}, expected str")
         if approximate:
             _library()
             sketches = _Sketches(precision)
             super().__init__(
+                "count_distinct",
+                column,
                 bytes,
                 sketches.add,
-                sketches.merge,
-                copy=False,
+                merge=sketches.merge,
                 result=sketches.result,
-                commutative=True,
                 add_many=sketches.add_many,
-                name="count_distinct",
+                parameters=["hll", precision],
+                where=where,
             )
-            self.parameters = ["hll", precision]
         else:
             super().__init__(
+                "count_distinct",
+                column,
                 dict,
                 _add,
-                merged,
-                _subtract,
+                merge=merged,
+                subtract=_subtract,
                 copy=dict.copy,
                 result=len,
-                commutative=True,
                 exact_subtract=True,
-                name="count_distinct",
+                where=where,
             )
-        self.column = column
-        self.only(where)

@@ -162,7 +162,7 @@ class Scale(NamedTuple):
     def _rounded(self, limbs: list[Ints], counts: Ints | None) -> Floats:
         if not len(limbs[0]):
             return np.empty(0, np.float64)
-        if len(limbs) == 1 and (counts is None or _largest(limbs[0]) < _EXACT):
+        if len(limbs) == 1 and (counts is None or largest(limbs[0]) < _EXACT):
             # both are floats, or the only rounding is that of the whole number
             whole = limbs[0].astype(np.float64)
             if counts is None:
@@ -202,7 +202,7 @@ class Scale(NamedTuple):
             carried.append(whole & mask)
             carry = whole >> self.bits
         last = limbs[-1] + carry
-        if _largest(last) >= 1 << self.bits:
+        if largest(last) >= 1 << self.bits:
             carried.append(last & mask)
             last = last >> self.bits
         return [*carried, last]
@@ -298,6 +298,6 @@ def _scaled(values: Any, exponent: int) -> Floats:
     return scaled
 
 
-def _largest(column: Ints) -> int:
-    """Return the largest absolute value of a column that is not empty."""
-    return max(-int(column.min()), int(column.max()))
+def largest(column: NDArray[Any]) -> int:
+    """Return the largest absolute value, 0 for an empty column."""
+    return max(-int(column.min()), int(column.max())) if len(column) else 0

@@ -12,7 +12,7 @@ from typing import Any
 
 from changelog.codec import pack
 
-from .builtin import Builtin, no_value
+from .aggregator import Builtin, no_value
 from .projection import Where
 
 
@@ -54,8 +54,8 @@ class First(Builtin):
             merge=lambda older, newer: older if newer is None else _first_add(older, newer),
             result=_value_of,
             timed=True,
+            where=where,
         )
-        self.only(where)
 
 
 class Last(Builtin):
@@ -77,8 +77,8 @@ class Last(Builtin):
             merge=lambda older, newer: older if newer is None else _last_add(older, newer),
             result=_value_of,
             timed=True,
+            where=where,
         )
-        self.only(where)
 
 
 def _append(items: list[Any], pair: Sequence[Any]) -> list[Any]:
@@ -146,8 +146,8 @@ class Collect(Builtin):
             add_many=_append_many if limit is None else lambda items, pairs: cut(_append_many(items, pairs)),
             parameters=[] if limit is None else [limit],
             timed=True,
+            where=where,
         )
-        self.only(where)
         self.linear = limit is None
 
 
@@ -194,5 +194,5 @@ class CollectSet(Builtin):
             exact_subtract=True,
             copy=dict.copy,
             result=set,
+            where=where,
         )
-        self.only(where)

@@ -222,6 +222,7 @@ class Ladder(Strategy[LadderState]):
     """
 
     name = "ladder"
+    state = LadderState
 
     __slots__ = ("demote", "leaf", "promote", "widest")
 
@@ -240,9 +241,6 @@ class Ladder(Strategy[LadderState]):
         self.widest = 2 * leaf
         self.promote = 2 * leaf if promote is None else promote
         self.demote = self.promote // 2
-
-    def new(self) -> LadderState:
-        return LadderState(self)
 
     def describe(self) -> list[Any]:
         return [self.name, f"leaf={self.leaf}"]

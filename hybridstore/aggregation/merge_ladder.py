@@ -162,6 +162,7 @@ class MergeLadder(Strategy[MergeLadderState]):
     """
 
     name = "merge"
+    state = MergeLadderState
 
     __slots__ = ("fan", "promote")
 
@@ -175,6 +176,3 @@ class MergeLadder(Strategy[MergeLadderState]):
             )
         self.fan = fan
         self.promote = promote
-
-    def new(self) -> MergeLadderState:
-        return MergeLadderState(self)

@@ -239,7 +239,7 @@ class Monotone(Strategy[MonotoneState]):
 
     name = "monotone"
 
-    __slots__ = ("best", "better", "greatest", "worse")
+    __slots__ = ("best", "better", "greatest", "state", "worse")
 
     def __init__(self, aggregator: Aggregator) -> None:
         super().__init__(aggregator)
@@ -253,10 +253,8 @@ class Monotone(Strategy[MonotoneState]):
                 f"strategy monotone: aggregator {aggregator.name}: better: found {aggregator.better!r}, expected "
                 "operator.ge or operator.le, by which the newest of equal values is kept"
             )
+        self.state = MonotoneState if self.result is None else FinishedState
         self.better = aggregator.better
         self.greatest = aggregator.better is operator.ge
         self.best: Any = max if self.greatest else min
         self.worse: Any = operator.lt if self.greatest else operator.gt
-
-    def new(self) -> MonotoneState:
-        return MonotoneState(self) if self.result is None else FinishedState(self)

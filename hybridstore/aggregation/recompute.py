@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .aggregator import Aggregator
 from .window_state import Strategy, WindowState
 
 
@@ -51,11 +50,6 @@ class Recompute(Strategy[RecomputeState]):
     """N adds a record, right for any aggregator."""
 
     name = "recompute"
+    state = RecomputeState
 
     __slots__ = ()
-
-    def __init__(self, aggregator: Aggregator) -> None:
-        super().__init__(aggregator)
-
-    def new(self) -> RecomputeState:
-        return RecomputeState(self)

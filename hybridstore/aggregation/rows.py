@@ -16,7 +16,7 @@ from typing import Any
 
 from changelog.codec import pack
 
-from .aggregator import Aggregator
+from .aggregator import Aggregator, no_value
 from .projection import Projection, Where, name_of
 
 Beats = Callable[[Any, Any], bool]
@@ -39,10 +39,6 @@ def _less(new: Any, old: Any) -> bool:
 
 def _later(new: Any, old: Any) -> bool:
     return _tied_first(old, new) if new[0] == old[0] else bool(new[0] > old[0])
-
-
-def _none() -> None:
-    return None
 
 
 def chosen_columns(kind: str, columns: Any) -> tuple[str, ...] | str | None:
@@ -87,14 +83,20 @@ class OfRows(Aggregator):
         if type(by) is not str or not by:
             raise TypeError(f"{kind}: by: found {by!r}, expected the name of a column")
         super().__init__(
-            init, add, merge, copy=list.copy if in_place else False, result=result, commutative=True, name=kind
+            init,
+            add,
+            merge,
+            copy=list.copy if in_place else False,
+            result=result,
+            commutative=True,
+            name=kind,
+            where=where,
         )
         self.better = better
         self.by = by
         self.chosen_columns = chosen_columns(kind, columns)
         self.time_column: str | None = None
         self.parameters = list(parameters)
-        self.only(where)
 
     def with_time(self, column: str) -> Aggregator:
         """Return this aggregator for rows whose time is in a column."""
@@ -143,7 +145,7 @@ class _OneRow(OfRows):
             by,
             columns,
             where,
-            _none,
+            no_value,
             add,
             lambda older, newer: older if newer is None else add(older, newer),
             lambda state: None if state is None else make(state),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from .exact_columns import Scale
+from .exact_columns import Scale, largest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -267,7 +267,7 @@ class _Sums(NamedTuple):
         """Return the means, or None if they cannot be computed by column."""
         if self.scale is not None:
             return self.scale.means(self.columns, counts)
-        return None if _largest(self.columns[0]) > _EXACT else self.columns[0] / counts
+        return None if largest(self.columns[0]) > _EXACT else self.columns[0] / counts
 
     def totals(self, places: Ints) -> list[Any]:
         """Return the totals, of `exact`, at these places."""
@@ -285,7 +285,7 @@ def _sums(line: _Line, expiring: Numbers, added: Numbers, totals: Sequence[Any],
         return None
     if added.dtype == np.int64:
         base = _whole(totals)
-        if base is None or max(_largest(expiring), _largest(added)) * addends >= _LARGEST:
+        if base is None or max(largest(expiring), largest(added)) * addends >= _LARGEST:
             return None
         return _Sums(None, [base[codes] + line.added(line.column(expiring, added))], counted)
     if not {int, list}.issuperset(map(type, totals)):
@@ -359,9 +359,4 @@ def _whole(values: Sequence[Any]) -> Ints | None:
         column = np.array(values, np.int64)
     except OverflowError:
         return None
-    return column if _largest(column) < _LARGEST else None
-
-
-def _largest(column: Numbers) -> int:
-    """Return the largest absolute value, 0 for an empty column."""
-    return max(-int(column.min()), int(column.max())) if len(column) else 0
+    return column if largest(column) < _LARGEST else None

@@ -26,14 +26,9 @@ from math import nan
 from typing import Any, Final
 
 from . import exact
-from .aggregator import independent_copy
-from .builtin import Builtin, no_value
-from .projection import Where
+from .aggregator import Builtin, independent_copy, no_value
+from .projection import Where, name_of
 from .rows import TopRows
-
-
-def _zero() -> int:
-    return 0
 
 
 def count_one(total: int, _value: Any) -> int:
@@ -62,14 +57,14 @@ class Count(Builtin):
         super().__init__(
             "count",
             column,
-            _zero,
+            int,
             count_one,
             merge=operator.add,
             subtract=_uncount,
             exact_subtract=True,
             add_many=_count_many,
+            where=where,
         )
-        self.only(where)
 
 
 _MEAN_PLACES: Final = 4  # a mean of decimals has this many decimal places more than their sum
@@ -93,15 +88,15 @@ class Sum(Builtin):
         super().__init__(
             "sum",
             column,
-            _zero,
+            int,
             exact.add,
             merge=exact.merge,
             subtract=exact.subtract,
             exact_subtract=exact.KINDS,
             add_many=exact.add_many,
             result=exact.result,
+            where=where,
         )
-        self.only(where)
 
 
 def _no_mean() -> tuple[int, int]:
@@ -168,8 +163,8 @@ class Mean(Builtin):
             exact_subtract=exact.KINDS,
             add_many=_mean_many,
             result=_mean_result,
+            where=where,
         )
-        self.only(where)
 
 
 def _min_add(least: Any, value: Any) -> Any:
@@ -203,8 +198,7 @@ class Min(Builtin):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__("min", column, no_value, _min_add, merge=_min_merge)
-        self.only(where)
+        super().__init__("min", column, no_value, _min_add, merge=_min_merge, where=where)
         self.better = operator.le
 
 
@@ -219,8 +213,7 @@ class Max(Builtin):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__("max", column, no_value, _max_add, merge=_max_merge)
-        self.only(where)
+        super().__init__("max", column, no_value, _max_add, merge=_max_merge, where=where)
         self.better = operator.ge
 
 
@@ -305,8 +298,8 @@ class TopK(Builtin):
             result=lambda best: best[::-1],
             add_many=add_many,
             parameters=[k],
+            where=where,
         )
-        self.only(where)
 
 
 _Moments = tuple[int, Any, Any]  # count, sum, sum of squares
@@ -375,8 +368,8 @@ class Variance(Builtin):
             exact_subtract=exact.KINDS,
             result=lambda state: _variance(state, ddof),
             parameters=[ddof],
+            where=where,
         )
-        self.only(where)
 
 
 class Reduce(Builtin):
@@ -421,6 +414,6 @@ class Reduce(Builtin):
             merge=merge if associative else None,
             copy=None,
             commutative=commutative,
-            parameters=[name or getattr(function, "__qualname__", type(function).__qualname__)],
+            parameters=[name or name_of(function)],
+            where=where,
         )
-        self.only(where)

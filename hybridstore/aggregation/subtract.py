@@ -410,6 +410,3 @@ class Subtract(Strategy[SubtractState]):
     def exact_for(self, value: Any) -> bool:
         """Return whether subtracting this value leaves no trace of it."""
         return self.exact_types is None or self.aggregator.exact_for(value)
-
-    def new(self) -> SubtractState:
-        return self.state(self)

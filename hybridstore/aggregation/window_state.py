@@ -12,8 +12,7 @@ tenth of a record's time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import reduce
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from .aggregator import Aggregator
@@ -59,8 +58,10 @@ class Strategy(Generic[State]):
     """How a window's aggregate is kept up to date: one object for all keys of a store, holding nothing of any key."""
 
     name: ClassVar[str]
+    state: Callable[[Any], State]
+    """The class of the state of one key."""
 
-    __slots__ = ("add", "add_many", "aggregator", "copy", "init", "merge", "result", "subtract")
+    __slots__ = ("add", "add_many", "aggregator", "copy", "finish", "fold", "init", "merge", "result", "subtract")
 
     def __init__(self, aggregator: Aggregator) -> None:
         self.aggregator = aggregator
@@ -72,10 +73,12 @@ class Strategy(Generic[State]):
         self.subtract = aggregator.subtract
         self.copy = aggregator.copy
         self.result = aggregator.result
+        self.fold = aggregator.fold
+        self.finish = aggregator.finish
 
     def new(self) -> State:
         """Return the state of a key without records."""
-        raise AttributeError(f"{type(self).__name__} makes no state")  # pragma: no cover - every strategy has its own
+        return self.state(self)
 
     def restore(self, times: Iterable[int], values: Iterable[Any]) -> State:
         """Return the state of a key with records in event order; nothing is added up before its first `value()`.
@@ -85,18 +88,6 @@ class Strategy(Generic[State]):
         state = self.new()
         state.load(times, values)
         return state
-
-    def fold(self, aggregate: Any, values: Iterable[Any]) -> Any:
-        """Return `aggregate` with `values` added, in their order."""
-        if self.add_many is not None:
-            return self.add_many(aggregate, values)
-        return reduce(self.add, values, aggregate)
-
-    def finish(self, aggregate: Any) -> Any:
-        """Return what is handed out for an aggregate that the state keeps."""
-        if self.result is not None:
-            return self.result(aggregate)
-        return aggregate if self.copy is None else self.copy(aggregate)
 
     def describe(self) -> list[Any]:
         """Return the strategy's name and parameters, for people: it is no part of the stored state."""

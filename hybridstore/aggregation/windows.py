@@ -34,8 +34,12 @@ Flavour = Literal["kip450", "kafka"]
 FOREVER: Final = 2**61
 
 
-def _milliseconds(windows: object, argument: str, value: Any, *, zero: bool = False) -> int:
-    return duration_ms(value, f"{type(windows).__name__}: {argument}", zero=zero)
+def _set_ms(windows: object, argument: str, *, zero: bool = False) -> None:
+    """Set the attribute in milliseconds of a duration that was given; 0 without a grace."""
+    value = getattr(windows, argument)
+    given = 0 if value is None and argument == "grace" else value
+    ms = duration_ms(given, f"{type(windows).__name__}: {argument}", zero=zero)
+    object.__setattr__(windows, f"{argument}_ms", ms)
 
 
 # Each record is in size / advance windows; a thousand windows take about 10 ms.
@@ -131,9 +135,8 @@ class TumblingWindows(OnGrid):
     grid: Grid = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size))
-        grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
-        object.__setattr__(self, "grace_ms", grace)
+        _set_ms(self, "size")
+        _set_ms(self, "grace", zero=True)
         object.__setattr__(self, "grid", _grid(self, self.size_ms, self.size_ms))
 
     @property
@@ -178,10 +181,9 @@ class HoppingWindows(OnGrid):
     grid: Grid = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size))
-        object.__setattr__(self, "advance_ms", _milliseconds(self, "advance", self.advance))
-        grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
-        object.__setattr__(self, "grace_ms", grace)
+        _set_ms(self, "size")
+        _set_ms(self, "advance")
+        _set_ms(self, "grace", zero=True)
         if -(-self.size_ms // self.advance_ms) > MOST_WINDOWS:
             raise ValueError(
                 f"HoppingWindows: found {-(-self.size_ms // self.advance_ms)} windows for each record (size / "
@@ -242,7 +244,7 @@ class SlidingWindows:
     grace_ms: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size, zero=True))
+        _set_ms(self, "size", zero=True)
         object.__setattr__(self, "grace_ms", 0)
 
     def windows_for(self, ts: int) -> list[int]:
@@ -293,9 +295,8 @@ class KafkaSlidingWindows(SlidingWindows):
     grace: Duration | None = field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size, zero=True))
-        grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
-        object.__setattr__(self, "grace_ms", grace)
+        _set_ms(self, "size", zero=True)
+        _set_ms(self, "grace", zero=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,9 +321,8 @@ class SessionWindows:
     grace_ms: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gap_ms", _milliseconds(self, "gap", self.gap))
-        grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
-        object.__setattr__(self, "grace_ms", grace)
+        _set_ms(self, "gap")
+        _set_ms(self, "grace", zero=True)
 
     def windows_for(self, ts: int) -> list[int]:
         """Return the start of a session with a single record at `ts`."""
