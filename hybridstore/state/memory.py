@@ -15,9 +15,9 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). The wait grows from nothing
 at 80 % to 20 ms for 1,000 records at 100 %: commits are as slow as the room that remains demands. From 50 % on a commit
 also waits while half as many records again as begin a checkpoint were logged since the one in progress began: the next
-one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. From 100 to 105 %
-the wait grows to as much. No wait is longer than 1 s. Beyond 110 % and 1 MiB it waits until the checkpoint has been
-made, 5 ms for each record and 5 s at most.
+one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. Beyond 100 % each
+commit waits as much. No wait is longer than 1 s. Beyond 110 % and 1 MiB it waits until the checkpoint has been made, 5
+ms for each record and 5 s at most.
 
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
 stores are key-value, window or session stores, nothing is replayed: they know which keys have changed since. The maps
@@ -71,8 +71,6 @@ _BEHIND: Final = 1.5
 # where a commit brings very many: so long that a checkpoint keeps up with the commits, and each of them waits a little.
 _WAIT_SECONDS: Final = (20e-6, 1.0)
 _LARGE_SECONDS: Final = (100e-6, 1.0)
-# The wait grows to the longer one from the limit to this share beyond it.
-_OVER: Final = 0.05
 # Far beyond the limit, by so much of it and so many bytes, a commit waits until the checkpoint has been made, unless it
 # brought few records: the checkpoint is late because the machine is busy, and more records in memory would end the
 # process.
@@ -111,7 +109,7 @@ def _pressed_wait(share: float) -> tuple[float, float]:
     """
     each, most = _WAIT_SECONDS
     if share > 1:
-        return each + (_LARGE_SECONDS[0] - each) * min(1, (share - 1) / _OVER), most
+        return _LARGE_SECONDS
     return (each * (share - _PRESSED) / (1 - _PRESSED), most) if share > _PRESSED else _NO_WAIT
 
 

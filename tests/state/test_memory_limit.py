@@ -315,17 +315,13 @@ def test_commits_wait_for_a_checkpoint_before_the_next_one_has_many_records_to_c
 def test_far_beyond_the_limit_a_commit_waits_until_the_checkpoint_has_been_made(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
         memory, store = state._memory, state.key_value("k")
-        for records, each in ((0, 0.0), (5, 0.0), (6, None), (7, None), (8, None), (14, 100e-6), (24, 5e-3)):
+        for records, each in ((0, 0.0), (5, 0.0), (6, None), (7, None), (8, 100e-6), (14, 100e-6), (24, 5e-3)):
             while len(store) < records:
                 store.put(len(store), "x" * 140_000)
             memory.relief(Logged(1, 1, 2000), renewed=True)
-            share = memory.counted / 1_000_000
-            if each is None and share < 1:  # from nothing at 80 % to 20 µs at 100 %
-                each = 20e-6 * (share - 0.8) / 0.2
+            if each is None:  # from nothing at 80 % to 20 µs at 100 %
+                each = 20e-6 * (memory.counted - 800_000) / 200_000
                 assert 0 < each < 20e-6
-            elif each is None:  # and to 100 µs at 105 %
-                each = min(100e-6, 20e-6 + 80e-6 * (share - 1) / 0.05)
-                assert each > 20e-6
             assert memory._waiting(10) == pytest.approx(10 * each), (records, memory.counted)
         assert memory._waiting(10**6) == 5.0
 
