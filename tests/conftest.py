@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, settings
 
 from hybridstore.state.policy import SPEED
 from tests.tools import quick_java
-from tests.tools.hooks import as_reference_machine
+from tests.tools.hooks import as_reference_machine, forget_states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +128,12 @@ def reference_machine() -> Iterator[None]:
         as_reference_machine(patch)
         patch.setattr(SPEED, "observe", lambda *_: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def memory_of_its_own() -> None:
+    """No state of an earlier test shares the memory of this one."""
+    forget_states()
 
 
 @pytest.fixture

@@ -311,9 +311,9 @@ def _read_up_to(pid: int, place: str) -> int:
     """Return the furthest place (bytes) at which a process has a file open; 0 when it has not."""
     furthest = 0
     try:
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            if os.readlink(entry.path) == place:
-                first = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text(encoding="ascii").splitlines()[0]
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{name}") == place:
+                first = Path(f"/proc/{pid}/fdinfo/{name}").read_text(encoding="ascii").splitlines()[0]
                 furthest = max(furthest, int(first.removeprefix("pos:")))
     except OSError:  # the process has ended, or has closed the file meanwhile
         pass

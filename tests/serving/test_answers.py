@@ -23,7 +23,6 @@ from hybridstore.serving import answers as answers_module
 from hybridstore.serving import shared as shared_module
 from hybridstore.serving.answers import ARROW, Answer, Answers
 from hybridstore.serving.shared import Shared
-from hybridstore.state.memory_budget import BUDGET
 from hybridstore.stores.cold_blocks import SPARING
 from hybridstore.topology.null_keys import stored_key
 
@@ -67,13 +66,8 @@ def served(state: hs.State, tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("tables", [False, True])
-def test_under_a_limit_a_get_takes_the_records_of_its_key_alone(
-    tmp_path: Path, tables: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_a_limit_a_get_takes_the_records_of_its_key_alone(tmp_path: Path, tables: bool) -> None:
     """Whether blocks have tables or not; beside an owner without a limit in the process, whole blocks are loaded."""
-    monkeypatch.setattr(SPARING, "on", False)
-    for name in ("_open", "_limited", "_readers"):  # states that other tests have not closed do not count
-        monkeypatch.setattr(BUDGET, name, type(BUDGET._open)())
     with hs.open(tmp_path, memory_limit=10**9 if tables else None) as state:
         state.key_value("users").put_many({f"user-{number}": number for number in range(100)})
         state.window("clicks", retention="1 day").put_many(

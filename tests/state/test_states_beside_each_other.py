@@ -18,6 +18,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.state.memory import Relief
 from hybridstore.state.memory_budget import BUDGET
+from hybridstore.stores.cold_blocks import SPARING
 from recovery.write import write_checkpoint
 from tests.conftest import STRESS
 from tests.tools.hooks import check_stores, crash
@@ -226,3 +227,15 @@ def test_the_more_states_share_a_limit_the_more_often_each_is_counted(
                 state.commit()
                 # counted behind each second commit; one state alone behind each eighth
                 assert state._memory._unchecked.records < 80 // 4
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_state_that_an_earlier_test_abandoned_takes_no_memory_of_the_next(tmp_path: Path, number: int) -> None:
+    assert BUDGET.states == 1
+    assert BUDGET.limit is None
+    assert not SPARING.on
+    abandoned = hs.open(tmp_path / "s", memory_limit=1 << 40)
+    abandoned.key_value("k")["a"] = number
+    assert BUDGET.limit == 1 << 40
+    circle: list[object] = [abandoned]
+    circle.append(circle)  # as an error and its frames do: only the collector frees it

@@ -15,6 +15,7 @@ from changelog.changes import DELETED, changes_of
 from changelog.frame import MUTATIONS
 from changelog.reader import SegmentReader
 from changelog.segment import list_segments, segment_name
+from hybridstore.state.memory_budget import BUDGET
 from hybridstore.state.policy import SPEED
 from tests.tools.model import ModelState
 
@@ -40,6 +41,15 @@ def as_reference_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let estimates of a restart be those of the reference machine, whatever this one and earlier restores are like."""
     for name, value in (("_sampled", 1.0), ("_share", 1.0), ("_observed", 0.0), ("_attach", 0.002)):
         monkeypatch.setattr(SPEED, name, value)
+
+
+def forget_states() -> None:
+    """Let no state or reader count for the memory of this process: one that an earlier test abandoned counts until the
+    collector frees it, which no later test should depend on.
+    """
+    for holders in (BUDGET._open, BUDGET._limited, BUDGET._readers):
+        holders._references.clear()
+    BUDGET._decide()
 
 
 def with_clock(
