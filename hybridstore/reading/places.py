@@ -15,6 +15,7 @@ Only an archive is always a local file: an archive on an object store is copied 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -180,14 +181,14 @@ def operator_file(operator: Storage) -> str:
     return operator_name(max(numbers, default=1))
 
 
-def resolve(location: str | os.PathLike[str]) -> list[Place]:
-    """Return the places of a location, in order.
+def resolve(location: str | os.PathLike[str], folders: Collection[str] | None = None) -> list[Place]:
+    """Return the places of a location, in order. `folders` are those of a URL, where they are known.
 
     Raises FileNotFoundError, or ForeignFileError for a location without a state. Only names are read; on an object
     store with a request for each folder on the way.
     """
     if is_url(location):
-        return _of_bucket(location if isinstance(location, Bucket) else Bucket(os.fspath(location)))
+        return _of_bucket(location if isinstance(location, Bucket) else Bucket(os.fspath(location)), folders)
     path = local_path(location)
     if path.is_file():
         return _of_file(path)
@@ -217,8 +218,8 @@ def _no_state(location: str | Path, storage: Storage) -> ForeignFileError:
     )
 
 
-def _of_folder(storage: Storage, names: tuple[str, ...]) -> list[Place]:
-    folders = set(storage.folders())
+def _of_folder(storage: Storage, names: tuple[str, ...], known: Collection[str] | None = None) -> list[Place]:
+    folders = set(storage.folders() if known is None else known)
     if _is_state(folders, storage):
         return [_state(storage, names)]
     if SPARK_FOLDER in folders:
@@ -230,7 +231,7 @@ def _of_folder(storage: Storage, names: tuple[str, ...]) -> list[Place]:
     return []
 
 
-def _of_bucket(bucket: Bucket) -> list[Place]:
+def _of_bucket(bucket: Bucket, folders: Collection[str] | None) -> list[Place]:
     storage = storage_at(bucket)
     folder, _, name = bucket.rpartition("/")
     if name.endswith((SUFFIX, CHECKPOINT_SUFFIX, archive.SUFFIX)):
@@ -242,7 +243,7 @@ def _of_bucket(bucket: Bucket) -> list[Place]:
             root, _, inner = folder.rpartition("/")
             return [Place(storage_at(same_settings(bucket, root)), "checkpoint", "", f"{inner}/{name}")]
         return [Place(beside, "segment", "", name)]
-    places = _of_folder(storage, tuple(bucket.split("/")))
+    places = _of_folder(storage, tuple(bucket.split("/")), folders)
     if not places:
         raise _no_state(bucket, storage)
     return places

@@ -22,12 +22,15 @@ import errno
 import os
 import shutil
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from stat import S_IMODE
-from typing import Final
+from typing import Any, Final
 
 from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files, make_folders
+from changelog.rounds import side_by_side
 from changelog.segment import list_segments, segment_name
 from changelog.storage import LocalStorage, Storage, is_url, local_path, storage_at
 from recovery.errors import RestoreError
@@ -47,7 +50,7 @@ from ..state.registry import note_fork, note_origin, registered
 from .command import end_of, is_of_query, is_query, path_of
 from .fork_bucket import BucketOrigin, BucketSite
 from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, descriptions, views_at
-from .makers import at_work
+from .makers import Maker, at_work
 
 # The errors of file systems without hard links, or without one more of them.
 _NO_LINKS: Final = frozenset((errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK))
@@ -227,9 +230,9 @@ def begin_at(
     elsewhere. Durable on return. Raises RestoreError, OccupiedError, OSError. O(files + bytes behind the last segment's
     begin).
     """
-    read = _reader(where, where if checkpoint is None else checkpoint)
+    reader = partial(_reader, where, where if checkpoint is None else checkpoint)
     with at_work() as maker:
-        site: Site = BucketSite(target, maker) if is_url(target) else _DirectorySite(Path(target))
+        read, site = _open(reader, target, maker)
         for tries in range(_TRIES):
             before = read.signature()
             try:
@@ -248,11 +251,20 @@ def begin_at(
                         f"{where}: found no {error.filename}, which was there a moment ago (try again, or choose a "
                         "later version)"
                     ) from error
-                read = _reader(where, where if checkpoint is None else checkpoint)  # a rescale may have ended
+                read = reader()  # a rescale may have ended
             except Exception:
                 site.undo()
                 raise
     raise AssertionError
+
+
+def _open(reader: Callable[[], Origin], target: Path | str, maker: Maker) -> tuple[Origin, Site]:
+    """Return the origin and the place of the fork; on an object store both are looked at side by side."""
+    if not is_url(target):
+        return reader(), _DirectorySite(Path(target))
+    looks: list[Callable[[], Any]] = [reader, storage_at(target).list]
+    read, names = side_by_side(lambda look: look(), looks)
+    return read, BucketSite(target, maker, names)
 
 
 def _reader(where: Path | str, checkpoint: Path | str) -> Origin:

@@ -17,7 +17,7 @@ removed. An erase looks for pins when its own note is there (`erase`). So one of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -56,7 +56,7 @@ class BucketOrigin:
         self.where = where
         self._storage = storage_at(where)
         single = CHANGELOG in folders and GENERATIONS not in folders
-        self.places, self._counting = (resolve(where), 0) if single else counting_places(where)
+        self.places, self._counting = (resolve(where, folders), 0) if single else counting_places(where)
 
     @property
     def files(self) -> Files:
@@ -117,9 +117,9 @@ class _Planned(NamedTuple):
 
 
 class BucketSite:
-    """See `Site`: a place on an object store."""
+    """See `Site`: a place on an object store, where objects of these names were listed."""
 
-    def __init__(self, target: Path | str, maker: Maker) -> None:
+    def __init__(self, target: Path | str, maker: Maker, names: Sequence[str]) -> None:
         self.taken = Taken()
         self.where = str(target)
         self._maker = maker
@@ -130,13 +130,12 @@ class BucketSite:
         self._noted: Path | str | None = None
         self._mine = False
         self._planned: dict[str, _Planned] = {}
-        self._clear()
+        self._clear(names)
 
-    def _clear(self) -> None:
-        """Remove what a killed command has left here. Raises OccupiedError for anything else, RestoreError for what a
-        command may be making.
+    def _clear(self, names: Sequence[str]) -> None:
+        """Remove what a killed command has left here, where these names were listed. Raises OccupiedError for anything
+        else, RestoreError for what a command may be making.
         """
-        names = self.storage.list()
         if names and not is_begun(names):
             raise occupied(self.where)
         if names:

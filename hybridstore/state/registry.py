@@ -13,14 +13,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from changelog.bucket import Bucket, same_settings
 from changelog.files import REAL_FILES, Files
+from changelog.rounds import side_by_side
 from changelog.storage import LocalStorage, is_url, storage_at
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, FORKS, GENERATIONS, SPARK_FOLDER
@@ -39,13 +41,23 @@ def note_fork(origin: Path | str, fork: Path | str, files: Files = REAL_FILES) -
     O(origins).
     """
     where, name = note_of(fork), _name_of(fork)
-    for state in (origin, *origins_of(origin)):
+
+    def note(state: Path | str) -> None:
         try:
             storage_at(state, files=files).create(name, where)
         except OSError as error:
             # who may only read a state may fork it; the page of privacy says that such a fork is not known there
             if error.errno not in _READ_ONLY:
                 raise
+
+    if is_url(origin):
+        steps: list[Callable[[], Any]] = [partial(note, origin), partial(origins_of, origin)]
+        origins = side_by_side(lambda step: step(), steps)[1]
+    else:
+        note(origin)
+        origins = origins_of(origin)
+    for state in origins:
+        note(state)
 
 
 def remove_note(origin: Path | str, fork: Path | str) -> None:

@@ -201,6 +201,8 @@ def test_heads_of_requests(state: hs.State, tmp_path: Path) -> None:
             (b"GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n", b"400"),
             (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: 1\rContent-Length: 9\r\n\r\n", b"400"),
             (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: \0\r\n\r\n", b"400"),
+            (b"GET /stores/a\rX: HTTP/1.1\r\nHost: localhost\r\n\r\n", b"400"),
+            (b"GET /stores/a\0 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"400"),
             (b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\n\r\n", b"400"),
             (b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: 1\r\n" % at for at in range(101)) + b"\r\n", b"431"),
             (b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000 + b"\r\n\r\n", b"431"),
