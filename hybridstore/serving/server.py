@@ -233,6 +233,10 @@ class _Handler(BaseHTTPRequestHandler, ABC):
         first = self.raw_requestline
         if not first.endswith(b"\n"):  # the client has ended in the middle
             return False
+        if _is_ambiguous(first):
+            self.command = ""
+            self.send_error(HTTPStatus.BAD_REQUEST, "request: expected a line like `GET /path HTTP/1.1`")
+            return False
         words = first.rstrip(b"\r\n").split(b" ")
         if len(words) != 3 or words[2] != b"HTTP/1.1" or words[1][:1] != b"/" or words[1][:2] == b"//":
             usable = super().parse_request()
@@ -252,9 +256,11 @@ class _Handler(BaseHTTPRequestHandler, ABC):
                 return False
             key = name.decode("latin-1").lower()
             if (
-                (not colon or not name or name != name.strip() or (key in headers and key in _ONCE))
-                or line.count(b"\r") > line.endswith(b"\r\n")  # others may take it for the end of the line
-                or b"\0" in line
+                not colon
+                or not name
+                or name != name.strip()
+                or (key in headers and key in _ONCE)
+                or _is_ambiguous(line)
             ):
                 self.send_error(HTTPStatus.BAD_REQUEST, "header: expected `Name: value`, each name once")
                 return False
@@ -287,6 +293,11 @@ class _Handler(BaseHTTPRequestHandler, ABC):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing for a request."""
+
+
+def _is_ambiguous(line: bytes) -> bool:
+    """Whether others may see another end of a line of a head: at a carriage return in it, or at a null."""
+    return line.count(b"\r") > line.endswith(b"\r\n") or b"\0" in line
 
 
 @lru_cache(maxsize=16)

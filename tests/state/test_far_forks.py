@@ -5,7 +5,6 @@ the other; a kill at any request leaves the whole or nothing.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 
 pytest.importorskip("obstore")
 
-import changelog.rounds as rounds_module
 import hybridstore as hs
 from changelog.bucket import Bucket
 from changelog.cloud_storage import CloudStorage
@@ -216,36 +214,6 @@ def kill_at(patch: pytest.MonkeyPatch, last: int) -> None:
     for verb in ("create", "take", "delete"):
         real = getattr(CloudStorage, verb)
         patch.setattr(CloudStorage, verb, lambda *args, real=real: request(real, *args))
-
-
-def test_a_fork_asks_side_by_side_and_lists_no_folders_twice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    build(place("s"))
-    rounds, folders = [], []
-    carry_out = rounds_module._carry_out
-
-    def together(work: Any, items: list[Any]) -> list[Any]:
-        if len(items) > 1 and threading.current_thread() is threading.main_thread():
-            rounds.append("side by side")
-        return carry_out(work, items)
-
-    def request(verb: str, real: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.current_thread() is threading.main_thread():
-            rounds.append(verb)
-        if verb == "folders":
-            folders.append(args[0].url)
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(rounds_module, "_carry_out", together)
-    for verb in ("create", "folders", "get", "get_ranges", "list", "size", "sizes", "take"):
-        monkeypatch.setattr(CloudStorage, verb, partial_method(request, verb, getattr(CloudStorage, verb)))
-    hs.fork(place("s"), place("new"))
-    assert folders == [str(place("s"))]
-    assert len(rounds) <= 14, rounds
-
-
-def partial_method(request: Any, verb: str, real: Any) -> Any:
-    """A method that hands itself to `request`."""
-    return lambda *args, **kwargs: request(verb, real, *args, **kwargs)
 
 
 @pytest.mark.parametrize("at", [5, 7])

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 pytest.importorskip("obstore")
 
+import changelog.rounds as rounds_module
 import hybridstore as hs
 from changelog.bucket import Bucket
 from changelog.cloud_storage import CloudStorage
@@ -240,3 +243,28 @@ def test_followers_of_a_state_its_fork_and_its_pin_see_their_own_only(place: Pla
             fork.key_value("rows").put("fork", 4)
             fork.commit()
             assert at(of_fork) == (fork.version, rows(fork)) != (fork.version, seen[7])
+
+
+def test_a_fork_asks_side_by_side_and_lists_no_folders_twice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(place("s"))
+    rounds, folders = list[str](), list[str]()
+    carry_out = rounds_module._carry_out
+
+    def together(work: Any, items: list[Any]) -> list[Any]:
+        if len(items) > 1 and threading.current_thread() is threading.main_thread():
+            rounds.append("side by side")
+        return carry_out(work, items)
+
+    def request(self: CloudStorage, verb: str, real: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            rounds.append(verb)
+        if verb == "folders":
+            folders.append(self.url)
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(rounds_module, "_carry_out", together)
+    for verb in ("create", "folders", "get", "get_ranges", "list", "size", "sizes", "take"):
+        monkeypatch.setattr(CloudStorage, verb, partialmethod(request, verb, getattr(CloudStorage, verb)))
+    hs.fork(place("s"), place("new"))
+    assert folders == [str(place("s"))]
+    assert len(rounds) <= 14, rounds
