@@ -288,9 +288,7 @@ class RecordTable:
         froms = self._froms
         if froms is None:
             return [len(self)]
-        if len(froms) == 1:
-            return [0 if froms[0] == ADDED else len(self)]
-        return [len(self) - froms.tolist().count(ADDED)]
+        return [len(self) - froms.tolist().count(ADDED) * (len(self) if len(froms) == 1 else 1)]
 
     def first_of(self, hashed: int) -> int:
         """Return the index of the first hash that is not below this one. O(log keys)."""
@@ -530,8 +528,10 @@ class Layers:
             known = self._known = array("I", sorted(chain.from_iterable(layer.hashes for layer in tables[:-1])))
         i = bisect_left(known, hashed)
         if i < len(known) and known[i] == hashed:
+            wanted = PackedKey(key, packed, hashed, exact)
             for layer in tables[:-1]:
-                if (i := layer.slot_of(PackedKey(key, packed, hashed, exact))) >= 0:
+                i, hashes = layer.first_of(hashed), layer.hashes
+                if i < len(hashes) and hashes[i] == hashed and (i := layer.slot_of(wanted, i)) >= 0:
                     return layer.record_at(key, packed, hashed, exact, i)
         return tables[-1].record_at(key, packed, hashed, exact)
 
