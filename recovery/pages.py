@@ -9,7 +9,8 @@ duplicates, no named databases.
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from changelog.identity import ID_BYTES
@@ -261,8 +262,7 @@ class PageCheckpoint(CheckpointReader):
             counts = (page.blocks, page.records, page.bytes, page.pack, page.offset, page.size, *page.packs)
             if (
                 len(page.packs) % 2
-                or type(page.hash) is not bytes
-                or len(page.hash) != HASH_BYTES
+                or not _are_hashes((page.hash,))
                 or not _are_counts(counts)
                 or not _are_ints((page.bucket, page.low, page.high, page.until))
             ):
@@ -272,24 +272,30 @@ class PageCheckpoint(CheckpointReader):
     def page(self, store: int, page: PageEntry) -> list[BlockEntry]:
         """Return the lines of a page. Raises CorruptCheckpointError for one that no checkpoint would hold. O(lines)."""
         entries = super().page(store, page)
-        for entry in entries:
-            places = entry.places
-            counts = (entry.block, entry.keys, entry.records, *(number for place in places for number in place[:3]))
-            if (
-                not _are_counts(counts)
-                or not _are_ints((entry.bucket, entry.low, entry.high))
-                or any(type(place.hash) is not bytes or len(place.hash) != HASH_BYTES for place in places)
-            ):
-                raise CorruptCheckpointError(
-                    f"{self._in_pack(page.pack, page.offset)}: page of store {store}: a line with a field of the "
-                    "wrong type"
-                )
+        # by column: a state has a line for some hundred records
+        columns: list[tuple[Any, ...]] = list(zip(*entries, strict=True)) or [()] * len(BlockEntry._fields)
+        block, bucket, _, _, keys, records, size, low, high, hashes, pack, offset, layers = columns
+        over = list(chain.from_iterable(layers))
+        counts = chain(block, keys, records, size, pack, offset, chain.from_iterable(layer[:3] for layer in over))
+        if (
+            not _are_counts(counts)
+            or not _are_ints((*bucket, *low, *high))
+            or not _are_hashes((*hashes, *(layer.hash for layer in over)))
+        ):
+            raise CorruptCheckpointError(
+                f"{self._in_pack(page.pack, page.offset)}: page of store {store}: a line with a field of the wrong type"
+            )
         return entries
 
 
-def _are_counts(numbers: Iterable[Any]) -> bool:
-    return all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
+def _are_counts(values: Iterable[Any]) -> bool:
+    numbers = list(values)
+    return _are_ints(numbers) and (not numbers or (min(numbers) >= 0 and max(numbers) < 1 << 63))
 
 
-def _are_ints(numbers: Iterable[Any]) -> bool:
-    return all(type(number) is int for number in numbers)
+def _are_ints(values: Iterable[Any]) -> bool:
+    return set(map(type, values)) <= {int}
+
+
+def _are_hashes(values: Sequence[Any]) -> bool:
+    return set(map(type, values)) <= {bytes} and set(map(len, values)) <= {HASH_BYTES}
