@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from changelog.codec import pack, unpack
@@ -56,6 +57,11 @@ class PageEntry(NamedTuple):
         return zip(self.packs[::2], self.packs[1::2], strict=True)
 
 
+# As `_make`, which calls Python for each line to count the fields: here, a column is a field.
+_LINE: Final[Callable[[tuple[Any, ...]], BlockEntry]] = partial(tuple.__new__, BlockEntry)
+_EXTENT: Final[Callable[[tuple[Any, ...]], Extent]] = partial(tuple.__new__, Extent)
+
+
 def encode_page(lines: Sequence[BlockEntry]) -> bytes:
     """Return the bytes of a page: of lines of one bucket, in key order. O(lines)."""
     blocks, buckets, firsts, lasts, keys, records, sizes, lows, highs, hashes, packs, offsets, layers = zip(
@@ -81,10 +87,10 @@ def decode_page(data: bytes | memoryview, where: str, hashed: bytes) -> list[Blo
         hashes = [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
         buckets = [bucket] * len(blocks)
         layers = [
-            tuple(map(Extent._make, zip(*(each[i::4] for i in range(4)), strict=True))) if each else () for each in over
+            tuple(map(_EXTENT, zip(*(each[i::4] for i in range(4)), strict=True))) if each else () for each in over
         ]
         columns = (blocks, buckets, firsts, lasts, keys, records, sizes, lows, highs, hashes, packs, offsets, layers)
-        return list(map(BlockEntry._make, zip(*columns, strict=True)))
+        return list(map(_LINE, zip(*columns, strict=True)))
     except (ValueError, TypeError) as error:
         raise CorruptCheckpointError(f"{where}: page of the directory: {error} (reopen to fall back)") from error
 

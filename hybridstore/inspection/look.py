@@ -99,7 +99,7 @@ class Look:
             )
         return place
 
-    def open(self, place: Place, *, thorough: bool = False) -> View:
+    def open(self, place: Place, *, thorough: bool | None = None) -> View:
         """Open one place; `thorough` as in `open_view`. Raises RestoreError when no version can be read."""
         view = open_view(place, choose(place, self.at), thorough=thorough)
         if view.version == 0 and view.faults:

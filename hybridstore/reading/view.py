@@ -92,15 +92,15 @@ def open_view(
     *,
     below: int | None = None,
     scratch: Path | None = None,
-    thorough: bool = False,
+    thorough: bool | None = None,
 ) -> View:
     """Return the view of a place at its newest version, or at version `at`.
 
     With `below`, only checkpoints before that version are used.
 
-    All pages of a checkpoint's directories are read before the checkpoint is chosen, so that a damaged checkpoint is
-    skipped; on an object store only when `thorough`, otherwise pages are read when they are needed, and a damaged page
-    raises then.
+    With `thorough`, all pages of a checkpoint's directories are read before the checkpoint is chosen, so that a damaged
+    checkpoint is skipped; otherwise pages are read when they are needed, and a damaged page raises then. None: it is
+    thorough on a disk.
 
     With `scratch`, an empty folder that outlives the view, replayed records are written there in rounds: memory then
     depends on a round, the largest version and a bucket, and not on the state.
@@ -234,7 +234,9 @@ class View:
     in part; `version` is the version before it.
     """
 
-    def __init__(self, place: Place, at: int | None, below: int | None, scratch: Path | None, thorough: bool) -> None:
+    def __init__(
+        self, place: Place, at: int | None, below: int | None, scratch: Path | None, thorough: bool | None
+    ) -> None:
         self.place = place
         self.at = at
         self.exact = True
@@ -245,7 +247,7 @@ class View:
         self.stores: dict[str, StoreView] = {}
         self._below = below
         self._scratch = scratch
-        self._thorough = thorough or place.path is not None
+        self._thorough = place.path is not None if thorough is None else thorough
         self._round = 0  # bytes replayed since the last round
         self._expected = place.identity()
         self._group = StoreGroup(_nowhere)

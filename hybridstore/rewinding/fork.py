@@ -340,12 +340,14 @@ class _DirectorySite:
         self.taken = Taken()
         self._target = target.resolve()
         self._files = REAL_FILES
+        # whether all packs and indexes are files of the origin, which it has read
+        self._linked = True
         claim_place(self._target)
         self._building = self._target.parent / f".{self._target.name}.{os.urandom(8).hex()}.fork"
 
     def begin(self, origin: Origin, noted: Path | str | None) -> None:
         """See `Site`. A kill leaves files in the noted folder."""
-        self.taken, self._files = Taken(), origin.files
+        self.taken, self._files, self._linked = Taken(), origin.files, True
         if noted is not None:
             note_fork(noted, self._building, self._files)
 
@@ -361,7 +363,9 @@ class _DirectorySite:
             self._place(to)
             self.create(to, source.get(name))
             return
-        self.taken = _share(path, self._place(to).with_name(path.name), self._files, self.taken)
+        before = self.taken
+        self.taken = _share(path, self._place(to).with_name(path.name), self._files, before)
+        self._linked = self._linked and self.taken.copied == before.copied
 
     def _place(self, to: str) -> Path:
         path = self._building / to
@@ -385,7 +389,7 @@ class _DirectorySite:
         for folder in (building, *(path for path in building.rglob("*") if path.is_dir())):
             REAL_FILES.sync_directory(folder)
         for part in parts:
-            view = open_view(resolve(building / part.folder)[0], thorough=True)
+            view = open_view(resolve(building / part.folder)[0], thorough=not self._linked)
             if view.faults or (view.version, view.digest) != (part.view.version, part.view.digest):
                 raise RestoreError(
                     f"{part.source.url}: version {part.version} cannot be forked: its copy has version {view.version} "

@@ -78,7 +78,7 @@ class QueryOrigin:
         return [self._part(place, version) for place in self.places]
 
     def _part(self, place: Place, version: int) -> ForkedPart:
-        view = open_view(place, version, thorough=place.path is not None)
+        view = open_view(place, version)
         if view.faults:
             raise RestoreError(f"{place.where}: {view.faults[0]} (repair it first: hybridstore inspect repair)")
         first = 0 if view.checkpoint is None else view.checkpoint.version
