@@ -365,7 +365,14 @@ def test_a_commit_that_has_waited_for_a_checkpoint_leaves_it_to_the_next_to_beco
         store.put_many((i, i) for i in range(1000))
         state.commit()
         state.checkpoint()
-        state._memory._wait = (1.0, 600.0)
+        state._memory._wait = (600.0, 600.0)
+        finish, asked = state._checkpoints.finish, []
+
+        def in_progress_at_first(**how: Any) -> Any:
+            asked.append(how)
+            return None if len(asked) == 1 else finish(**how)
+
+        monkeypatch.setattr(state._checkpoints, "finish", in_progress_at_first)
         for i in range(3):
             store[i] = -1
             state.commit()
