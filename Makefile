@@ -101,7 +101,7 @@ docs: $(READY)  ## build the documentation site; a dead link or a page that noth
 
 stress: $(READY)  ## long random runs: N=rounds or examples per test, SEED=to repeat a run
 	@$(WITH_JAVA) HYBRIDSTORE_STRESS=$(N) $(if $(SEED),HYBRIDSTORE_SEED=$(SEED)) \
-		$(BIN)/python -m pytest -m "hypothesis or stress or further" $(ARGS)
+		$(BIN)/python -m pytest -o faulthandler_timeout=0 -m "hypothesis or stress or further" $(ARGS)
 
 soak: $(READY)  ## jobs of HOURS=2 that are killed, rescaled and changed; answers, memory and files by quarter; ARGS=
 	@$(WITH_JAVA) $(BIN)/python -m benchmarks.suites.soak_hours --hours $(HOURS) $(ARGS)
