@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,9 +45,11 @@ def as_reference_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget_states() -> None:
-    """Let no state or reader count for the memory of this process: one that an earlier test abandoned counts until the
-    collector frees it, which no later test should depend on.
+    """Let no state or reader of an earlier test count for the memory of this process, or keep files open: one that a
+    test abandons does both until the collector frees it, at a moment that no later test should depend on.
     """
+    if any(holders.living() for holders in (BUDGET._open, BUDGET._limited, BUDGET._readers)):
+        gc.collect()
     for holders in (BUDGET._open, BUDGET._limited, BUDGET._readers):
         holders._references.clear()
     BUDGET._decide()
