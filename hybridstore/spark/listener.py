@@ -36,7 +36,9 @@ def metrics_listener(
     publish    called with Spark's progress (a dict, as its JSON) and the rows of `metrics`; None: a line of the log
     name       the query's name, if the session runs several; None: every query
 
-    Errors of reading or of `publish` are warnings in the log, and never end a query.
+    Errors of reading or of `publish` are warnings in the log, and never end a query. With Spark Connect, remove the
+    listener when the query has ended and `onQueryTerminated` was called: Spark's client can wait for ever if an event
+    arrives while its last listener is removed (`spark.stop()` removes listeners too).
 
     >>> listener = hsp.metrics_listener(location, lambda progress, rows: print(progress["batchId"], len(rows)))
     >>> spark.streams.addListener(listener)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 def test_it_publishes_the_numbers_of_each_batch_of_a_query_that_runs(spark: SparkSession, tmp_path: Path) -> None:
     source, job = Source(tmp_path / "in", spark), Job(tmp_path)
     published: dict[int, list[dict[str, Any]]] = {}
-    last = Event()
+    last, ended = Event(), Event()
 
     def publish(progress: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         published[progress["batchId"]] = rows
@@ -33,6 +33,7 @@ def test_it_publishes_the_numbers_of_each_batch_of_a_query_that_runs(spark: Spar
             last.set()
 
     listener = hsp.metrics_listener(job.checkpoint, publish)
+    listener.onQueryTerminated = lambda event: ended.set()
     spark.streams.addListener(listener)
     try:
         for batch in range(3):
@@ -41,6 +42,8 @@ def test_it_publishes_the_numbers_of_each_batch_of_a_query_that_runs(spark: Spar
         # Spark calls listeners behind the batches, in a thread of its own
         assert last.wait(300)
     finally:
+        # Spark Connect's client waits for the thread of its listeners with the lock that this thread takes for an event
+        assert ended.wait(300)
         spark.streams.removeListener(listener)
     totals = {batch: sum(shard["total_rows"] or 0 for shard in rows) for batch, rows in published.items()}
     assert list(totals) == [0, 1, 2]
