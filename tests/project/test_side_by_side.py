@@ -79,7 +79,9 @@ def run(folder: Path, *options: str, **variables: str) -> str:
     }
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder)]
     command += ["-p", "tests.conftest", "-p", "no:cacheprovider", *options, str(folder)]
-    answer = subprocess.run(command, cwd=ROOT, env=environment | variables, capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        command, cwd=ROOT, env=environment | variables, capture_output=True, text=True, check=False, timeout=300
+    )
     return answer.stdout + answer.stderr
 
 
@@ -100,6 +102,16 @@ def test_all_processes_have_the_seed_that_is_printed_above_the_closing_line(tmp_
     # in one process, and with the seed asked for, each test has the seed that it had
     again = run(tmp_path, "-n0", "-rP", HYBRIDSTORE_SEED=seed)
     assert sorted(printed for printed in again.splitlines() if printed.startswith("seed ")) == seeds
+
+
+def test_a_test_that_ends_its_process_fails_once_and_all_others_run(tmp_path: Path) -> None:
+    passing = "import pytest\n\n@pytest.mark.parametrize('n', range(4))\ndef test_it(n): pass\n"
+    for number in range(12):
+        (tmp_path / f"test_{number:02d}.py").write_text(passing)
+    ending = "\n\ndef test_end():\n    import os\n    os._exit(1)\n\ndef test_later(): pass\n"
+    (tmp_path / "test_05.py").write_text(passing + ending)
+    answer = run(tmp_path, "-n2")
+    assert "1 failed, 49 passed" in answer.splitlines()[-1], answer
 
 
 def test_the_seed_of_this_run_is_in_the_environment() -> None:

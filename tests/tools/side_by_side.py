@@ -126,6 +126,19 @@ class Scheduling(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
 
+    def remove_node(self, node: Any) -> str | None:
+        """Stop waiting for a process, and return the test in which it ended, which no other process begins again.
+
+        pytest-xdist hands out its units again with those that are complete: a process that gets one of them has nothing
+        to report, so it gets no further unit and the run never ends.
+        """
+        ended_in = super().remove_node(node)
+        if ended_in is not None and ended_in in (tests := self.workqueue.get(unit(ended_in), {})):
+            tests[ended_in] = True
+        for name in [name for name, tests in self.workqueue.items() if all(tests.values())]:
+            del self.workqueue[name]
+        return ended_in
+
     def _assign_work_unit(self, node: Any) -> None:
         units = self.assigned_work.get(node, {})
         waiting = [name for name, tests in units.items() if not all(tests.values())]
