@@ -61,19 +61,20 @@ class BucketLog:
         self.bytes_written = 0
         self.health = Health(storage.url)
         self._storage = storage
-        self._identity = reached.report.belongs_to
+        self._report = reached.report
         self._pace = pace
         self._owner = os.urandom(8)
         self._bodies: list[bytes] = []
         self._looked = time.monotonic()
         self._claimed = 0  # the version by which this owner claims the state
+        self._late: str | None = None  # the note of a claim that came too late
 
-    def claim(self, group: StoreGroup) -> None:
-        """Create the next version, empty.
+    def claim(self, group: StoreGroup) -> bool:
+        """Create the next version, empty; False when it exists: apply it and claim again. The note of this claim then
+        stays until the next one, so that an owner that commits faster than its commits are applied sees one.
 
-        Raises Overtaken when that version exists: apply it and claim again. Raises StateLockedError when the
-        state went on since it was restored, and the name was free only because its version was pruned: restore again.
-        Three requests.
+        Raises StateLockedError when the state went on since it was restored, and the name was free only because its
+        version was pruned: restore again. Three requests.
         """
         wall_ms = int(time.time() * 1000)
         self._claimed = group.version + 1
@@ -82,18 +83,24 @@ class BucketLog:
         while not self._storage.create(note := fence_name(self._claimed, noted_ms), self._owner):
             noted_ms += 1
         who = {"pid": os.getpid(), "host": os.uname().nodename, "since": wall_ms}
-        try:
-            self._create(group, {}, wall_ms, {CLAIM: who})
-        except Overtaken:
-            # Nobody claims with this version any more: pruning may free its name.
-            with suppress(OSError):
-                self._storage.delete([note])
-            raise
+        claimed = self._create(group, {}, wall_ms, {CLAIM: who})
+        self.withdraw()
+        if claimed is None:
+            self._late = note
+            return False
         if versions_after(self._storage, self._claimed):
             raise StateLockedError(
                 f"{self._storage.url}: another owner has written and pruned versions since this process restored "
                 f"version {self._claimed - 1} (open the state again, and let one process alone write to it)"
             )
+        return True
+
+    def withdraw(self) -> None:
+        """Remove the note of a claim that came too late: pruning may free its version's name. A request, or none."""
+        note, self._late = self._late, None
+        if note is not None:
+            with suppress(OSError):
+                self._storage.delete([note])
 
     def frame(self, body: bytes) -> None:
         """See `Log`. Nothing is written before the commit."""
@@ -104,7 +111,10 @@ class BucketLog:
         """See `Log`. One request. Raises Overtaken, OSError."""
         self.health.check()
         self._look(group.version)
-        return self._create(group, group.journal.records, int(time.time() * 1000), {})
+        logged = self._create(group, group.journal.records, int(time.time() * 1000), {})
+        if logged is None:
+            self._overtaken(group.version + 1)
+        return logged
 
     def _look(self, version: int) -> None:
         """Raise Overtaken if another owner claims the state. A request every LOOK_SECONDS."""
@@ -118,14 +128,15 @@ class BucketLog:
         if self._storage.list(f"{FENCES}/", after=fences_after(self._claimed)):
             self._overtaken(version + 1)
 
-    def _create(self, group: StoreGroup, records: dict[int, int], wall_ms: int, extra: dict[str, Any]) -> Logged:
+    def _create(self, group: StoreGroup, records: dict[int, int], wall_ms: int, extra: dict[str, Any]) -> Logged | None:
+        """Create the next version; None when it exists."""
         digest = group.journal.seal()
         version, records = group.version + 1, dict(records)
         commit = CommitFrame(version, digest, records, wall_ms, group.stream_times(), {OWNER: self._owner, **extra})
-        data = encode_object(self._identity, Step(group.version, group.digest), commit, self._bodies)
+        data = encode_object(self._report.belongs_to, Step(group.version, group.digest), commit, self._bodies)
         started = time.monotonic()
         if not self._created(version, data):
-            self._overtaken(version)
+            return None
         self._pace.note(time.monotonic() - started)
         self.position = Position(version, len(data), len(self._bodies) + 1)
         self.bytes_written += len(data)

@@ -33,7 +33,7 @@ from recovery.restore import Progress, Reached, RestoreReport, restore, restore_
 from recovery.retrying import Signature, signature
 
 from ..errors import ForeignFileError
-from .bucket_log import BucketLog, Overtaken, Pace
+from .bucket_log import BucketLog, Pace
 from .checkpoint_job import Job, can_start
 from .checkpointer import Target
 from .directory_log import DirectoryLog
@@ -304,15 +304,13 @@ class BucketHome:
 
         While another owner commits, its versions are applied and the next version is tried.
         """
-        table = Table()
-        while True:
-            log = BucketLog(self.storage, reached, self._pace)
-            try:
-                log.claim(group)
-            except Overtaken:
+        table, log = Table(), BucketLog(self.storage, reached, self._pace)
+        try:
+            while not log.claim(group):
                 self._take_in(group, reached.report, table)
-            else:
-                return log
+        finally:
+            log.withdraw()
+        return log
 
     def _take_in(self, group: StoreGroup, report: RestoreReport, table: Table) -> None:
         # If two owners begin a state at the same time, the first one determines the id.

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ from hybridstore.state.home import BucketHome
 from hybridstore.state.opening import Opening, Tuning
 from recovery import object_log, retrying
 from recovery.ahead import ReadAhead
+from recovery.restore import Reached
 from tests.conftest import STRESS
+from tests.tools.memory_storage import MemoryStorage
 from tests.tools.simulated_owners import Clocks, Owners
 from tests.tools.simulated_storage import Dice, Died, searches
 from tests.tools.spark_query import WrongState
@@ -111,6 +114,40 @@ def test_nor_in_a_random_one(clocks: Clocks, seed: int, rounds: int) -> None:
         except BaseException as error:
             error.add_note(f"schedule {number}")
             raise
+
+
+def test_an_owner_that_commits_faster_than_a_claimant_reads_is_stopped_by_the_note_of_the_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage = MemoryStorage()
+    first, warned = open_state(storage), []
+    restore, take_in = BucketHome.restore, BucketHome._take_in
+    acknowledged: list[int] = []
+
+    def commit() -> None:
+        first.key_value("rows").put(len(acknowledged), 1)
+        first.commit()
+        acknowledged.append(len(acknowledged))
+        assert len(acknowledged) < 5, "the claimant is never the owner"
+
+    def restored(self: BucketHome, *given: Any) -> Reached:
+        reached = restore(self, *given)
+        commit()
+        return reached
+
+    def taken_in(self: BucketHome, *given: Any) -> None:
+        take_in(self, *given)
+        with pytest.raises(hs.StateLockedError):
+            commit()
+
+    monkeypatch.setattr(bucket_log, "LOOK_SECONDS", -1.0)  # an owner looks at every commit
+    monkeypatch.setattr(bucket_log, "warn", lambda *line: warned.append(line))
+    monkeypatch.setattr(BucketHome, "restore", restored)
+    monkeypatch.setattr(BucketHome, "_take_in", taken_in)
+    second = open_state(storage)
+    assert [key for key, _ in second.key_value("rows").all()] == acknowledged == [0]
+    assert object_log.claims(storage) == {1, second.version}
+    assert len(warned) == 1, "only the owner that was stopped commits nothing more"
 
 
 def test_it_would_be_noticed_if_the_name_of_a_claim_were_freed(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -342,6 +342,8 @@ def test_a_topology_runs_on_an_object_store(server: S3Server, tmp_path: Path) ->
 WRITER = """
 import sys
 import hybridstore as hs
+from hybridstore.state import bucket_log
+bucket_log.LOOK_SECONDS = 0.5
 url, endpoint, cache = sys.argv[1:]
 options = {"endpoint": endpoint, "access_key_id": "test", "secret_access_key": "x", "region": "us-east-1"}
 state = hs.open(hs.Bucket(url, cache=cache, **options), checkpoints=hs.CheckpointPolicy(every_commits=7))
