@@ -534,11 +534,20 @@ class Results(Protocol):
 
 
 class RowTable(list[Any]):
-    """The rows that a processor gives, as a table of the output."""
+    """The rows that a processor gives, as a table of the output. What is inside of a row is copied when the row comes,
+    as on Spark: a processor may change what it gave.
+    """
 
     def __init__(self, output: pa.Schema) -> None:
+        from pyarrow.types import is_nested
+
         super().__init__()
         self._output = output
+        self._nested = any(map(is_nested, output.types))
+
+    def extend(self, results: Iterable[Any]) -> None:
+        """Take rows. O(values) where the output has nested columns, else O(rows)."""
+        super().extend(map(_copied, results) if self._nested else results)
 
     def table(self) -> pa.Table:
         """Return the rows so far as a table. O(rows)."""
@@ -567,17 +576,23 @@ def _to_arrow(rows: list[Any], output: pa.Schema) -> pa.Table:
             fields = dict(zip(row.__fields__, row, strict=False))
             for name, column in zip(names, columns, strict=True):
                 column.append(fields.get(name))
-    arrays = []
-    for field, column in zip(output, columns, strict=True):
-        values = list(map(_as_dicts, column)) if pa.types.is_nested(field.type) else column
-        arrays.append(pa.array(values, type=field.type))
+    arrays = [pa.array(column, type=field.type) for field, column in zip(output, columns, strict=True)]
     return pa.Table.from_arrays(arrays, schema=output)
 
 
+def _copied(row: Any) -> Any:
+    """Return a row with copies of its nested values, Rows as dicts, so that Arrow matches their fields by name."""
+    copied = row
+    if getattr(row, "__fields__", None):
+        copied = tuple.__new__(type(row), map(_as_dicts, row))
+        copied.__fields__ = row.__fields__
+    return copied
+
+
 def _as_dicts(value: Any) -> Any:
-    """Return a nested value with Rows as dicts, so that Arrow matches their fields by name."""
+    """Return a copy of a nested value with Rows as dicts, as `Row.asDict(recursive=True)`."""
     if hasattr(value, "__fields__"):
-        return {name: _as_dicts(part) for name, part in zip(value.__fields__, value, strict=True)}
+        return {name: _as_dicts(part) for name, part in zip(value.__fields__, value, strict=False)}
     if isinstance(value, list):
         return list(map(_as_dicts, value))
     if isinstance(value, dict):
