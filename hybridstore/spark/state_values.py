@@ -20,7 +20,7 @@ from time import mktime
 from types import NoneType
 from typing import Any, Final
 
-from ..topology.output_rows import Column, ColumnKind, columns_of_schema
+from ..topology.output_rows import Column, ColumnKind, columns_of_schema, quoted
 
 Convert = Callable[[Any], Any]
 _FLOAT32: Final = struct.Struct("<f")
@@ -61,11 +61,7 @@ def schema_text(schema: Any) -> str:
         raise refusal(f"Error parsing string schema: {schema!r}: {error}") from error
     if not all(column.nullable for column in columns):
         raise refusal(f"Error initializing state: {schema!r}: found a column that is not nullable, expected nullable")
-    return ", ".join(f"{_quoted(column.name)} {column.kind.name}" for column in columns)
-
-
-def _quoted(name: str) -> str:
-    return name if name.isidentifier() and name.isascii() else f"`{name.replace('`', '``')}`"
+    return ", ".join(f"{quoted(column.name)} {column.kind.name}" for column in columns)
 
 
 class StateValues:
@@ -80,6 +76,7 @@ class StateValues:
         self._put = [_putting(kind) for kind in kinds]
         self._read = [_reading(kind) for kind in kinds]
         self._same = all(convert is None for convert in self._read)
+        self._cut = any(map(_converts, self.columns))
 
     def put(self, value: Any) -> tuple[Any, ...]:
         """Return a value (a tuple, a Row, a list) in its stored form. O(value).
@@ -95,9 +92,7 @@ class StateValues:
         if value is None:
             raise TypeError(f"state value: found None, expected a tuple of {len(self._put)} (clear() removes a value)")
         parts = tuple(value)
-        if len(parts) != len(self._put):
-            raise refusal(_arity(len(self._put), len(parts)))
-        return tuple([None if part is None else put(part) for put, part in zip(self._put, parts, strict=True)])
+        return _each(self._put, parts, cut=self._cut)
 
     def read(self, stored: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a stored value in the form for the user: the same object if nobody can change it. O(value)."""
@@ -113,15 +108,27 @@ class StateValues:
         return _row([column.name for column in self.columns], self.read(stored))
 
 
-def _arity(expected: int, given: int) -> str:
-    return (
-        "Error updating value state: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of values "
-        f"required by the schema. {expected} fields are required "
-        f"while {given} values are provided."
-    )
-
-
 # --- into the state ---------------------------------------------------------------------------------------------------
+
+
+def _converts(column: Column) -> bool:
+    """Whether pyspark converts values of a column's type before they are pickled (`DataType.needConversion`)."""
+    word = column.kind.name.partition("<")[0]
+    return word in ("date", "timestamp", "timestamp_ntz", "struct") or any(map(_converts, column.kind.parts))
+
+
+def _each(puts: Sequence[Convert], parts: Sequence[Any], *, cut: bool) -> tuple[Any, ...]:
+    """Return the fields of a row or struct converted. `cut`: more values than fields are left out, as pyspark does it
+    where it converts a field. Raises Spark's error for another number.
+    """
+    if cut:
+        parts = parts[: len(puts)]
+    if len(parts) != len(puts):
+        raise refusal(
+            "Error updating value state: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of "
+            f"values required by the schema. {len(puts)} fields are required while {len(parts)} values are provided."
+        )
+    return tuple([None if part is None else put(part) for put, part in zip(puts, parts, strict=True)])
 
 
 def _putting(kind: ColumnKind) -> Convert:
@@ -322,6 +329,7 @@ def _map(parts: Sequence[Column]) -> Convert:
 def _struct(columns: Sequence[Column]) -> Convert:
     names = [column.name for column in columns]
     puts = [_putting(column.kind) for column in columns]
+    cut = any(map(_converts, columns))
 
     def convert(value: Any) -> tuple[Any, ...]:
         value = _plain(value)
@@ -336,9 +344,7 @@ def _struct(columns: Sequence[Column]) -> Convert:
             parts = [vars(value).get(name) for name in names]
         else:
             raise _unexpected(value)
-        if len(parts) != len(puts):
-            raise refusal(_arity(len(puts), len(parts)))
-        return tuple([None if part is None else put(part) for put, part in zip(puts, parts, strict=True)])
+        return _each(puts, parts, cut=cut)
 
     return convert
 
@@ -358,6 +364,7 @@ _PUT: Final[dict[str, Convert]] = {
     "date": _date,
     "timestamp": _moment,
     "timestamp_ntz": _clock_time,
+    "void": lambda value: None,
 }
 _PUT_NESTED: Final[dict[str, Callable[[Sequence[Column]], Convert]]] = {"array": _array, "map": _map, "struct": _struct}
 

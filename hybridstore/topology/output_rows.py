@@ -90,6 +90,11 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "dtype") else value
 
 
+def quoted(name: str) -> str:
+    """Return the name of a column as Spark's text for a schema has it: in backticks where it is no plain word."""
+    return name if name.isidentifier() and name.isascii() else f"`{name.replace('`', '``')}`"
+
+
 def _anything(name: str) -> ColumnKind:
     """A type that is not checked here: Spark checks it."""
     return ColumnKind(name, _NONE, lambda _: True)
@@ -160,7 +165,7 @@ def _struct(columns: Sequence[Column]) -> ColumnKind:
             return False
         return all(column.kind.first_unfit([part]) is None for column, part in zip(columns, parts, strict=True))
 
-    name = f"struct<{','.join(f'{column.name}:{column.kind.name}' for column in columns)}>"
+    name = f"struct<{','.join(f'{quoted(column.name)}:{column.kind.name}' for column in columns)}>"
     return ColumnKind(name, _NONE, fits, parts=tuple(columns))
 
 
@@ -235,6 +240,8 @@ class _Ddl:
                 token = self.take()
                 numbers += [int(token)] if token.isdigit() else []
         kind = kind_of(word, numbers)
+        if kind.name == "string" and self.follows("COLLATE"):
+            self.take()
         if kind.name == word and word not in _NAMES and word not in _INTEGERS:
             # the rest of a type that is not known here, as in "interval day to second"
             while self.at < len(self.tokens) and self.tokens[self.at].upper() not in (",", ">", "NOT", "COMMENT"):

@@ -35,7 +35,7 @@ from hybridstore.spark.contract import Batch
 from hybridstore.spark.frame_processor import FrameProgram
 from hybridstore.spark.frames import FrameReader, FrameSettings
 from hybridstore.spark.processor_state import Handle
-from hybridstore.spark.state_values import StateValues
+from hybridstore.spark.state_values import StateValues, schema_text
 from hybridstore.spark.stateful_processor import ProcessorProgram, in_groups, rows_by_key
 from hybridstore.state.group import StoreGroup
 from tests.tools.frame_tables import to_table
@@ -63,12 +63,39 @@ class Processor:
         """Nothing is open."""
 
 
-def processed(program: ProcessorProgram, keys: list[Any]) -> list[dict[str, Any]]:
+def processed(program: ProcessorProgram, keys: list[Any], output: Any = OUTPUT) -> list[dict[str, Any]]:
     runner = program.open(StoreGroup(lambda body: None))
     runner.begin(Batch(0, "", "", 0, 0, 1000, NONE, 1), 0, 1, NONE)
     table = pa.table({"k": pa.array(keys, pa.string())})
-    rows: list[dict[str, Any]] = runner.process(table, OUTPUT).to_pylist()
+    rows: list[dict[str, Any]] = runner.process(table, output).to_pylist()
     return rows
+
+
+def test_a_list_that_is_changed_behind_its_row_is_in_the_row_as_it_was() -> None:
+    def rows(processor: Processor, key: Any) -> Iterator[Any]:
+        numbers: list[int] = []
+        entries: dict[str, list[int]] = {}
+        for number in (1, 2):
+            numbers.append(number)
+            entries["n"] = numbers
+            yield Row(k=key[0], a=numbers, m=entries, s=Row(a=numbers))
+
+    whole = pa.list_(pa.int64())
+    output = pa.schema(
+        [("k", pa.string()), ("a", whole), ("m", pa.map_(pa.string(), whole)), ("s", pa.struct([("a", whole)]))]
+    )
+    answers = processed(ProcessorProgram(Processor(rows), ("k",), None, "None", None, {}), ["a"], output)
+    expected = ([1], [1, 2])
+    assert answers == [{"k": "a", "a": each, "m": [("n", each)], "s": {"a": each}} for each in expected]
+
+
+def test_a_struct_of_a_row_may_lack_the_last_fields() -> None:
+    def rows(processor: Processor, key: Any) -> Iterator[Any]:
+        yield Row(k=key[0], s=Row("p", "q")(1))
+
+    output = pa.schema([("k", pa.string()), ("s", pa.struct([("p", pa.int64()), ("q", pa.string())]))])
+    answers = processed(ProcessorProgram(Processor(rows), ("k",), None, "None", None, {}), ["a"], output)
+    assert answers == [{"k": "a", "s": {"p": 1, "q": None}}]
 
 
 def test_a_row_with_more_fields_than_values_lacks_the_last() -> None:
@@ -272,6 +299,38 @@ def test_groups_come_in_the_order_of_their_keys_with_rows_as_they_arrived(names:
     assert len(places) == len(keys) + 1
     ranked = [rows[place] for place in expected]
     assert places[:-1] == [place for place in range(9) if not place or ranked[place] != ranked[place - 1]]
+
+
+def test_fields_of_structs_may_have_names_that_are_no_words() -> None:
+    inner = t.StructType().add("p-q", "integer").add("a`b", "string").add("ä", t.ArrayType(t.DateType()))
+    text = schema_text(t.StructType().add("a b", t.ArrayType(inner)).add("m", t.MapType(t.StringType(), inner)))
+    assert text == schema_text(text)
+    values = StateValues(text)
+    stored = values.put(([{"p-q": 1, "a`b": "x"}], {"k": (2, None, None)}))
+    places, by_name = values.read(stored)
+    assert places[0]["p-q"] == 1
+    assert places[0]["a`b"] == "x"
+    assert by_name["k"].asDict() == {"p-q": 2, "a`b": None, "ä": None}
+
+
+@pytest.mark.parametrize("kind", ["date", "array<timestamp>", "map<string,struct<a:int>>", "struct<a:int>"])
+def test_values_beyond_the_schema_are_left_out_where_pyspark_converts_a_field(kind: str) -> None:
+    for schema, wrap in ((f"n int, x {kind}", tuple), (f"s struct<n:int,x:{kind}>", lambda given: (given,))):
+        values: Any = wrap((1, None, 2))
+        assert StateValues(schema).put(values) == wrap((1, None))
+        with pytest.raises(PySparkRuntimeError, match="STRUCT_ARRAY_LENGTH_MISMATCH"):
+            StateValues(schema).put(wrap((1,)))
+
+
+@pytest.mark.parametrize("schema", ["n int, x long", "s struct<n:int,x:array<int>>"])
+def test_values_beyond_other_schemas_are_an_error(schema: str) -> None:
+    with pytest.raises(PySparkRuntimeError, match="STRUCT_ARRAY_LENGTH_MISMATCH"):
+        StateValues(schema).put((1, 2, 3) if schema.startswith("n") else ((1, [2], 3),))
+
+
+def test_a_column_of_nothing_is_null_and_text_may_have_a_collation() -> None:
+    values = StateValues("n void, t string collate UNICODE_CI, a array<string collate UTF8_LCASE>")
+    assert values.put((1, "x", ["y"])) == (None, "x", ["y"])
 
 
 @pytest.mark.parametrize(("schema", "entries"), [("m map<string,int>", {None: 1}), ("m map<int,int>", {"text": 1})])

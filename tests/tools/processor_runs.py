@@ -147,6 +147,8 @@ def _arrow(kind: Any) -> Any:
         "bigint": pa.int64(),
         "int": pa.int32(),
         "double": pa.float64(),
+        "float": pa.float32(),
+        "tinyint": pa.int8(),
         "binary": pa.binary(),
         "boolean": pa.bool_(),
         "date": pa.date32(),
@@ -157,39 +159,54 @@ def _arrow(kind: Any) -> Any:
         return pa.decimal128(*map(int, kind.name.removeprefix("decimal(").removesuffix(")").split(",")))
     if kind.name.startswith("array"):
         return pa.list_(_arrow(kind.parts[0].kind))
+    if kind.name.startswith("map"):
+        return pa.map_(*(_arrow(part.kind) for part in kind.parts))
     if kind.name.startswith("struct"):
         return pa.struct([(part.name, _arrow(part.kind)) for part in kind.parts])
     return simple[kind.name]
 
 
 def _typed(given: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    """A row of JSON with its dates, times and bytes."""
+    """A row of JSON with its dates, times, decimals and bytes."""
+    return {each.name: _read(given.get(each.name), each.type) for each in schema}
+
+
+def _read(cell: Any, kind: Any) -> Any:
     import base64
 
-    read = {
+    read: dict[Any, Callable[[Any], Any]] = {
         pa.timestamp("us", "UTC"): datetime.fromisoformat,
         pa.timestamp("us"): datetime.fromisoformat,
         pa.date32(): date.fromisoformat,
         pa.binary(): base64.b64decode,
     }
-    result = {}
-    for each in schema:
-        cell = given.get(each.name)
-        if cell is not None and pa.types.is_decimal(each.type):
-            cell = Decimal(str(cell)).quantize(Decimal(1).scaleb(-each.type.scale))
-        result[each.name] = read[each.type](cell) if cell is not None and each.type in read else cell
-    return result
+    if cell is None:
+        return None
+    if pa.types.is_decimal(kind):
+        return Decimal(str(cell)).quantize(Decimal(1).scaleb(-kind.scale))
+    if pa.types.is_struct(kind):
+        return {field.name: _read(cell.get(field.name), field.type) for field in kind}
+    if pa.types.is_list(kind):
+        return [_read(part, kind.value_type) for part in cell]
+    if pa.types.is_map(kind):
+        return [(key, _read(part, kind.item_type)) for key, part in cell.items()]
+    return read.get(kind, lambda each: each)(cell)
 
 
 def _row(given: dict[str, Any], output: pa.Schema) -> tuple[Any, ...]:
     """A row of the output as Spark collects it."""
 
     def whole(cell: Any, kind: Any) -> Any:
-        if cell is not None and pa.types.is_struct(kind):
-            parts = [whole(cell[kind.field(i).name], kind.field(i).type) for i in range(kind.num_fields)]
-            struct_row: Any = tuple.__new__(Row, parts)
-            struct_row.__fields__ = [kind.field(i).name for i in range(kind.num_fields)]
+        if cell is None:
+            return None
+        if pa.types.is_struct(kind):
+            struct_row: Any = tuple.__new__(Row, [whole(cell[field.name], field.type) for field in kind])
+            struct_row.__fields__ = [field.name for field in kind]
             return struct_row
+        if pa.types.is_list(kind):
+            return [whole(part, kind.value_type) for part in cell]
+        if pa.types.is_map(kind):
+            return {key: whole(part, kind.item_type) for key, part in cell}
         return cell
 
     return tuple(whole(given[each.name], each.type) for each in output)
