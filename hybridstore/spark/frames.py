@@ -317,9 +317,11 @@ def _array(series: Any, field: Any, kind: Any, settings: FrameSettings) -> Any:
     mask = None if hasattr(series.array, "__arrow_array__") else series.isnull()
     try:
         try:
-            return pa.Array.from_pandas(series, mask=mask, type=kind, safe=settings.safely)
+            array = pa.Array.from_pandas(series, mask=mask, type=kind, safe=settings.safely)
         except pa.ArrowInvalid:
-            return pa.Array.from_pandas(series, mask=mask).cast(kind, safe=settings.safely)
+            array = pa.Array.from_pandas(series, mask=mask)
+        # arrays of Arrow in older pandas come as they are, whatever the type that was asked for
+        return array if array.type == kind else array.cast(kind, safe=settings.safely)
     except (TypeError, ValueError) as error:
         raise type(error)(
             f"output column {field.name!r}: found values of type {series.dtype}, expected {kind}: {error}"
