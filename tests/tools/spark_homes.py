@@ -9,8 +9,10 @@ import os
 import signal
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Event, Lock, Thread
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -32,6 +34,8 @@ class Home(NamedTuple):
     settings: dict[str, str]
     # as many Spark tasks share the shards; None: one each
     tasks: int | None = None
+    # whether some batches wait for more than one executor, and those before them for all but one to leave
+    grows: bool = False
     # whether the first attempt of some batches is so slow that Spark begins another one
     slow: bool = False
     # whether a holder ends behind the commit of a version, once, with tasks that do not run under their own number
@@ -54,6 +58,7 @@ CASES = {
             "spark.dynamicAllocation.executorIdleTimeout": "1s",
             "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
         },
+        grows=True,
     ),
     # executors with a worker each, and a union behind the operator
     "dies": Home("local-cluster[2,1,1024]", 4, 6, {}, dies=True),
@@ -76,6 +81,17 @@ CASES = {
 SLOW_BATCHES = (2, 5)
 # so long a slow attempt waits for a second one, which in a holder waits for its end
 SLOW_SECONDS = 6.0
+# Executors come while a task of these batches waits for them, and leave behind the batch before the next of these; on a
+# busy machine both take as long as they take.
+GROWING_BATCHES = (0, 3, 6)
+PATIENCE_SECONDS = 300.0
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    """Return when a condition holds, or after some seconds."""
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.05)
 
 
 class DyingCount(RunningCount):
@@ -115,7 +131,9 @@ class SlowCount(RunningCount):
         return SlowRunner(group.open("counts", "key_value", {"ttl_ms": None}), Path(self.tried))
 
 
-class SlowRunner(CountRunner):
+class PlacedRunner(CountRunner):
+    """A running count that knows its batch and shard."""
+
     def __init__(self, store: Any, tried: Path) -> None:
         super().__init__(store)
         self.tried = tried
@@ -124,6 +142,8 @@ class SlowRunner(CountRunner):
     def begin(self, batch: Any, shard: int, *_: Any) -> None:
         self.place = (batch.number, shard)
 
+
+class SlowRunner(PlacedRunner):
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         batch, shard = self.place
         if shard == 0 and batch in SLOW_BATCHES:
@@ -133,10 +153,62 @@ class SlowRunner(CountRunner):
             except FileExistsError:
                 second.touch()
             else:
-                until = time.monotonic() + SLOW_SECONDS
-                while not second.exists() and time.monotonic() < until:
-                    time.sleep(0.05)
+                wait_for(second.exists, SLOW_SECONDS)
         return super().process(table, output, watermark)
+
+
+class GrowingCount(SlowCount):
+    """The running count; shard 0 of some batches waits until there is more than one executor."""
+
+    def open(self, group: StoreGroup) -> "GrowingRunner":
+        return GrowingRunner(group.open("counts", "key_value", {"ttl_ms": None}), Path(self.tried))
+
+
+class GrowingRunner(PlacedRunner):
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
+        batch, shard = self.place
+        if shard == 0 and batch in GROWING_BATCHES:
+            wait_for((self.tried / "several").exists, PATIENCE_SECONDS)
+        return super().process(table, output, watermark)
+
+
+class Watch:
+    """Looks at the number of executors all the time; the file `several` is there when there was more than one."""
+
+    def __init__(self, executors: Callable[[], int], several: Path) -> None:
+        self.executors, self.several = executors, several
+        self.seen: set[int] = set()
+        self._looking = Lock()
+        self._ended = Event()
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Look until the block ends."""
+        watching = Thread(target=self._watch)
+        watching.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            watching.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.1):
+            with self._looking:
+                self.seen.add(number := self.executors())
+                if number > 1:
+                    self.several.touch()
+
+    def until_one(self) -> None:
+        """Wait until all executors but one have left, and forget that there were more."""
+
+        def is_one() -> bool:
+            with self._looking:
+                if (number := self.executors()) == 1:
+                    self.several.unlink(missing_ok=True)
+                return number == 1
+
+        wait_for(is_one, PATIENCE_SECONDS)
 
 
 def rows_of(batch: int) -> list[tuple[str, int]]:
@@ -179,21 +251,21 @@ def main(folder: Path, placement: Any, case: str) -> int:
     def executors() -> int:
         return int(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
+    watch = Watch(executors, folder / "tried/several")
+
     def sink(batch: DataFrame, number: int) -> None:
         rows = sorted(list(row) for row in batch.collect())
-        report = {"rows": rows, "metrics": hsp.metrics(checkpoint), "executors": [executors()]}
-        if case == "allocation" and number % 3 == 2:
-            # until all but one have left
-            until = time.monotonic() + 30
-            while executors() > 1 and time.monotonic() < until:
-                time.sleep(0.1)
-            report["executors"].append(executors())
+        if home.grows and number + 1 in GROWING_BATCHES:
+            watch.until_one()
+        report = {"rows": rows, "metrics": hsp.metrics(checkpoint), "executors": [*watch.seen, executors()]}
+        watch.seen.clear()
         (folder / "out" / str(number)).write_text(json.dumps(report))
 
     df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    program = SlowCount(str(folder / "tried")) if home.slow else RunningCount()
+    tried = str(folder / "tried")
+    program: Any = SlowCount(tried) if home.slow else GrowingCount(tried) if home.grows else RunningCount()
     if home.dies:
-        program = DyingCount(str(folder / "tried"))
+        program = DyingCount(tried)
     counted = hsp.apply_program(
         df, program, name="op", location=checkpoint, shards=home.shards, placement=placement, tasks=home.tasks
     )
@@ -201,7 +273,8 @@ def main(folder: Path, placement: Any, case: str) -> int:
         # the operator's tasks do not run under their own number
         counted = df.where("v < 0").selectExpr("k", "v n", "v total").union(counted)
     writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
-    writer.trigger(availableNow=True).start().awaitTermination()
+    with watch.open():
+        writer.trigger(availableNow=True).start().awaitTermination()
     session.stop()
     standing.close()
     return 0
