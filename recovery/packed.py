@@ -1,9 +1,8 @@
-"""Packed columns: texts and floats of a block as they lie in its bytes, without an object for each.
+"""Packed columns: texts, floats and dicts of a block as they lie in its bytes, without an object for each.
 
 For readers that want columns and not records. Keys often have one length, and then a comparison of bytes tells where
-all of them begin. Texts of several lengths are found by numpy: a byte that may be the header of a text says where the
-next header would be, and all texts lie on the way of such steps from the first of them. Any other column is decoded, as
-`unpack_block` does.
+all of them begin. ASCII texts of several lengths are found by numpy: only their headers have such a first byte, and
+each says where the next one is. Any other column but dicts (`packed_fields`) is decoded, as `unpack_block` does.
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from changelog.codec import UNPACK_ERRORS, unpacker
+from changelog.codec import UNPACK_ERRORS, pack, unpacker
 
 from .block import from_little, is_sound
+from .packed_fields import FEW_KEYS, PackedFields, packed_fields
+from .packed_fields import PackedSpans as PackedSpans
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +29,8 @@ _SHORT_TEXT: Final = range(0xA0, 0xC0)
 _TEXT: Final = 0xD9
 _FLOAT: Final = 0xCB
 _FLOAT_BYTES: Final = 9
-# With more bytes than these for each text that may be headers, as in texts in Arabic, decoding the texts is cheaper.
-_MOST_PLACES: Final = 8
+# With more bytes than these in a block for each text, decoding the texts is cheaper than a look at each byte.
+_MOST_BYTES: Final = 128
 
 
 @dataclass(slots=True)
@@ -44,20 +45,7 @@ class PackedTexts:
         return len(self.data) // (self.header + self.size)
 
 
-@dataclass(slots=True)
-class PackedSpans:
-    """Texts of up to 255 bytes each (UTF-8, unchecked): `spans` are int32 places in `data`: where each header and each
-    text begins, in turns, and where the last text ends.
-    """
-
-    data: bytes
-    spans: np.ndarray[Any, Any]
-
-    def __len__(self) -> int:
-        return len(self.spans) // 2
-
-
-PackedItems: TypeAlias = "list[Any] | PackedTexts | PackedSpans | array[float]"
+PackedItems: TypeAlias = "list[Any] | PackedTexts | PackedSpans | PackedFields | array[float]"
 
 
 class PackedBlock(NamedTuple):
@@ -100,6 +88,13 @@ def packed_block(data: bytes | memoryview) -> PackedBlock | None:
     return PackedBlock(keys, ints, values) if sound else None
 
 
+def packed_items(items: list[Any]) -> PackedItems:
+    """Return items as `packed_block` gives those of a block. O(their size)."""
+    data = pack(items)
+    packed = _items(data, 0, _Headers(data))[0]
+    return items if packed is None else packed
+
+
 def _items(data: bytes, at: int, headers: _Headers) -> tuple[PackedItems | None, int]:
     """Return the items of the packed array at a place, and its end; None for items that have to be decoded."""
     first = data[at]
@@ -116,7 +111,7 @@ def _items(data: bytes, at: int, headers: _Headers) -> tuple[PackedItems | None,
     elif kind == _FLOAT:
         header, size = 1, _FLOAT_BYTES - 1
     else:
-        return None, at
+        return (packed_fields(data, start, count) if kind in FEW_KEYS else None) or (None, at)
     step = header + size
     end = start + count * step
     # an item that begins as the first one is as long, so the next one begins a step behind it
@@ -138,53 +133,27 @@ class _Headers:
 
     def spans(self, start: int, count: int) -> np.ndarray[Any, Any] | None:
         """Return the spans (`PackedSpans`) of so many texts, the first of which begins at `start`; None without numpy,
-        or where an item is no text of up to 255 bytes; the last one may be cut. O(size log texts) at C speed, O(size)
-        for ASCII.
+        and where an item is no text of up to 255 bytes or has a byte like a header, as most that are not ASCII do; the
+        last one may be cut. O(size) at C speed.
         """
         try:
             import numpy as np  # only here: the core does not need numpy
         except ImportError:
             return None
+        if len(self._data) > _MOST_BYTES * count:
+            return None
         data = np.frombuffer(self._data, np.uint8)
         if self._places is None:
-            places = np.flatnonzero((data - np.uint8(_SHORT_TEXT.start) < len(_SHORT_TEXT)) | (data == _TEXT))
-            long = data[places[:-1]] == _TEXT
-            if long.any():  # a header, a length, or the first byte of a letter: a header is never right behind it
-                places = places[np.append(True, ~long | (places[1:] > places[:-1] + 1))]
-            self._places = places
-        places = self._places[np.searchsorted(self._places, start) :]
-        if not len(places) or places[0] != start:  # behind the number of texts, whose last byte is that of a header
-            places = np.insert(places, 0, start)
-        if len(places) < count:
+            self._places = np.flatnonzero((data - np.uint8(_SHORT_TEXT.start) < len(_SHORT_TEXT)) | (data == _TEXT))
+        places = self._places[np.searchsorted(self._places, start) :][:count]
+        kinds = data[places]
+        long = kinds == _TEXT
+        texts = places + 1 + long
+        ends = texts + np.where(long, data[np.minimum(places + 1, len(data) - 1)], kinds - np.uint8(_SHORT_TEXT.start))
+        if len(places) < count or places[0] != start or not (places[1:] == ends[:-1]).all():
             return None
-
-        def ends_of(places: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-            kinds = data[places]
-            long = kinds == _TEXT
-            texts = places + 1 + long
-            sizes = np.where(long, data[np.minimum(places + 1, len(data) - 1)], kinds - np.uint8(_SHORT_TEXT.start))
-            return texts, texts + sizes
-
-        chosen = places[:count]
-        texts, ends = ends_of(chosen)
-        if not (chosen[1:] == ends[:-1]).all():
-            if len(places) > _MOST_PLACES * count:
-                return None
-            # some are bytes of a text: each text is a jump from the one before it, 2, 4, 8, ... jumps at once
-            texts, ends = ends_of(places)
-            numbers = np.full(len(data) + 2 + 256, len(places), np.int32)
-            numbers[places] = np.arange(len(places), dtype=np.int32)
-            jumps = np.append(numbers[ends], np.int32(len(places)))
-            way = np.zeros(1, np.int32)
-            while len(way) < count:
-                way = np.concatenate((way, jumps[way]))
-                jumps = jumps[jumps]
-            way = way[:count]
-            if way[-1] == len(places):
-                return None
-            chosen, texts, ends = places[way], texts[way], ends[way]
         spans = np.empty(2 * count + 1, np.int32)
-        spans[:-1:2], spans[1::2], spans[-1] = chosen, texts, ends[-1]
+        spans[:-1:2], spans[1::2], spans[-1] = places, texts, ends[-1]
         return spans
 
 

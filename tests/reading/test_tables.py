@@ -214,6 +214,14 @@ SHAPES = st.one_of(
     st.just(lambda number: (number, "a")),
     st.just(lambda number: [number, "a"]),
     st.just(lambda number: 2**63 - 1 + number % 2),
+    TEXTS.map(lambda text: lambda number: {"text": text * (number % 3), "n": number * 99, "of": {"x": number / 3}}),
+    st.just(lambda number: {"n": number, "note": "x" if number % 7 == 3 else None, "no": None}),
+    st.just(lambda number: {"n": number, "note": "x" if number > 140 else None}),
+    st.just(lambda number: {"n": number, "note": "x"} if number % 7 else {"note": "x", "m": number}),
+    st.just(lambda number: {"n": number} if number != 70 else {"n": number, "m": 1}),
+    st.just(lambda number: {"n": number, "of": {"x": number} if number % 3 else {}}),
+    st.just(lambda number: {"n": number if number != 140 else 0.5}),
+    st.just(lambda number: {"n": [number], "of": [{"x": 1}, {}][: number % 3]}),
 )
 
 
@@ -271,8 +279,8 @@ LAYERS = st.lists(st.dictionaries(st.integers(0, 40), st.booleans(), min_size=1,
     st.sets(st.integers(0, 40), min_size=1),
     LAYERS,
     st.sampled_from(sorted(KEYS)),
-    st.sampled_from([str, float, int, lambda number: [number], lambda number: "y" * number]),
-    st.sampled_from([str, float]),
+    st.sampled_from([str, float, int, lambda n: [n], lambda n: "y" * n, lambda n: {"n": n, "x": f"{n}"}]),
+    st.sampled_from([str, float, lambda n: {"n": n, "x": ""}, lambda n: {"n": n} if n % 3 else {"n": n, "x": "y"}]),
     st.integers(0, 2),
 )
 def test_a_piece_with_layers_over_it_is_the_block_with_these_layers(
