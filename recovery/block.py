@@ -19,10 +19,11 @@ import sys
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from hashlib import blake2b
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from changelog.codec import UNPACK_ERRORS, packer, unpack, unpacker
@@ -43,6 +44,8 @@ BLOCK_BYTES = 1 << 20
 # kilobytes.
 SLICE_VALUES = 32
 HASH_BYTES = 16
+# A change of one key in more than so many is merged by the stretches between its keys.
+_SPLICED: Final = 16
 # The `from` of a key of a layer that only adds records, later than all; see also `WHOLE`.
 ADDED: Final = (1 << 63) - 1
 
@@ -267,22 +270,30 @@ def _columns(
 def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
     """Return `old`, a block, with the records of `changed` in place and without the keys in `removed`.
 
-    O(n log n) in keys, O(n) for few changes.
+    O(n log n) in keys, O(n) for few changes and where no key is new.
     """
     if changed.froms is not None:
         changed = _resolved(old, changed)
         if changed.counts is not None and 0 in changed.counts:
             removed = removed.union(key for key, count in zip(changed.keys, changed.counts, strict=True) if not count)
-    if len(changed.keys) + len(removed) < len(old.keys) // 4:
+    if (len(changed.keys) + len(removed)) * _SPLICED < len(old.keys):
         return _spliced(old, changed, removed)
     if changed.keys and removed.isdisjoint(changed.keys) and removed.union(changed.keys).issuperset(old.keys):
         # This happens when all keys of a bucket got a record.
         return Columns(changed.keys, without_ones(changed.counts), changed.ints, changed.values)
-    places = dict(zip(old.keys, count(), strict=False))
-    places.update(zip(changed.keys, count(len(old.keys)), strict=False))
+    return _last(joined((old, changed)), len(old.keys), removed)
+
+
+def _last(records: Columns, ordered: int, removed: Collection[Any]) -> Columns:
+    """Return, sorted, the last records of each key, without those of `removed`; the first `ordered` keys are unique
+    and in order. O(n log n), O(n) where those are all keys.
+    """
+    # a key keeps its place in a dict
+    places = dict(zip(records.keys, range(len(records.keys)), strict=True))
+    fresh = len(places) > ordered
     for key in removed:
         places.pop(key, None)
-    return joined((old, changed)).take([places[key] for key in sorted(places)])
+    return records.take([*map(places.__getitem__, sorted(places))] if fresh else [*places.values()])
 
 
 def layer_of(changed: Columns, removed: set[Any]) -> Columns:
@@ -290,11 +301,19 @@ def layer_of(changed: Columns, removed: set[Any]) -> Columns:
     if not removed:
         return changed
     deleted = Columns(sorted(removed), [0] * len(removed), tuple(array("q") for _ in changed.ints), [])
-    return composed(changed, deleted) if changed.keys else deleted
+    return composed((changed, deleted)) if changed.keys else deleted
 
 
-def with_layer(columns: Columns, layer: Columns) -> Columns:
-    """Return the records of a block with a layer over them. O(n), and a step for each key of the layer."""
+def with_layers(columns: Columns, layers: Sequence[Columns]) -> Columns:
+    """Return the records of a block with layers over them, the oldest first. O(n), and a step for each key of the
+    layers; O(n) for each layer that has `froms`.
+    """
+    if any(layer.froms is not None for layer in layers):
+        return reduce(_with_layer, layers, columns)
+    return _with_layer(columns, composed(layers)) if layers else columns
+
+
+def _with_layer(columns: Columns, layer: Columns) -> Columns:
     if layer.froms is not None:
         return merge(columns, layer, set())
     counts = layer.counts
@@ -333,10 +352,18 @@ def _resolved(old: Columns, changed: Columns) -> Columns:
     return Columns(changed.keys, without_ones([b - a for a, b in pairwise([0, *counts])]), ints, values)
 
 
-def composed(older: Columns, newer: Columns) -> Columns:
-    """Return the layer that says what two layers say, the newer one over the older one. O(n log n)."""
+def composed(layers: Sequence[Columns]) -> Columns:
+    """Return the layer that says what several say, the oldest first. O(n log n), and for each layer anew where one of
+    them has `froms`.
+    """
+    if any(layer.froms is not None for layer in layers):
+        return reduce(_composed, layers)
+    return layers[0] if len(layers) == 1 else _last(joined(layers), 0, ())
+
+
+def _composed(older: Columns, newer: Columns) -> Columns:
     if older.froms is None and newer.froms is None:
-        return merge(older, newer, set())
+        return composed((older, newer))
     keys = sorted({*older.keys, *newer.keys})
     counts: list[int] = []
     froms: list[int] = []

@@ -28,7 +28,7 @@ from changelog.segment import Position
 from changelog.storage import Storage
 
 from . import index
-from .block import BlockEntry, Columns, Extent, content_hash, is_sound, seal, unpack_block, unseal_fields, with_layer
+from .block import BlockEntry, Columns, Extent, content_hash, is_sound, seal, unpack_block, unseal_fields, with_layers
 from .directory import Ahead, Directory, PageEntry, Traffic, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
@@ -352,9 +352,7 @@ class CheckpointReader:
         """Return the records of a block: those of its base with its layers over them. Raises CorruptCheckpointError.
         O(1) for a block without layers, else O(block).
         """
-        for place in entry.layers:
-            base = with_layer(base, self.layer(store, entry, place))
-        return base
+        return with_layers(base, [self.layer(store, entry, place) for place in entry.layers])
 
     def look(self, store: int, entry: BlockEntry) -> Lookup:
         """Return what finds single records of a block, in its base and its layers. Raises CorruptCheckpointError when a

@@ -320,18 +320,24 @@ def _short(where: object, size: int, expected: int) -> CorruptCheckpointError:
 
 
 def _map(path: Path, size: int) -> MappedPack:
+    if (mapped := _mapped(path, os.stat(path), size)) is not None:
+        return mapped
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)
-        if status.st_size < size:
-            raise _short(path, status.st_size, size)
-        key = (os.getpid(), status.st_dev, status.st_ino)
-        mapped = _maps.get(key)
+        mapped = _mapped(path, status, size)
         if mapped is None:
-            mapped = _maps[key] = MappedPack(fd, size)
+            mapped = _maps[os.getpid(), status.st_dev, status.st_ino] = MappedPack(fd, size)
         return mapped
     finally:
         os.close(fd)
+
+
+def _mapped(path: Path, status: os.stat_result, size: int) -> MappedPack | None:
+    """Return the map of a pack that another reader has, or None. Raises CorruptCheckpointError for a short file."""
+    if status.st_size < size:
+        raise _short(path, status.st_size, size)
+    return _maps.get((os.getpid(), status.st_dev, status.st_ino))
 
 
 def read_footer(opened: PackBytes, size: int, where: str) -> list[FooterLine]:

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from itertools import compress, pairwise, repeat
 from typing import Any, Final, TypeAlias
 
@@ -33,7 +33,7 @@ from .block import (
     layer_of,
     merge,
     pack_block,
-    with_layer,
+    with_layers,
 )
 from .checkpoint import CheckpointReader
 from .compaction import Item
@@ -174,7 +174,7 @@ class Planner:
         number, merged = self._capture.number, _NONE
         if look is None:
             parts = self._previous.parts(number, line)
-            merged, keys = reduce(with_layer, parts), [hiding(part) for part in parts]
+            merged, keys = with_layers(parts[0], parts[1:]), [hiding(part) for part in parts]
             change = self._plain(change, partial(_rows_of, merged), line.high)
         else:
             keys = look.hiding
@@ -212,7 +212,7 @@ class Planner:
         if change.over is not None:
             assert self._capture.combine is not None
             over = laid(change.over, older_of, self._capture.combine, high)
-            columns = composed(columns, over) if columns.keys else over
+            columns = composed((columns, over)) if columns.keys else over
         if columns.froms is not None:
             froms = [ADDED if time > high else time for time in columns.froms]
             columns = Columns(columns.keys, columns.counts, columns.ints, columns.values, froms)
@@ -251,8 +251,7 @@ class Planner:
         layer = layer_of(change.columns, change.removed)
         data, hashed = self._pack_block(layer)
         while (start := _first_alike(kept, len(data))) <= len(kept) - (LAYERS - 1):
-            for place in reversed(kept[start:]):
-                layer = composed(self._previous.layer(number, line, place), layer)
+            layer = composed([*(self._previous.layer(number, line, place) for place in kept[start:]), layer])
             del kept[start:], kept_keys[start:]
             data, hashed = self._pack_block(layer)
         if (sum(place.size for place in kept) + len(data)) * LAYERED_SHARE > line.size:

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import struct
 import sys
-import threading
 import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from math import isqrt
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from changelog.codec import UNPACK_ERRORS, array_header, pack, packer, unpack, unpacker
 
@@ -41,12 +40,15 @@ from .block import (
     unpack_block,
 )
 from .errors import CorruptCheckpointError
+from .packed_key import EXACT, PACKERS, PackedKey, PackedKeys, packed_key, packed_keys, plain
 
 # The end of a table: how many keys, how many columns of integers, and flags; and the checksum of all before it.
 _TAIL: Final = struct.Struct("<IHH")
 _CHECK: Final = struct.Struct("<I")
-# A slot behind its hash: where the packed key begins, where its values begin and end, and the checksum of both.
-_SLOT: Final = struct.Struct("<4xIIII")
+# A slot: the hash, where the packed key begins, where its values begin and end, and the checksum of both.
+_SLOT: Final = struct.Struct("<5I")
+# The first of it.
+_HEAD: Final = struct.Struct("<2I")
 _END: Final = _TAIL.size + _CHECK.size
 # The flags: counts; `froms`, one for each key; a single one for all.
 _COUNTED: Final = 1
@@ -57,72 +59,12 @@ _FLAGS: Final = frozenset(counted | froms for counted in (0, _COUNTED) for froms
 _FIVE: Final = 0x95
 # The number of a key is a u16.
 MOST_KEYS: Final = 1 << 16
+# To search a layer for a key takes as long as to put so many hashes into a set.
+_SEARCH_PRICE: Final = 12
 # Bytes in which nearly all packed keys end.
 _NEAR: Final = 1 << 10
 # A record: its value, and its integers.
 Record: TypeAlias = tuple[Any, ...]
-# Keys of these types are equal only if their packed bytes are; 0.0 and -0.0 are equal, too.
-_EXACT: Final = (str, bytes, int, bool)
-
-
-class _Packers(threading.local):
-    """A packer for each thread: packing an atom runs no Python code, so nothing can use the packer meanwhile."""
-
-    def __init__(self) -> None:
-        self.pack = packer()
-
-
-_PACKERS: Final = _Packers()
-
-
-def _plain(key: Any) -> Any:
-    """Return an equal key whose packed bytes are those of every equal key: without -0.0."""
-    if type(key) is float:
-        return key + 0.0
-    if type(key) is tuple:
-        return tuple(part + 0.0 if type(part) is float else part for part in key)
-    return key
-
-
-class PackedKey(NamedTuple):
-    """A key as tables look for it: its packed bytes, their hash, and whether equal keys have equal bytes."""
-
-    key: Any
-    packed: bytes
-    hash: int
-    exact: bool
-
-
-def packed_key(key: Any) -> PackedKey:
-    """Return a key as tables look for it. O(key)."""
-    exact = type(key) in _EXACT
-    packed = _PACKERS.pack(key) if exact else pack(_plain(key))
-    # not PackedKey(...), a Python function that does this line
-    return tuple.__new__(PackedKey, (key, packed, zlib.crc32(packed), exact))
-
-
-class PackedKeys(NamedTuple):
-    """Keys of one store as tables look for them, by column, as those of a `PackedKey`."""
-
-    keys: Sequence[Any]
-    packed: list[bytes]
-    hashes: list[int]
-    exact: bool
-
-    def at(self, place: int) -> PackedKey:
-        """Return one of the keys. O(1)."""
-        return PackedKey(self.keys[place], self.packed[place], self.hashes[place], self.exact)
-
-
-def packed_keys(keys: Sequence[Any]) -> PackedKeys:
-    """Return keys of one store, at least one, as tables look for them: their own packed bytes, not those of an equal
-    key. O(keys).
-    """
-    pack_one = packer()
-    packed = list(map(pack_one, keys))
-    exact = type(keys[0]) in _EXACT
-    hashes = list(map(zlib.crc32, packed if exact else map(pack_one, map(_plain, keys))))
-    return PackedKeys(keys, packed, hashes, exact)
 
 
 def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
@@ -134,26 +76,20 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
         raise ValueError(f"{len(keys)} keys in a block, expected {MOST_KEYS} or fewer")
     pack_one = packer()
     _, stored_keys, hashes, exact = packed_keys(keys)
-    order = sorted(range(len(keys)), key=hashes.__getitem__)
     packed_values = list(map(pack_one, columns.values))
-    size = 0
-    parts: list[bytes] = []
-
-    def add(*pieces: bytes) -> int:
-        nonlocal size
-        parts.extend(pieces)
-        size += sum(map(len, pieces))
-        return size
-
-    start = add(bytes([_FIVE]), array_header(len(keys)))
-    key_places = list(accumulate(map(len, stored_keys), initial=start))
-    add(*stored_keys)
-    add(packer()(pack_counts(columns)), array_header(len(columns.ints)))
-    ints = array("I")
+    parts = [bytes([_FIVE]), array_header(len(keys))]
+    key_places = list(accumulate(map(len, stored_keys), initial=sum(map(len, parts))))
+    parts += stored_keys
+    between = [packer()(pack_counts(columns)), array_header(len(columns.ints))]
+    size, ints = key_places[-1] + sum(map(len, between)), array("I")
     for column in columns.ints:
-        ints.append(add(pack_one(to_little(column))) - 8 * len(column))
-    value_places = list(accumulate(map(len, packed_values), initial=add(array_header(len(packed_values)))))
-    add(*packed_values)
+        between.append(pack_one(to_little(column)))
+        size += len(between[-1])
+        ints.append(size - 8 * len(column))
+    between.append(array_header(len(packed_values)))
+    value_places = list(accumulate(map(len, packed_values), initial=size + len(between[-1])))
+    parts += between
+    parts += packed_values
     rows = array("I") if counts is None else array("I", accumulate(counts, initial=0))
     if counts is not None:
         value_places = list(map(value_places.__getitem__, rows))
@@ -161,12 +97,12 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
     flags = (_ONE_FROM if len(froms) == 1 else _FROMS) if froms else 0
     flags |= 0 if counts is None else _COUNTED
     checks = _checks(columns, hashes if exact else list(map(zlib.crc32, stored_keys)), packed_values)
-    slots = array("I", bytes(_SLOT.size * len(keys)))
-    for field, column_of in enumerate((hashes, key_places, value_places, value_places[1:], checks)):
-        slots[field::5] = array("I", map(column_of.__getitem__, order))
+    # by columns, where the last one of `value_places` is the end of all
+    slots = list(map(_SLOT.pack, hashes, key_places, value_places, islice(value_places, 1, None), checks))
+    order = sorted(range(len(keys)), key=hashes.__getitem__)
     table = b"".join(
         (
-            to_little(slots),
+            *map(slots.__getitem__, order),
             to_little(array("H", order)) if rows or ints or froms else b"",
             to_little(rows),
             to_little(ints),
@@ -174,7 +110,7 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
             _TAIL.pack(len(keys), len(ints), flags),
         )
     )
-    add(pack_one(table + _CHECK.pack(zlib.crc32(table))))
+    parts.append(pack_one(table + _CHECK.pack(zlib.crc32(table))))
     payload = b"".join(parts)
     return seal(payload), content_hash(payload)
 
@@ -317,7 +253,7 @@ class RecordTable:
                     return i
                 # another key of the same hash, an equal key (0.0 and -0.0), or damage
                 stored = self._key(i)
-                if zlib.crc32(pack(_plain(stored))) != hashed:
+                if zlib.crc32(pack(plain(stored))) != hashed:
                     raise self._damaged()
                 if stored == key:
                     return i
@@ -336,7 +272,7 @@ class RecordTable:
 
     def _stored(self, i: int, size: int) -> bytes:
         """Return so many bytes of the packed key of a hash."""
-        start = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)[0]
+        start = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)[1]
         return self._payload[start : start + size].tobytes()  # a view compares byte by byte
 
     def rows_of(self, key: Any) -> Columns:
@@ -362,8 +298,8 @@ class RecordTable:
 
     def record_of(self, key: Any) -> Record | None:
         """Return the only record of a key, None if the block has none. Raises CorruptCheckpointError. O(log keys)."""
-        exact = type(key) in _EXACT
-        packed = _PACKERS.pack(key) if exact else pack(_plain(key))
+        exact = type(key) in EXACT
+        packed = PACKERS.pack(key) if exact else pack(plain(key))
         return self.record_at(key, packed, zlib.crc32(packed), exact)
 
     def record_at(self, key: Any, packed: bytes, hashed: int, exact: bool, i: int | None = None) -> Record | None:
@@ -377,7 +313,7 @@ class RecordTable:
         if self._order is None:
             # as below, without calls: the way of most reads
             try:
-                at, start, stop, check = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
+                _, at, start, stop, check = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
                 payload = self._payload
                 if payload[at : at + len(packed)].tobytes() == packed:
                     packed_value = payload[start:stop]
@@ -394,22 +330,36 @@ class RecordTable:
         """Return how many records each of the keys has. Raises CorruptCheckpointError. O(log keys) for each."""
         return self.counts(packed_keys(keys)) if keys else []
 
+    def slots_of(self, wanted: PackedKeys) -> list[int]:
+        """Return for each key what `slot_of` says of it. Raises CorruptCheckpointError. O(log keys) for each."""
+        hashes, payload, data, slots, around = self.hashes, self._payload, self._data, self._slots, self._around
+        end, head_of = len(hashes), _HEAD.unpack_from
+        indexes: list[int] = []
+        for packed, hashed in zip(wanted.packed, wanted.hashes, strict=True):
+            # as `first_of` and `slot_of`, without their calls for the key that is nearly always the first of its hash
+            expected = hashed * end >> 32
+            low, high = expected - around, expected + around
+            if not (low > 0 and high < end and low < (i := bisect_left(hashes, hashed, low, high)) < high):
+                i = bisect_left(hashes, hashed)
+            there, start = (0, 0) if i == end else head_of(data, slots + _SLOT.size * i)
+            if i == end or there != hashed:
+                i = -1
+            elif payload[start : start + len(packed)].tobytes() != packed:
+                i = self.slot_of(wanted.at(len(indexes)), i)
+            indexes.append(i)
+        return indexes
+
     def counts(self, wanted: PackedKeys) -> list[int]:
         """Return how many records each of the keys has. Raises CorruptCheckpointError. O(log keys) for each."""
-        hashes, payload, data, slots = self.hashes, self._payload, self._data, self._slots
-        end = len(hashes)
-        counts: list[int] = []
-        for at, (packed, hashed) in enumerate(zip(wanted.packed, wanted.hashes, strict=True)):
-            i = self.first_of(hashed)
-            if i < end and hashes[i] == hashed:
-                # as `slot_of`, without its call for the key that is nearly always the first of its hash
-                start = _SLOT.unpack_from(data, slots + _SLOT.size * i)[0]
-                if payload[start : start + len(packed)].tobytes() != packed:
-                    i = self.slot_of(wanted.at(at), i)
-                counts.append(0 if i < 0 else self.count_at(i))
-            else:
-                counts.append(0)
-        return counts
+        slots = self.slots_of(wanted)
+        if self.single:
+            return [1 if i >= 0 else 0 for i in slots]
+        return [self.count_at(i) if i >= 0 else 0 for i in slots]
+
+    @property
+    def single(self) -> bool:
+        """True where each key has one record. O(1)."""
+        return self._rows is None
 
     def count_at(self, i: int) -> int:
         """Return how many records the key of a hash has. O(1)."""
@@ -437,7 +387,7 @@ class RecordTable:
         place = 0 if self._order is None else self._order[i]
         if self._froms is not None:
             froms = [self._froms[place if len(self._froms) > 1 else 0]]
-        _, start, end, expected = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
+        *_, start, end, expected = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
         first, last = (place, place + 1) if rows is None else (rows[place], rows[place + 1])
         check = zlib.crc32(payload[start:end], check)
         ints = tuple(self._times(first, last))
@@ -505,7 +455,7 @@ class Layers:
                 if i < 0:
                     continue
                 older = part.rows_at(i, wanted)
-            rows = older if rows is None else composed(older, rows)
+            rows = older if rows is None else composed((older, rows))
             if rows.froms is None:
                 break
         if rows is None or not rows.values:
@@ -520,8 +470,8 @@ class Layers:
         tables = self._tables
         if tables is None:
             return only_record(self.rows_of(key))
-        exact = type(key) in _EXACT
-        packed = _PACKERS.pack(key) if exact else pack(_plain(key))
+        exact = type(key) in EXACT
+        packed = PACKERS.pack(key) if exact else pack(plain(key))
         hashed = zlib.crc32(packed)
         known = self._known
         if known is None:
@@ -547,10 +497,18 @@ class Layers:
         wanted = packed_keys(keys)
         *layers, base = tables
         counts = base.counts(wanted)
-        # most keys are in no layer: a set of all hashes says so at once
-        known: set[int] = set().union(*(layer.hashes for layer in layers))
-        for at, hashed in enumerate(wanted.hashes):
-            if hashed in known:
+        asked: Sequence[int] = range(len(keys))
+        if all(table.single for table in tables):
+            # nothing was deleted, so a key of the base has its record whatever the layers say
+            asked = [at for at, count in enumerate(counts) if not count]
+            if not asked:
+                return counts
+        # most keys are in no layer: a set of all hashes says so at once, if they are not too many for it
+        known: set[int] | None = None
+        if _SEARCH_PRICE * len(asked) * len(layers) > sum(map(len, layers)):
+            known = set().union(*(layer.hashes for layer in layers))
+        for at in asked:
+            if known is None or wanted.hashes[at] in known:
                 key = wanted.at(at)
                 for layer in layers:
                     if (i := layer.slot_of(key)) >= 0:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import reduce
 from itertools import chain, repeat
 from typing import Any, TypeAlias, overload
 
@@ -73,7 +72,7 @@ class ColumnScan(Scan):
             layers = [self._checkpoint.layer(self.number, entry, place) for place in entry.layers]
             if change is not None:
                 layers.append(change)
-            return laid_piece(piece, reduce(composed, layers)) if layers and piece is not None else piece
+            return laid_piece(piece, composed(layers)) if layers and piece is not None else piece
         except Exception:  # whatever is wrong is a fault when the block is decoded
             return None
 

@@ -7,7 +7,6 @@ import random
 import sys
 from array import array
 from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +27,7 @@ from hybridstore.reading.tally import tallies
 from hybridstore.reading.texts import format_key, plain, to_json
 from hybridstore.state.opening import Tuning
 from hybridstore.stores.kinds import Row
-from recovery.block import composed, pack_block, seal, with_layer
+from recovery.block import composed, pack_block, seal, with_layers
 from recovery.checkpoint import CheckpointReader
 from recovery.columns import Columns
 from recovery.packed import packed_block
@@ -299,11 +298,9 @@ def test_a_piece_with_layers_over_it_is_the_block_with_these_layers(
     assert packed is not None
     piece = piece_of(packed)
     assert piece is not None
-    expected = block
     laid = [columns(layer, value if number else other) for number, layer in enumerate(layers)]
-    for layer in laid:
-        expected = with_layer(expected, layer)
-    read = laid_piece(piece, reduce(composed, laid))
+    expected = with_layers(block, laid)
+    read = laid_piece(piece, composed(laid))
     assert read is not None
     rows = [each if type(each) is list else each.to_pylist() for each in (read[0], read[2])]
     assert [*map(repr, rows)] == [repr(expected.keys), repr(expected.values)]

@@ -23,10 +23,9 @@ from recovery.block import (
     StoreCapture,
     composed,
     layer_of,
-    merge,
     pack_block,
     unpack_block,
-    with_layer,
+    with_layers,
 )
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CorruptCheckpointError
@@ -64,18 +63,18 @@ def content(block: Columns) -> Content:
 @settings(max_examples=150, deadline=None)
 @given(_CONTENT.filter(bool), st.lists(st.tuples(_CONTENT, st.sets(st.sampled_from("abcdefghijkl"))), max_size=4))
 def test_layers_over_a_base_are_the_block_of_a_dict(base: Content, changes: list[tuple[Content, set[str]]]) -> None:
-    model, block, together = dict(base), columns(base), None
+    model, block, layers = dict(base), columns(base), list[Columns]()
     for changed, removed in changes:
         removed = removed - changed.keys()
         layer = layer_of(columns(changed), removed)
         assert layer.keys == sorted(changed.keys() | removed)
-        together = layer if together is None else merge(together, layer, set())
-        block = with_layer(block, layer)
+        layers.append(layer)
+        block = with_layers(block, [layer])
         model = {key: rows for key, rows in (model | changed).items() if key not in removed}
         assert content(block) == model
         assert block.counts is None or block.counts.count(1) < len(block.counts)
-    if together is not None:
-        assert content(with_layer(columns(base), together)) == model
+        assert content(with_layers(columns(base), layers)) == model
+        assert content(with_layers(columns(base), [composed(layers)])) == model
 
 
 _ROWS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=3).map(lambda rows: sorted(rows))
@@ -96,22 +95,23 @@ def test_layers_of_added_rows_are_the_rows_of_a_dict(base: Content, layers: list
     block = columns(model)
     pack = pack_with_table if tables else pack_block
     stored = [pack(block)[0]]
-    together = None
+    together: list[Columns] = []
     for changed in layers:
         layer = changes(changed)
         stored.append(pack(layer)[0])
         layer = unpack_block(stored[-1], "a layer")
         assert table_fault(stored[-1], layer) is None
-        together = layer if together is None else composed(together, layer)
-        block = with_layer(block, layer)
+        together.append(layer)
+        block = with_layers(block, [layer])
         for key, (since, rows) in changed.items():
             model[key] = [row for row in model.get(key, []) if row[0] < since] + [
                 row for row in rows if row[0] >= since
             ]
         model = {key: rows for key, rows in model.items() if rows}
         assert content(block) == model
-    assert together is not None
-    assert content(with_layer(unpack_block(stored[0], "a base"), together)) == model
+    base_columns = unpack_block(stored[0], "a base")
+    assert content(with_layers(base_columns, together)) == model
+    assert content(with_layers(base_columns, [composed(together)])) == model
     look = Layers([look_into(data, "it", kept=False) for data in reversed(stored)])
     for key in "abcdefghijkl":
         assert content(look.rows_of(key)) == ({key: model[key]} if key in model else {})
