@@ -19,7 +19,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -36,6 +36,8 @@ RETRY_SECONDS: Final = 120.0
 LINE_SECONDS: Final = 10.0
 # How often `create` is tried after "exists already" for a name without an object (S3's 409 during a deletion).
 _CREATES: Final = 5
+# How many of obstore's stores are kept for the next one with the same settings.
+_STORES: Final = 8
 
 Result = TypeVar("Result")
 
@@ -78,7 +80,7 @@ class CloudStorage:
     def within(self, seconds: float) -> CloudStorage:
         """Return the same storage with one time limit (seconds from now) for all requests together.
 
-        For callers that need an answer in time. The returned storage has connections of its own.
+        For callers that need an answer in time. The returned storage has other connections.
         """
         inner = self.below("")
         inner._base = self._base
@@ -263,8 +265,24 @@ class _RangeError(OSError):
 _user: int | None = None
 
 
+_Options = frozenset[tuple[str, Any]]
+
+
+@lru_cache(maxsize=_STORES)
+def _connected(address: str, config: _Options, client: _Options, retries: _Options, environment: _Options) -> Any:
+    """Return obstore's store for these settings, the same one to all who have the same settings and environment.
+
+    A store of its own would read the certificates of the machine, which takes 4 ms of a processor, and begin with
+    connections of its own; an opening of a state asks for several.
+    """
+    import obstore.store as stores
+
+    from_url: Any = stores.from_url  # its overloads want the options of one store
+    return from_url(address, config=dict(config) or None, client_options=dict(client), retry_config=dict(retries))
+
+
 class _Client:
-    """The connections of one process to one bucket. Made at the first request.
+    """The connections to one bucket, made at the first request, or taken from an earlier one with the same settings.
 
     With `seconds` all requests together are tried for so long, from now on, else each for RETRY_SECONDS.
     """
@@ -295,10 +313,10 @@ class _Client:
 
     def _open(self) -> Any:
         _check_installed(self.address)
-        import obstore.store as stores
-
         if self.address.startswith("memory:"):
-            return stores.MemoryStore()
+            from obstore.store import MemoryStore
+
+            return MemoryStore()
         patience = 30.0 if self._seconds is None else max(1.0, self._seconds / 3)
         client: dict[str, Any] = {"timeout": timedelta(seconds=patience), "connect_timeout": timedelta(seconds=5)}
         named = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
@@ -306,10 +324,9 @@ class _Client:
             client["allow_http"] = True
         retries = {"max_retries": 10, "retry_timeout": timedelta(seconds=min(LINE_SECONDS, patience / 2))}
         config, connection = split_settings(self.address, self.options)
-        client |= connection
-        from_url: Any = stores.from_url  # its overloads want the options of one store
+        given = (frozenset(options.items()) for options in (config, client | connection, retries, os.environ))
         try:
-            return from_url(self.address, config=config or None, client_options=client, retry_config=retries)
+            return _connected(self.address, *given)
         except Exception as error:
             raise _unreachable(self.address, error, self.options, "is a setting of the Bucket misspelt?") from None
 

@@ -389,3 +389,27 @@ def test_without_obstore_everything_is_refused_in_one_sentence(
         code = run(["inspect", name, "s3://bucket/state", *more.get(name, [])])
         assert code == 3, name
         assert re.search(words, capsys.readouterr().err), name
+
+
+def test_storages_of_a_bucket_share_their_connections_if_nothing_that_they_are_made_of_differs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import obstore.store
+
+    connected: list[dict[str, Any]] = []
+
+    def from_url(url: str, **given: Any) -> Any:
+        connected.append(given)
+        return obstore.store.MemoryStore()
+
+    monkeypatch.setattr(obstore.store, "from_url", from_url)
+    options = {"endpoint": "http://host", "region": "us-east-1", "secret_access_key": "first"}
+    for path in ("x", "y"):
+        CloudStorage(f"s3://bucket/{path}", options).list()
+    assert [given["config"] for given in connected] == [options]
+    CloudStorage("s3://bucket/x", options | {"secret_access_key": "second"}).list()
+    CloudStorage("s3://other/x", options).list()
+    CloudStorage("s3://bucket/x", options).within(9).list()
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of the environment")
+    CloudStorage("s3://bucket/x", options).list()
+    assert len(connected) == 5
