@@ -198,6 +198,7 @@ class PageCheckpoint(CheckpointReader):
 
     def __init__(self, storage: Storage, name: CheckpointName | str, *, lenient: bool = False) -> None:
         self._lenient = lenient
+        self._opened_in = storage
         self._listed: Container[str] | None = None
         self.checked = parse_checkpoint_name(str(name)) is not None
         super().__init__(storage, name, marked=True)
@@ -225,8 +226,11 @@ class PageCheckpoint(CheckpointReader):
 
     def _open_stored(self, record: PackRecord) -> PackBytes:
         if self._listed is None:
-            # One request instead of one for each pack. Sizes are not compared, because reading a short block raises.
-            self._listed = frozenset(self.storage.list(f"{PACKS}/"))
+            # One request instead of one for each pack, and none where the reader has listed them already. Sizes are not
+            # compared, because reading a short block raises.
+            self._listed = frozenset(self._opened_in.list(f"{PACKS}/"))
+        if record.name not in self._listed and not self._lenient:
+            self._listed = frozenset(self.storage.list(f"{PACKS}/"))  # it may be newer than that list
         if record.name not in self._listed and not self._lenient:
             raise CorruptCheckpointError(f"{self.storage.url}/{record.name}: the pack is missing")
         return AheadPack(StoredPack(self.storage, record.name, record.size))

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from changelog.bucket import Bucket, same_settings
 from changelog.identity import Identity, of_operator
+from changelog.outlook import behind
 from changelog.segment import MAGIC, SUFFIX
 from changelog.storage import LocalStorage, Storage, is_url, local_path, storage_at
 from recovery.layout import (
@@ -93,7 +94,7 @@ class Place(NamedTuple):
         get for each description of a shard's operator or topology.
         """
         if self.form != "directory" or self.shard is None:
-            return identity_at(self.storage) if self.form == "directory" else None
+            return identity_at(behind(self.storage)) if self.form == "directory" else None
         generation, _ = parse_shard_folder(self.folder) or (0, 0)
         described = [each for each in operator_chain(self) or () if each.get("generation", 0) == generation]
         if not described:

@@ -19,7 +19,9 @@ from changelog.errors import ForeignFileError, HybridStoreError, UnsupportedVers
 from changelog.frame import CommitFrame
 from changelog.identity import ID_BYTES, Identity
 from changelog.journal import EMPTY_DIGEST
+from changelog.outlook import Outlook
 from changelog.reader import LoggedVersion, Tail
+from changelog.rounds import side_by_side
 from changelog.segment import Position
 from changelog.storage import LocalStorage
 from recovery import retrying
@@ -38,6 +40,7 @@ from recovery.layout import (
     list_checkpoints,
 )
 from recovery.line import EMPTY, Fault, Step, Walk
+from recovery.object_log import object_name
 from recovery.pages import PageCheckpoint
 from recovery.retrying import signature_of
 from recovery.rule import ABSENT
@@ -322,28 +325,40 @@ class View:
         if self.place.form == "checkpoint":
             climb(_AloneLine(self.place), self._group, began=self._began, skips=())
         elif self.place.form == "segment":
-            self._climb(line_of(self.place), [])
+            self._climb(self.place, line_of(self.place), [])
         else:
-            self._directory()
+            outlook = Outlook(self.place.storage)
+            try:
+                self._directory(outlook)
+            finally:
+                outlook.end()
 
-    def _directory(self) -> None:
-        checkpoints = list_checkpoints(self.place.storage)
-        usable = [name.version for name in checkpoints if self._usable(name.version)]
+    def _directory(self, outlook: Outlook) -> None:
+        place = self.place._replace(storage=outlook) if self.place.path is None else self.place
+        outlook.begin({CHECKPOINTS: "", PACKS: "", **({} if place.shard is None else {LOG: ""})})
+        checkpoints = list_checkpoints(place.storage)
+        usable = [name for name in checkpoints if self._usable(name.version)]
         # On an object store only the line behind the newest checkpoint is read; the whole line if that checkpoint is
         # damaged or of another line.
-        floor = max(usable, default=0) if self.place.path is None else 0
-        self._from(checkpoints, floor)
+        floor = max((name.version for name in usable), default=0) if place.path is None else 0
+        if floor and place.shard is None:
+            steps = [
+                partial(outlook.extend, {CHANGELOG: object_name(floor - 1)}),
+                partial(outlook.fetch, [str(usable[-1])], whole=1),
+            ]
+            side_by_side(lambda step: step(), steps)
+        self._from(place, checkpoints, floor)
         if floor and (self.faults or self.version < floor):
             self.faults, self.notes = [], []
             self._began(None)
-            self._from(checkpoints, 0)
+            self._from(place, checkpoints, 0)
 
     def _usable(self, version: int) -> bool:
         return (self.at is None or version <= self.at) and (self._below is None or version < self._below)
 
-    def _from(self, checkpoints: list[CheckpointName], floor: int) -> None:
+    def _from(self, place: Place, checkpoints: list[CheckpointName], floor: int) -> None:
         oldest = min((name.version for name in checkpoints), default=0)
-        line = line_of(self.place, needed=oldest, floor=floor)
+        line = line_of(place, needed=oldest, floor=floor)
         if line.newest is not None:
             if self.at is not None and self.at > line.newest:
                 raise RestoreError(
@@ -352,7 +367,7 @@ class View:
             # Batches without rows of this shard write no object: any version up to `seen` equals the step below it.
             self.exact = self.at is None
             self.seen = line.newest if self.at is None else self.at
-        climbing = self._climb(line, [name for name in checkpoints if self._usable(name.version)])
+        climbing = self._climb(place, line, [name for name in checkpoints if self._usable(name.version)])
         start, base = climbing.start, 0 if self.pages is None else self.pages.meta.version
         absent = [version for version in line.absent if base < version <= (self.at or version)]
         if absent and not self.faults:
@@ -366,11 +381,11 @@ class View:
             if lost is not None:
                 self.faults.append(f"{lost[0]}: {lost[1]}")
 
-    def _climb(self, line: SegmentLine, checkpoints: list[CheckpointName]) -> _ViewLine:
+    def _climb(self, place: Place, line: SegmentLine, checkpoints: list[CheckpointName]) -> _ViewLine:
         """Fill the stores with the wanted version, or with the one before the first fault; other checkpoints are
         noted.
         """
-        climbing = _ViewLine(self.place, line, checkpoints, self.at, self._expected, thorough=self._thorough)
+        climbing = _ViewLine(place, line, checkpoints, self.at, self._expected, thorough=self._thorough)
         fault: Fault | None = None
         try:
             climbed = climb(

@@ -5,7 +5,7 @@ own, and whatever is done to the one state, with our commands or with others, th
 the bytes twice.
 
     forks/origin                  first: the place is taken
-    packs, commits, Spark's files side by side
+    packs, commits, Spark's files side by side, and the note at the origin
     the indexes of checkpoints, or the first commit
     which shards count; `metadata` of a query    last: only now a state is there that opens
 
@@ -17,7 +17,7 @@ removed. An erase looks for pins when its own note is there (`erase`). So one of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -142,16 +142,14 @@ class BucketSite:
             remove_alone(self.storage, self._maker, begun=True)
 
     def begin(self, origin: Origin, noted: Path | str | None) -> None:
-        """See `Site`. The first object takes the place; the origin's note is behind it, as it is removed where nothing
-        is.
+        """See `Site`. The first object takes the place; the origin's note comes behind it, in `end`, as it is removed
+        where nothing is.
         """
         self.taken, self._planned, self._noted = Taken(), {}, noted
         note = note_of(origin.where if noted is None else noted)
         if not self.storage.create(ORIGIN, b"%b\n%b" % (note, self._maker.line())):
             raise RestoreError(f"{self.where}: another command makes a fork or a pin here (give another place)")
         self._mine = True
-        if noted is not None:
-            note_fork(noted, self._target)
 
     def folder(self, name: str) -> None:
         """See `Site`. An object store has no empty folders."""
@@ -180,22 +178,40 @@ class BucketSite:
         return Taken(copied=1, size=len(data))
 
     def end(self, origin: Origin, parts: list[ForkedPart], noted: Path | str | None) -> None:
-        """See `Site`. What the store says of the copies is compared with what the index of the origin says of them."""
-        planned = self._planned
-        turns = turns_of(planned)
+        """See `Site`. What the store says of the copies is compared with what the index of the origin says of them,
+        before the objects that make it a state.
+        """
+        planned, turns = self._planned, turns_of(self._planned)
+        last = COUNTING if COUNTING in turns.values() else BEGINNING
+        notes = [] if noted is None else [partial(self._note, noted)]
         for turn in sorted(set(turns.values())):
-            if turn == (COUNTING if COUNTING in turns.values() else BEGINNING):
+            steps = [planned[name].make for name in planned if turns[name] == turn]
+            if turn == last:
                 # before it is a state, so that a kill leaves none with keys that an erase has not seen
-                origin.check_no_erase(parts)
-            for done in side_by_side(lambda name: planned[name].make(), [n for n in planned if turns[n] == turn]):
-                self.taken = Taken(*(mine + more for mine, more in zip(self.taken, done, strict=True)))
+                self._carry_out(notes)
+                looks = [partial(origin.check_no_erase, parts), partial(self._check_sizes, turns, last)]
+                side_by_side(lambda look: look(), looks)
+            self._carry_out([*notes, *steps] if turn < last else steps)
+            notes = []
+
+    def _carry_out(self, steps: Sequence[Callable[[], Taken]]) -> None:
+        for done in side_by_side(lambda step: step(), steps):
+            self.taken = Taken(*(mine + more for mine, more in zip(self.taken, done, strict=True)))
+
+    def _note(self, origin: Path | str) -> Taken:
+        note_fork(origin, self._target)
+        return Taken()
+
+    def _check_sizes(self, turns: Mapping[str, int], last: int) -> None:
+        """Compare the sizes of what is there before the last turn; an index says itself whether it is whole."""
         sizes = self.storage.sizes()
-        wrong = [name for name, each in planned.items() if sizes.get(name, -1) != (each.size or sizes.get(name))]
-        if wrong:
-            raise RestoreError(
-                f"{self.where}/{wrong[0]}: found {sizes.get(wrong[0], 'no')} bytes, expected the copy of "
-                f"{planned[wrong[0]].size or 'some'} (try again)"
-            )
+        for name, planned in self._planned.items():
+            size = sizes.get(name, -1)
+            if turns[name] < last and size != (planned.size or sizes.get(name)):
+                raise RestoreError(
+                    f"{self.where}/{name}: found {'no' if size < 0 else size} bytes, expected the copy of "
+                    f"{planned.size or 'some'} (try again)"
+                )
 
     def undo(self) -> None:
         """See `Site`. Where the removal fails, the error of the fork is what is shown."""

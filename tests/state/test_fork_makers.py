@@ -267,4 +267,4 @@ def test_a_fork_asks_side_by_side_and_lists_no_folders_twice(place: Place, monke
         monkeypatch.setattr(CloudStorage, verb, partialmethod(request, verb, getattr(CloudStorage, verb)))
     hs.fork(place("s"), place("new"))
     assert folders == [str(place("s"))]
-    assert len(rounds) <= 14, rounds
+    assert len(rounds) <= 8, rounds
