@@ -128,6 +128,8 @@ class Memory:
         self._group = group
         self._checkpoints = checkpoints
         self._cold = False
+        # whether the stores count lookups, as they do under a limit
+        self._counting = False
         self._unchecked = Logged()  # since the budget was checked
         self._loaded = 0  # records, by the count of `SPARING` at that time
         # records logged by the last commit, and those loaded (by the count of `SPARING`) when old maps were freed last
@@ -171,7 +173,7 @@ class Memory:
         self._cold = not read_only
         if BUDGET.limit is not None and not read_only:
             self._checkpoints.expect(soon=False)
-        self._count_lookups()
+        self._count_lookups(BUDGET.limit is not None)
         if BUDGET.limit is None and lazy:
             # an estimate of a long tail is the longest part of a restart; only a state that sets a limit later asks
             self.counted, self._sure = _LOGGED_BYTES * self._checkpoints.behind.bytes, False
@@ -196,8 +198,9 @@ class Memory:
                 self._free(self._kept, 0, self._due)
                 self._due = 0
         self._logged, self._seen = 0, SPARING.loaded
-        if BUDGET.limit is not None:
-            self._count_lookups()
+        limited = BUDGET.limit is not None
+        self._count_lookups(limited)
+        if limited:
             for store in self._group.stores.values():
                 # as long as rows wait, every read and put looks for them
                 if store.applies_alone and store.waiting_rows:
@@ -239,10 +242,12 @@ class Memory:
         """Return about how many records the stores have in memory. O(buckets), in a sliding store O(keys)."""
         return sum(store.records_in_memory for store in self._group.stores.values())
 
-    def _count_lookups(self) -> None:
-        if BUDGET.limit is not None:
+    def _count_lookups(self, limited: bool) -> None:
+        """Let the stores count lookups or not, where the first limit of the process has come or the last one gone."""
+        if limited != self._counting:
+            self._counting = limited
             for store in self._group.stores.values():
-                store.count_lookups()
+                store.count_lookups(limited)
 
     def _count_missed(self) -> int:
         """Return the lookups that read a block, and count the bytes of those since the last call: each has the mean

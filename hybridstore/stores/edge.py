@@ -94,8 +94,8 @@ class Edge(Tailed):
         """Return a rule of keys that has decided nothing."""
         return KeyRule(self.name)
 
-    def count_lookups(self) -> None:
-        """Count lookups from now on, because memory is limited. O(1)."""
+    def count_lookups(self, limited: bool) -> None:
+        """Count lookups from now on while memory is `limited`, and no longer without a limit. O(1)."""
 
     # --- erase ------------------------------------------------------------------------------------------------
 

@@ -57,9 +57,11 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
         # and loading changes it.
         keys = self._keys
         if type(key) is not keys.fast:
-            if type(keys) is TailKeys:
+            rule = keys.rule if type(keys) is TailKeys else keys
+            if type(key) is not rule.fast:
+                rule.admit(key, pin=False)
+            if rule is not keys:
                 self._warm_up(key)
-            keys.admit(key, pin=False)
         value = self._runs.get(key, _MISSING)
         if value is _MISSING:
             turn = self._turn
@@ -122,13 +124,18 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
     def _key_rule(self) -> KeyRule:
         return CountedKeys(self.name, self.lookups) if SPARING.on else super()._key_rule()
 
-    def count_lookups(self) -> None:
+    def count_lookups(self, limited: bool) -> None:
         """See `Edge`."""
         keys = self._keys
-        if type(keys) is KeyRule:
-            self._keys = CountedKeys(self.name, self.lookups, keys)
-        elif type(keys) is TailKeys and type(keys.rule) is KeyRule:
-            keys.rule = CountedKeys(self.name, self.lookups, keys.rule)
+        rule = keys.rule if type(keys) is TailKeys else keys
+        if type(rule) is not (KeyRule if limited else CountedKeys):
+            return
+        new = CountedKeys(self.name, self.lookups) if limited else super()._key_rule()
+        new.restore(rule.describe())
+        if type(keys) is TailKeys:
+            keys.rule = new
+        else:
+            self._keys = new
 
     @property
     def before(self) -> dict[Any, Any]:
@@ -176,7 +183,7 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
     def _warm_up(self, key: Any) -> None:
         """Apply the rows of the tail that a key has, and load the block that may hold the key."""
         if type(self._keys) is TailKeys:
-            self._ask([key])
+            self.touch([key])
         if self._bucket.cold and key not in self._runs:
             self._touch(key)
 

@@ -175,12 +175,9 @@ class CountedKeys(KeyRule):
 
     __slots__ = ("_counts",)
 
-    def __init__(self, store: str, counts: Lookups, rule: KeyRule | None = None) -> None:
-        """`rule`: the one that this rule replaces."""
+    def __init__(self, store: str, counts: Lookups) -> None:
         self._counts = counts
         super().__init__(store)
-        if rule is not None:
-            self.restore(rule.describe())
 
     def admit(self, key: Any, *, pin: bool = True) -> bool:
         """As the rule; without `pin`, a key is read."""

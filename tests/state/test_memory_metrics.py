@@ -166,15 +166,43 @@ def test_bytes_read_never_fall_when_a_checkpoint_has_shorter_records(tmp_path: P
         assert 100 * 500 < (before.bytes_read or 0) <= (after.bytes_read or 0)
 
 
-def test_a_key_too_long_for_a_store_is_absent_under_a_limit_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [{}, {"memory_limit": LARGE}], ids=["all in memory", "limit"])
+def test_a_key_too_long_for_a_store_is_absent(tmp_path: Path, given: dict[str, Any]) -> None:
     long = "x" * (MAX_KEY_BYTES + 1)
-    for given in ({}, {"memory_limit": LARGE}):
-        with hs.open(tmp_path / str(len(given)), **given) as state:
+    with hs.open(tmp_path, **given) as state:
+        users = state.key_value("k")
+        users.put_many({"ann": 1, "bob": 2})
+        assert users.get(long) is None
+        with pytest.raises(ValueError, match="key"):
+            users.put(long, 1)
+        state.commit()
+    for read in ("get", "delete", "__contains__"):
+        with hs.open(tmp_path, **given) as state:
             users = state.key_value("k")
-            users.put("ann", 1)
-            assert users.get(long) is None
-            with pytest.raises(ValueError, match="key"):
-                users.put(long, 1)
+            assert users.waiting_rows == 2
+            assert not getattr(users, read)(long)
+            with pytest.raises(TypeError, match="found int, expected str"):
+                getattr(users, read)(1)
+            assert users.get("ann") == 1
+
+
+def test_lookups_are_counted_until_the_last_limit_is_gone(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "plain") as plain:
+        users = plain.key_value("k")
+        for other in range(2):
+            with hs.open(tmp_path / f"limited {other}", memory_limit=LARGE):
+                users["ann"] = 1
+                plain.commit()
+                counted = users.lookups.asked
+                assert users.get("ann") == 1
+                assert users.lookups.asked == counted + 1
+            users["bob"] = 2
+            plain.commit()
+            counted = users.lookups.asked
+            assert (users.get("ann"), users.get("eve")) == (1, None)
+            assert users.lookups.asked == counted
+            with pytest.raises(TypeError, match="found int, expected str"):
+                users.put(1, 1)
 
 
 def test_a_block_loaded_whole_counts_with_all_its_bytes(tmp_path: Path) -> None:
