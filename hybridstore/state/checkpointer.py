@@ -57,6 +57,10 @@ MOST_RECORDS_LIMITED: Final = 150_000
 MOST_BYTES_LIMITED: Final = 12 << 20
 # After so many failures of the process, one after the other, a state does without it.
 _MOST_FAILURES: Final = 3
+# How long the first checkpoint is expected to take for each record, and by how much of its time a late one is expected
+# to be later.
+_RECORD_SECONDS: Final = 20e-6
+_LATER: Final = 0.25
 # How long a caller that waits for the process waits between two looks at it.
 _LOOK_SECONDS: Final = 1.0
 
@@ -73,6 +77,11 @@ class Target(NamedTuple):
     digest: bytes
     position: Position
     launch: int = 0
+
+
+def _worth(logged: Logged) -> int:
+    """Return how many records determine how long a checkpoint takes: few take as long as some thousands. O(1)."""
+    return max(1, logged.records, BESIDE_RECORDS)
 
 
 class Attempt:
@@ -93,6 +102,12 @@ class Attempt:
         self._work = work
         # None until it begins: a thread that was never started would be part of a cycle with the attempt.
         self._thread: threading.Thread | None = None
+        self._begun = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long ago it was begun. O(1)."""
+        return time.monotonic() - self._begun
 
     @property
     def running(self) -> bool:
@@ -198,6 +213,8 @@ class Checkpointer:
         self._refused = False
         self._failed_in_a_row = 0
         self._expected = False
+        # how long checkpoints took for each record of theirs (s), the last ones most
+        self._record_seconds = _RECORD_SECONDS
 
     @property
     def reader(self) -> CheckpointReader | None:
@@ -235,6 +252,16 @@ class Checkpointer:
     def ready(self) -> bool:
         """True when no checkpoint is in progress, and none has failed a moment ago. O(1)."""
         return self.attempt is None and (self.failure is None or time.monotonic() >= self._retry_at)
+
+    def remaining(self) -> float:
+        """Return how long the checkpoint in progress is expected to take from now on (s), by those before it; 0 without
+        one. O(1).
+        """
+        attempt = self.attempt
+        if attempt is None:
+            return 0.0
+        passed = attempt.seconds
+        return max(_worth(attempt.since) * self._record_seconds - passed, _LATER * passed)
 
     def begin(
         self,
@@ -380,6 +407,7 @@ class Checkpointer:
         pass_on(self.reader, reader)
         self.reader = reader
         self.last = report
+        self._record_seconds = (self._record_seconds + attempt.seconds / _worth(attempt.since)) / 2
         self.written += 1
         self.written_beside += beside
         self._alone = False

@@ -12,8 +12,9 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
               |   └ the writer process is started
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
-The percentages are of the part of the limit that records may take (`memory_budget.usable`). The wait grows from nothing
-at 80 % to 20 ms for 1,000 records at 100 %: commits are as slow as the room that remains demands. From 50 % on a commit
+The percentages are of the part of the limit that records may take (`memory_budget.usable`). While a checkpoint is in
+progress, a commit waits up to 20 ms, so that the room lasts until the checkpoint is expected to have been made. The
+wait also grows, whatever was expected, from nothing at 80 % to 20 ms for 1,000 records at 100 %. From 50 % on a commit
 also waits while half as many records again as begin a checkpoint were logged since the one in progress began: the next
 one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. Beyond 100 % each
 commit waits as much. No wait is longer than 1 s. Beyond 110 % and 1 MiB it waits until the checkpoint has been made, 5
@@ -31,6 +32,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from enum import Enum
+from math import inf
 from sys import getsizeof
 from typing import Any, Final
 
@@ -67,6 +69,8 @@ _CUT_LEAST: Final = 1000
 _COPYING: Final = 1
 # A commit waits once so many times these were logged since the checkpoint in progress began.
 _BEHIND: Final = 1.5
+# How long a commit waits at most for a checkpoint that is to be made before the room is used up (s).
+_STEADY_SECONDS: Final = 0.02
 # How long a commit waits for a checkpoint for each of its records, and at most (s), at the limit, and beyond it or
 # where a commit brings very many: so long that a checkpoint keeps up with the commits, and each of them waits a little.
 _WAIT_SECONDS: Final = (20e-6, 1.0)
@@ -139,6 +143,8 @@ class Memory:
         # how long a commit waits for a checkpoint, for each record and at most (s), and whether records fill memory, by
         # the last count
         self._wait, self._filling, self._much = _NO_WAIT, False, False
+        # how many records had room by the last count; when the last commit was through with waiting
+        self._room, self._waited = inf, 0.0
         # a commit that has waited for it uses a new checkpoint; the state becomes cold at the next one
         self._renewed = False
         # what the last time of becoming cold could not free
@@ -313,12 +319,14 @@ class Memory:
         if attempt is None and states > 1 and self._wait[0]:
             attempt = next(iter(BUDGET.copying()), None)  # of another state, whose end lets this one begin
         unchecked = self._unchecked = self._unchecked.plus(logged)
-        if attempt is not None and (seconds := self._waiting(logged.records)):
+        seconds = 0.0 if attempt is None else max(self._waiting(logged.records), self._steady(logged.records))
+        if attempt is not None and seconds > 0:
             attempt.join(seconds)
             # now, rather than at the next commit: what the next checkpoint has to copy would be a commit more
             if checkpoints.finish(wait=False) is not None:
                 self._renewed = True  # the next commit becomes cold, since this one has waited
                 return None
+        self._waited = time.monotonic()
         renewed, self._renewed = renewed or self._renewed, False
         if renewed:
             give_back()  # what the checkpoint took
@@ -332,6 +340,7 @@ class Memory:
         if used > _EXPECTED * limit:
             checkpoints.expect(soon=True)
         self._wait = _pressed_wait(used / max(1, limit))
+        self._room = (limit - used) * max(1, self._in_memory()) / max(1, counted) / states
         far_over = used > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES
         if far_over:
             self._wait = _FAR_SECONDS
@@ -375,6 +384,14 @@ class Memory:
         large = behind and records >= _CUT_RECORDS
         each, most = max(self._wait, _LARGE_SECONDS if large else _WAIT_SECONDS if behind else _NO_WAIT)
         return min(most, records * each)
+
+    def _steady(self, records: int) -> float:
+        """Return how long a commit of so many records waits so that the room is not used up before the checkpoint in
+        progress has been made: their part of the time that remains, less what has passed since the commit before (s).
+        """
+        room = self._room - self._unchecked.records - (SPARING.loaded - self._loaded)
+        part = min(1.0, records / max(1.0, room)) * self._checkpoints.remaining()
+        return min(_STEADY_SECONDS, part - (time.monotonic() - self._waited))
 
     def leave_maps(self) -> None:
         """Keep the maps of the stores, which are about to become cold, to free them in slices. O(buckets)."""
