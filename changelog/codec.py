@@ -220,7 +220,7 @@ def unpack(data: bytes | memoryview) -> Any:
 UNPACK_ERRORS: Final = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError, msgpack.UnpackException)
 
 
-def unpacker(data: bytes) -> Any:
+def unpacker(data: bytes | memoryview) -> Any:
     """Return a reader of `data`, item by item: `readarray_header()` and `unpack()`, which raise one of
     UNPACK_ERRORS. O(size).
     """

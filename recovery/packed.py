@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # How many bytes a header has, and the number of items that it says, by the first byte of a packed array.
 _FEW: Final = range(0x90, 0xA0)
 _MANY: Final = {0xDC: 2, 0xDD: 4}
+_NIL: Final = 0xC0
+# How many bytes say the size of packed bytes, by their first byte.
+_BYTES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 # The first byte of a packed text of up to 31 and of up to 255 bytes, and of a float.
 _SHORT_TEXT: Final = range(0xA0, 0xC0)
 _TEXT: Final = 0xD9
@@ -62,30 +65,46 @@ def packed_block(data: bytes | memoryview) -> PackedBlock | None:
     """
     if not is_sound(data):
         return None
-    data = bytes(memoryview(data)[4:])
-    headers = _Headers(data)
+    data, begin = bytes(data), 4  # behind the checksum
+    headers, rest = _Headers(data), memoryview(data)
     try:
-        parts = data[0] - _FEW.start
-        keys, at = _items(data, 1, headers)
-        stream = unpacker(data[at:])
+        parts = data[begin] - _FEW.start
+        keys, at = _items(data, begin + 1, headers)
         if keys is None:
+            stream = unpacker(rest[at:])
             keys = stream.unpack()
-        counts, packed_ints = stream.unpack(), stream.unpack()
-        begin = at + stream.tell()
-        values, end = _items(data, begin, headers)
+            at += stream.tell()
+        ints, at = _ints(data, at)
+        values, end = _items(data, at, headers)
         if values is None:
+            stream = unpacker(rest[at:])
             values = stream.unpack()
             end = at + stream.tell()
         if parts == 5:  # the table, by which single records are read
-            table = unpacker(data[end:])
+            table = unpacker(rest[end:])
             table.skip()
             end += table.tell()
-        ints = tuple(map(from_little, packed_ints))
         lengths = {len(keys), len(values), *map(len, ints)}
     except UNPACK_ERRORS:
         return None
-    sound = parts in (4, 5) and counts is None and end == len(data) and len(lengths) == 1
+    sound = parts in (4, 5) and end == len(data) and len(lengths) == 1
     return PackedBlock(keys, ints, values) if sound else None
+
+
+def _ints(data: bytes, at: int) -> tuple[tuple[array[int], ...], int]:
+    """Return the columns of integers at a place, behind the counts, and their end. Raises ValueError or LookupError for
+    counts, of which a block with one record for each key has none, and for what are no columns.
+    """
+    number, at = _array_at(data, at + 1) if data[at] == _NIL else (-1, at)
+    if number < 0:
+        raise ValueError("several records for a key")
+    columns: list[array[int]] = []
+    for _ in range(number):
+        start = at + 1 + _BYTES[data[at]]
+        end = start + int.from_bytes(data[at + 1 : start], "big")
+        columns.append(from_little(data[start:end]))
+        at = end
+    return tuple(columns), at
 
 
 def packed_items(items: list[Any]) -> PackedItems:
@@ -95,13 +114,20 @@ def packed_items(items: list[Any]) -> PackedItems:
     return items if packed is None else packed
 
 
-def _items(data: bytes, at: int, headers: _Headers) -> tuple[PackedItems | None, int]:
-    """Return the items of the packed array at a place, and its end; None for items that have to be decoded."""
+def _array_at(data: bytes, at: int) -> tuple[int, int]:
+    """Return how many items the packed array at a place has, -1 for anything else, and where they begin."""
     first = data[at]
     width = _MANY.get(first, 0)
-    count = int.from_bytes(data[at + 1 : at + 1 + width], "big") if width else first - _FEW.start
     start = at + 1 + width
-    if not count or not (width or first in _FEW):
+    if width:
+        return int.from_bytes(data[at + 1 : start], "big"), start
+    return (first - _FEW.start if first in _FEW else -1), start
+
+
+def _items(data: bytes, at: int, headers: _Headers) -> tuple[PackedItems | None, int]:
+    """Return the items of the packed array at a place, and its end; None for items that have to be decoded."""
+    count, start = _array_at(data, at)
+    if count < 1:
         return None, at
     kind = data[start]
     if kind in _SHORT_TEXT:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from changelog.codec import pack, unpacker
-
 if TYPE_CHECKING:
     import numpy as np
 
@@ -35,6 +33,7 @@ _FLOAT64: Final = 0xCB
 _UNSIGNED: Final = 0xCC
 _UINT64: Final = 0xCF
 _SIGNED: Final = 0xD0
+_SHORT_TEXT: Final = range(0xA0, 0xC0)
 _TEXT_8: Final = 0xD9
 _TEXT_16: Final = 0xDA
 _NEGATIVE: Final = 0xE0
@@ -79,20 +78,19 @@ def packed_fields(data: bytes, start: int, count: int) -> tuple[PackedFields, in
     data. None without numpy, and unless all have the same keys, texts, and values that are null, bools, int64s, floats,
     texts or such dicts, for each key of one of these types.
 
-    O(size) at C speed. Raises `UNPACK_ERRORS` where no dict begins.
+    O(size) at C speed. Raises `UNPACK_ERRORS` for bytes that are no packed value, and for keys that are not in UTF-8.
     """
     try:
         import numpy as np  # only here: the core does not need numpy
     except ImportError:
         return None
-    first = unpacker(data[start:]).unpack()
-    prefix = data[start : start + 1] + pack(next(iter(first), None))
     block = _Block(data)
+    prefix = data[start : start + 1] + block.key(start + 1)
     at = np.flatnonzero(block.octets[start : len(data) - len(prefix) + 1] == prefix[0]) + start
     at = at[block.have(at, prefix)][:count]
     if len(at) < count or at[0] != start:
         return None
-    read = block.dicts(at, first, 0)
+    read = block.dicts(at, 0)
     if read is None or not (read[1][:-1] == at[1:]).all():
         return None
     return read[0], int(read[1][-1])
@@ -123,25 +121,31 @@ class _Block:
         same: _Numbers = self._as(kind, len(expected))[at] == np.frombuffer(expected, kind)
         return same
 
-    def dicts(self, at: _Numbers, first: Any, level: int) -> tuple[PackedFields, _Numbers] | None:
-        """Return the dicts at the places, the first of which is `first`, and where they end."""
-        if type(first) is not dict or level == _MOST_LEVELS:
-            return None
-        header = self._padded[int(at[0]) : int(at[0]) + 1]
-        if header[0] - FEW_KEYS.start != len(first) or not self.have(at, header).all():  # or a key is there twice
+    def key(self, at: int) -> bytes:
+        """Return the bytes of the key at a place; b"" unless it is a text of up to 255 bytes."""
+        head = self._data[at]
+        if head in _SHORT_TEXT:
+            return self._data[at : at + 1 + head - _SHORT_TEXT.start]
+        return self._data[at : at + 2 + self._data[at + 1]] if head == _TEXT_8 else b""
+
+    def dicts(self, at: _Numbers, level: int) -> tuple[PackedFields, _Numbers] | None:
+        """Return the dicts at the places, which have the keys of the first one, and where they end."""
+        header = self._data[int(at[0]) : int(at[0]) + 1]
+        if header[0] not in FEW_KEYS or level == _MOST_LEVELS or not self.have(at, header).all():
             return None
         at, fields = at + 1, dict[str, PackedField]()
-        for key, value in first.items():
-            packed = pack(key)
-            if type(key) is not str or not self.have(at, packed).all():
+        for _ in range(header[0] - FEW_KEYS.start):
+            packed = self.key(int(at[0]))
+            if not packed or not self.have(at, packed).all():
                 return None
-            read = self._values(at + len(packed), value, level)
+            key = packed[1 if packed[0] in _SHORT_TEXT else 2 :].decode()
+            read = None if key in fields else self._values(at + len(packed), level)
             if read is None:
                 return None
             fields[key], at = read
-        return PackedFields(len(at), fields), at
+        return (PackedFields(len(at), fields), at) if fields else None
 
-    def _values(self, at: _Numbers, first: Any, level: int) -> tuple[PackedField, _Numbers] | None:
+    def _values(self, at: _Numbers, level: int) -> tuple[PackedField, _Numbers] | None:
         """Return the values at the places and where they end; None unless all are null or of one type."""
         heads = self.octets[at]
         kinds = self._kinds[heads]
@@ -163,7 +167,7 @@ class _Block:
             return PackedField(self._as(">f8", 8)[at + 1].astype("f8"), nulls), ends
         if kind == _TEXT:
             return self._texts(at, heads, ends, nulls)
-        read = self.dicts(at, first, level + 1) if kind == _DICT and nulls is None else None
+        read = self.dicts(at, level + 1) if kind == _DICT and nulls is None else None
         return None if read is None else (PackedField(read[0], None), read[1])
 
     def _ints(self, at: _Numbers, heads: _Numbers) -> _Numbers | None:
@@ -210,7 +214,7 @@ def _tables() -> tuple[_Numbers, _Numbers]:
     kinds[FEW_KEYS.start : FEW_KEYS.stop] = _DICT
     kinds[_NIL], kinds[_TRUE - 1 : _TRUE + 1] = _NULL, _BOOL
     kinds[_FLOAT64], steps[_FLOAT64] = _FLOAT, 9
-    kinds[0xA0:0xC0] = kinds[_TEXT_8 : _TEXT_16 + 1] = _TEXT
-    steps[0xA0:0xC0] = range(1, 33)
+    kinds[_SHORT_TEXT.start : _SHORT_TEXT.stop] = kinds[_TEXT_8 : _TEXT_16 + 1] = _TEXT
+    steps[_SHORT_TEXT.start : _SHORT_TEXT.stop] = range(1, 33)
     steps[_TEXT_8], steps[_TEXT_16] = 2, 3
     return steps, kinds
