@@ -124,7 +124,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if not item.get_closest_marker("spark"):
         return
     if not STRESS and ASKED_OF_JAVA is None:
-        os.environ["SPARK_SUBMIT_OPTS"] = quick_java.options()
+        os.environ.update(quick_java.environment())
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys((*PYTHON_OF_SPARK, *filter(None, places))))
 

@@ -55,7 +55,7 @@ def test_a_job_that_sets_nothing_runs_with_the_interpreter_that_it_was_started_w
     (tmp_path / "bin/python3").chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     environment |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment |= {"PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": quick_java.options()}
+    environment |= {"PYTHONPATH": str(ROOT), **quick_java.environment()}
     job = subprocess.run(
         [sys.executable, "-P", str(tmp_path / "job.py"), str(tmp_path)],
         cwd=tmp_path,

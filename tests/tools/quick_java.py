@@ -8,6 +8,7 @@ not.
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,9 @@ OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
+# Of Spark's 280 jars those with most of the classes that are used, which Java then finds without a look into the others.
+JARS = ("spark-catalyst", "scala-library", "spark-sql", "spark-core", "hadoop-client-api", "spark-common-utils")
+JARS += ("json4s", "jackson-databind", "hadoop-client-runtime", "spark-connect", "scala-reflect", "janino", "guava")
 # How Spark writes its own checkpoint files. Its usual way starts `readlink` four times a file, which takes a third of
 # the processor time of a query with little to do; this way renames the same files without.
 MANAGER = "org/apache/spark/sql/execution/streaming/checkpointing/FileSystemBasedCheckpointFileManager"
@@ -31,6 +35,17 @@ MANAGER = "org/apache/spark/sql/execution/streaming/checkpointing/FileSystemBase
 def archive() -> Path:
     """Return where the archive for the pyspark of this environment is, or would be."""
     return Path(sys.prefix, f"spark-{version('pyspark')}.jsa")
+
+
+def environment() -> dict[str, str]:
+    """Return the environment for a Java that is started now."""
+    return {"SPARK_SUBMIT_OPTS": options(), "PYSPARK_SUBMIT_ARGS": arguments()}
+
+
+def arguments() -> str:
+    """Return how pyspark starts Java, with JARS before all others."""
+    jars = [str(jar) for start in JARS for jar in sorted(jars_folder().glob(f"{start}[_-]*.jar"))]
+    return shlex.join([*(["--driver-class-path", os.pathsep.join(jars)] if jars else []), "pyspark-shell"])
 
 
 def options() -> str:
@@ -46,13 +61,17 @@ def quick_manager() -> str:
     """Return the option, behind a space, with which Spark writes its checkpoint files by MANAGER; nothing where this
     Spark has none of that name.
     """
-    spark = find_spec("pyspark")
-    jars = Path(spark.origin or "").parent.glob("jars/spark-sql_*.jar") if spark else ()
-    for jar in jars:
+    for jar in jars_folder().glob("spark-sql_*.jar"):
         with ZipFile(jar) as classes:
             if f"{MANAGER}.class" in classes.namelist():
                 return f" -Dspark.sql.streaming.checkpointFileManagerClass={MANAGER.replace('/', '.')}"
     return ""
+
+
+def jars_folder() -> Path:
+    """Return the folder of Spark's jars; where there is no pyspark, a folder that does not exist."""
+    spark = find_spec("pyspark")
+    return Path(spark.origin).parent / "jars" if spark and spark.origin else Path("no/jars")
 
 
 def options_of_java() -> str:
@@ -70,6 +89,7 @@ def make_archive() -> None:
         fresh = Path(folder, place.name)
         environment = os.environ | {
             "SPARK_SUBMIT_OPTS": f"{OPTIONS}{quick_manager()} -XX:ArchiveClassesAtExit={fresh}",
+            "PYSPARK_SUBMIT_ARGS": arguments(),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
         }
