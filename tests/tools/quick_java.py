@@ -24,7 +24,7 @@ OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-# Of Spark's 280 jars those with most of the classes that are used, which Java then finds without a look into the others.
+# Of Spark's 280 jars those with most of the classes in use: Java looks for a class in one jar after the other.
 JARS = ("spark-catalyst", "scala-library", "spark-sql", "spark-core", "hadoop-client-api", "spark-common-utils")
 JARS += ("json4s", "jackson-databind", "hadoop-client-runtime", "spark-connect", "scala-reflect", "janino", "guava")
 # How Spark writes its own checkpoint files. Its usual way starts `readlink` four times a file, which takes a third of
