@@ -37,19 +37,27 @@ class FrameSettings:
     extension: bool = False
     # columns of frames are the output's by name, and not by place
     by_name: bool = True
-    # a number that its column cannot hold is an error
-    safely: bool = False
+    # a number that its column cannot hold is an error (the default since Spark 4.1)
+    safely: bool = True
 
     @classmethod
     def of(cls, session: SparkSession) -> FrameSettings:
         """Return the settings of a session."""
+        from pyspark.errors import PySparkException
 
-        def on(name: str, default: str) -> bool:
-            return (session.conf.get(name, default) or default).lower() == "true"
+        def setting(name: str, otherwise: str) -> str:
+            # without a default, because the session's is that of its Spark, and the one that is given here would hold
+            try:
+                return session.conf.get(name) or otherwise
+            except PySparkException:  # this Spark does not know it
+                return otherwise
 
-        rows = int(session.conf.get(_RECORDS, "10000") or 10000)
+        def on(name: str, otherwise: str) -> bool:
+            return setting(name, otherwise).lower() == "true"
+
+        rows = int(setting(_RECORDS, "10000"))
         return cls(
-            session.conf.get(_ZONE) or "UTC",
+            setting(_ZONE, "UTC"),
             rows if rows > 0 else 1 << 31,
             on(_EXTENSION, "false"),
             on(_BY_NAME, "true"),
@@ -207,16 +215,18 @@ class FrameTable:
 
     The values of a frame are copied when the frame comes, as Spark does: a function may change a frame and give it
     again, and the next frame lies where the last one was freed, which is near. Lists, dicts and the like are copied to
-    their depth, because they can be changed, too. `schema` is the output as a StructType.
+    their depth, because they can be changed, too. `schema` is the output as a StructType. `joined`: Spark joins the
+    frames with one that has no types (applyInPandasWithState), so that a column of nothing but NaN or NaT has none.
     """
 
-    def __init__(self, schema: Any, output: pa.Schema, settings: FrameSettings) -> None:
+    def __init__(self, schema: Any, output: pa.Schema, settings: FrameSettings, *, joined: bool = False) -> None:
         from pyarrow.types import is_nested
 
         self._schema = schema
         self._nested = [place for place, kind in enumerate(output.types) if is_nested(kind)]
         self._output = output
         self._settings = settings
+        self._foreign = [_foreign(kind) if joined else "" for kind in output.types]
         # the columns of each frame with rows, in the order of the output
         self._parts: list[list[Any]] = []
         # where frames with some columns have those of the output
@@ -262,6 +272,8 @@ class FrameTable:
         arrays = []
         for place, field in enumerate(self._schema.fields):
             given = [columns[place] for columns in self._parts]
+            if foreign := self._foreign[place]:
+                given = [_without_type(column) if column.dtype.kind in foreign else column for column in given]
             types = {column.dtype for column in given}
             kind = self._output.field(place).type
             chunks: list[Any] = []
@@ -277,6 +289,24 @@ class FrameTable:
             ]
             arrays.append(pa.chunked_array(chunks, kind))
         return pa.Table.from_arrays(arrays, schema=self._output)
+
+
+def _foreign(kind: Any) -> str:
+    """Return the kinds of numpy's types, of floats and of times, whose nulls Arrow does not take in a column."""
+    from pyarrow.types import is_decimal, is_floating, is_integer, is_nested, is_temporal
+
+    if is_nested(kind):
+        return ""
+    if is_temporal(kind):
+        return "f"
+    return "M" if is_decimal(kind) or is_floating(kind) or is_integer(kind) else "fM"
+
+
+def _without_type(column: Any) -> Any:
+    """Return a column of floats or times, as objects if all are null."""
+    import pandas as pd
+
+    return column.astype(object) if pd.isna(column).all() else column
 
 
 def _columns(frame: Any) -> list[Any]:

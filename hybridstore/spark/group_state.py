@@ -170,7 +170,7 @@ class GroupRunner(Runner):
             self.dropped += arrived - table.num_rows
         table, keys, places = in_groups(table, program.key)
         reader = FrameReader(table, program.schema, program.settings)
-        frames = FrameTable(program.output, output, program.settings)
+        frames = FrameTable(program.output, output, program.settings, joined=True)
         given = reader.values(program.key, places[:-1])
         for key, values, start, end in zip(keys, given, places, places[1:], strict=False):
             handle.select(key)

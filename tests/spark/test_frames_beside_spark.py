@@ -158,3 +158,19 @@ def test_columns_of_results_are_those_of_sparks_workers(kind: str, safely: bool)
 
     for name, make in GIVEN.items():
         assert answer(lambda make=make: ours(make())) == answer(lambda make=make: theirs(make())), name
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if " " not in kind and kind not in ("array", "map", "struct")])
+@pytest.mark.parametrize("nothing", [[float("nan")], [pd.NaT], [float("nan"), None], [None], [pd.NaT, None]])
+def test_a_column_of_nothing_in_the_results_of_groups_is_null(kind: str, nothing: list[Any]) -> None:
+    schema = t.StructType().add("c", KINDS[kind][0])
+    output, wrapped = arrow_schema(schema, "UTC"), t.StructType([t.StructField("_0", schema)])
+    frame = pd.DataFrame({"c": nothing})
+    # as applyInPandasWithState in Spark's workers joins the frames of a task
+    joined = pd.concat([frame, pd.DataFrame({"c": None}, index=[])], ignore_index=True)
+    asked: Any = {"timezone": "UTC", "safecheck": True, "arrow_cast": True, "assign_cols_by_name": True}
+    batch = TO_ARROW.convert([joined], wrapped, int_to_decimal_coercion_enabled=False, **asked)
+    expected = batch.column(0).field(0).cast(output.types[0]).to_pylist()
+    known = pd.DataFrame({"c": pd.Series([KINDS[kind][1][0]], dtype=object)})
+    results = to_table([frame, known, frame], schema, output, FrameSettings(), joined=True).column(0).to_pylist()
+    assert repr([results[: len(nothing)], results[len(nothing) + 1 :]]) == repr([expected, expected])

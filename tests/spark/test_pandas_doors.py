@@ -16,6 +16,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pandas")
 
 from hybridstore import spark as hsp
+from hybridstore.spark.frames import FrameSettings
 from tests.tools import frame_scenarios as frames
 from tests.tools import group_scenarios as groups
 from tests.tools.modes import patiently
@@ -224,3 +225,16 @@ def test_bad_arguments(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="found a batch DataFrame, expected a streaming one"):
         apply(groups.NO, of=spark.range(1).selectExpr("'a' k"))
     assert apply(groups.EVENT, of=df.withWatermark("t", "1 second")).columns == ["k"]
+
+
+def test_frames_are_made_by_the_settings_of_the_session(spark: SparkSession) -> None:
+    # a default of ours would hold instead of that of its Spark, which since 4.1 refuses 1.5 in a whole number's column
+    safely = spark.conf.get("spark.sql.execution.pandas.convertToArrowArraySafely") == "true"
+    rows = int(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
+    settings = FrameSettings.of(spark)
+    assert (settings.safely, settings.rows, settings.by_name) == (safely, rows, True)
+    spark.conf.set("spark.sql.execution.pandas.convertToArrowArraySafely", str(not safely).lower())
+    try:
+        assert FrameSettings.of(spark).safely is not safely
+    finally:
+        spark.conf.unset("spark.sql.execution.pandas.convertToArrowArraySafely")

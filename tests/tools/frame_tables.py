@@ -8,8 +8,8 @@ from typing import Any
 from hybridstore.spark.frames import FrameSettings, FrameTable
 
 
-def to_table(frames: Iterable[Any], schema: Any, output: Any, settings: FrameSettings) -> Any:
+def to_table(frames: Iterable[Any], schema: Any, output: Any, settings: FrameSettings, *, joined: bool = False) -> Any:
     """Return frames that a function gave as a table."""
-    table = FrameTable(schema, output, settings)
+    table = FrameTable(schema, output, settings, joined=joined)
     table.extend(frames)
     return table.table()
