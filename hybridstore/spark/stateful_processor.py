@@ -117,7 +117,6 @@ def run_processor(
     program = kind(asked.processor, keys, output, mode, late if mode == "EventTime" else None, {}, asked.upgrade)
     program.key_columns = key_columns(df, keys)
     program.event_time = asked.event_time or None
-    program.watermarked = late is not None
     program.tick_ms = ticks_of(asked.clock_ticks, mode == "ProcessingTime", 'timeMode="ProcessingTime"')
     program.see(df)
     if asked.initial is not None:
@@ -207,8 +206,6 @@ class ProcessorProgram(Program):
         self.output = output
         self.mode = mode
         self.late = late
-        # whether the query has a watermark, whatever decides which rows are late
-        self.watermarked = False
         # Timers expire in shards without rows, too: when the watermark moves, or in every batch (processing time).
         self.empty_shards = "watermark" if late else "batch" if mode == "ProcessingTime" else None
         self.initial = initial
@@ -269,9 +266,8 @@ class ProcessorRunner(Runner):
         mode = self._program.mode
         self._shard, self._shards = shard, shards
         processing = -1 if mode == "None" else batch.timestamp_ms
-        # Spark gives the watermark of a query to classes that have timers of processing time, too.
-        watermarked = mode == "EventTime" or (mode == "ProcessingTime" and self._program.watermarked)
-        watermark = batch.watermark_ms if watermarked else -1
+        # Spark gives the watermark of a query to classes that have timers of processing time, too; without one it is 0.
+        watermark = -1 if mode == "None" else batch.watermark_ms
         self._values = self._times(processing, watermark)
         self._now = watermark if mode == "EventTime" else processing
         if self._program.late is not None:

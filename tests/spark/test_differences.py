@@ -235,12 +235,33 @@ def test_rows_of_a_key_that_is_not_a_number_come_in_one_call() -> None:
     assert seen == [("0.5", [2], 0), ("nan", [1, 3], 0), ("nan", [4], 4)]
 
 
+def test_rows_beside_initial_state_come_in_one_call() -> None:
+    calls: list[tuple[Any, list[int]]] = []
+
+    class Both(Renamed):
+        def handleInitialState(self, key: Any, initial: Any, timers: Any) -> None:
+            calls.append(("initial", [initial.v]))
+
+        def handleInputRows(self, k: Any, r: Any, t: Any) -> Any:
+            calls.append((k[0], [row.v for row in r]))
+            return iter(())
+
+    count = 10_001  # Spark's parts have 10,000
+    initial = {"a": [Row(k="a", v=-1)]}
+    program = ProcessorProgram(Both(), ("k",), None, "None", None, initial)  # type: ignore[arg-type]
+    runner = program.open(group())
+    runner.begin(batch(), 0, 1, None)  # type: ignore[arg-type]
+    runner.process(pa.table({"k": ["a"] * count, "v": range(count)}), OUTPUT)
+    assert calls == [("initial", [-1]), ("a", [*range(count)])]
+
+
 @pytest.mark.parametrize(
-    ("mode", "watermarked", "seen"),
-    [("ProcessingTime", True, (1000, 400)), ("ProcessingTime", False, (1000, -1)), ("None", True, (-1, -1))],
+    ("mode", "watermark_ms", "seen"),
+    # of a query without a watermark it is 0
+    [("ProcessingTime", 400, (1000, 400)), ("ProcessingTime", 0, (1000, 0)), ("None", 400, (-1, -1))],
 )
 def test_a_class_with_timers_of_the_clock_is_given_the_watermark_of_its_query(
-    mode: str, watermarked: bool, seen: tuple[int, int]
+    mode: str, watermark_ms: int, seen: tuple[int, int]
 ) -> None:
     times: list[tuple[int, int]] = []
 
@@ -250,9 +271,8 @@ def test_a_class_with_timers_of_the_clock_is_given_the_watermark_of_its_query(
             return iter(())
 
     program = ProcessorProgram(Times(), ("k",), None, mode, None, {})  # type: ignore[arg-type]
-    program.watermarked = watermarked
     runner = program.open(group())
-    runner.begin(replace(batch(), watermark_ms=400), 0, 1, None)  # type: ignore[arg-type]
+    runner.begin(replace(batch(), watermark_ms=watermark_ms), 0, 1, None)  # type: ignore[arg-type]
     runner.process(pa.table({"k": [7], "v": [1]}), OUTPUT)
     assert times == [seen]
 

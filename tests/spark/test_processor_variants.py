@@ -303,11 +303,13 @@ def test_groups_come_in_the_order_of_their_keys_with_rows_as_they_arrived(names:
 
 def test_fields_of_structs_may_have_names_that_are_no_words() -> None:
     inner = t.StructType().add("p-q", "integer").add("a`b", "string").add("ä", t.ArrayType(t.DateType()))
-    text = schema_text(t.StructType().add("a b", t.ArrayType(inner)).add("m", t.MapType(t.StringType(), inner)))
+    named = t.StructType().add("a b", t.ArrayType(inner)).add("m", t.MapType(t.StringType(), inner))
+    text = schema_text(named.add("c", t.VarcharType(9)).add("d", t.CharType(9)).add("v", t.VariantType()))
     assert text == schema_text(text)
     values = StateValues(text)
-    stored = values.put(([{"p-q": 1, "a`b": "x"}], {"k": (2, None, None)}))
-    places, by_name = values.read(stored)
+    stored = values.put(([{"p-q": 1, "a`b": "x"}], {"k": (2, None, None)}, "x", "y", 1))
+    places, by_name, *others = values.read(stored)
+    assert others == ["x", "y", 1]
     assert places[0]["p-q"] == 1
     assert places[0]["a`b"] == "x"
     assert by_name["k"].asDict() == {"p-q": 2, "a`b": None, "ä": None}
