@@ -9,6 +9,7 @@ these types with nulls is converted anew for each slice.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -77,18 +78,19 @@ class FrameReader:
 
         self._table = table
         self._settings = settings
+        # Spark makes these frames of named tuples: a name that is no word is that of its place, as `_1`
+        names = _words(table.column_names) if widened else table.column_names
+        self._names = dict(zip(table.column_names, names, strict=True))
         self._types = [schema[name].dataType for name in table.column_names]
         self._widened = widened
         # the columns whose type in pandas depends on the rows of a slice
         self._mixed = [
             (name, place)
-            for place, name in enumerate(table.column_names)
+            for place, name in enumerate(names)
             if _by_nulls(table.schema.types[place], settings.extension and not widened)
             and _has_nulls(table.column(place))
         ]
-        self._whole = pd.DataFrame(
-            {name: self._series(place, table.column(place)) for place, name in enumerate(table.column_names)}
-        )
+        self._whole = pd.DataFrame({name: self._series(place, table.column(place)) for place, name in enumerate(names)})
         self._cut = _cutter(self._whole)
 
     def _series(self, place: int, column: Any) -> Any:
@@ -143,13 +145,19 @@ class FrameReader:
         """Return the values of columns at some places as a frame of that row has them. O(places)."""
         mixed = dict(self._mixed)
         columns: list[list[Any]] = []
-        for name in names:
+        for name in map(self._names.__getitem__, names):
             if name in mixed:
                 column = self._table.column(mixed[name])
                 columns.append([self._series(mixed[name], column.slice(place, 1)).iloc[0] for place in places])
             else:
                 columns.append(list(self._whole[name].take(list(places)).array))
         return list(zip(*columns, strict=True))
+
+
+def _words(names: Sequence[str]) -> list[str]:
+    """Return names as the fields of a named tuple have them."""
+    named: Any = namedtuple  # type checkers want a list that they can read
+    return list(named("Names", names, rename=True)._fields)
 
 
 def _cutter(frame: Any) -> Callable[[int, int], Any]:

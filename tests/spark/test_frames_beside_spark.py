@@ -174,3 +174,17 @@ def test_a_column_of_nothing_in_the_results_of_groups_is_null(kind: str, nothing
     known = pd.DataFrame({"c": pd.Series([KINDS[kind][1][0]], dtype=object)})
     results = to_table([frame, known, frame], schema, output, FrameSettings(), joined=True).column(0).to_pylist()
     assert repr([results[: len(nothing)], results[len(nothing) + 1 :]]) == repr([expected, expected])
+
+
+def test_names_that_are_no_words_are_those_of_their_places_in_frames_of_classes() -> None:
+    schema = t.StructType()
+    for name in ("k", "my col", "class", "_x", "a-b", "ä", "1a"):
+        schema.add(name, "integer")
+    table = pa.table([[1, None]] * len(schema), schema=arrow_schema(schema, "UTC"))
+    (batch,) = table.to_batches()
+    columns = TO_PANDAS.to_pandas(batch, timezone="UTC", prefer_int_ext_dtype=False)
+    expected = pd.DataFrame(list(pd.concat(columns, axis=1).itertuples(index=False)))
+    reader = FrameReader(table, schema, FrameSettings(), widened=True)
+    assert list(reader.slice(0, 2).columns) == list(expected.columns) == ["k", "_1", "_2", "_3", "_4", "ä", "_6"]
+    assert reader.values(["my col", "1a"], [0]) == [(1, 1)]
+    assert list(FrameReader(table, schema, FrameSettings()).slice(0, 2).columns) == schema.names
