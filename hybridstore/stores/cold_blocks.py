@@ -200,7 +200,6 @@ class TakenBlock(ColdBlock):
 
     @property
     def records(self) -> int:
-        """How many records are only in the block."""
         return self._records
 
     @property

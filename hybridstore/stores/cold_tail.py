@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final
 
 from changelog.errors import ChangelogError
 from changelog.journal import Journal
+from changelog.mutation import TIME
 from changelog.turn import Turn, in_place
 from recovery.directory import Directory
 
@@ -263,6 +264,8 @@ class Tailed(ABC):
     name: str
     # Whether waiting rows are applied without a look into cold blocks.
     applies_alone: ClassVar[bool] = False
+    # Operations of the changelog: a row, rows by column, and the deletion of a row (None: no row is deleted).
+    ops: tuple[int, int, int | None]
     lookups: Lookups
     _journal: Journal
     _keys: KeyRule
@@ -372,6 +375,17 @@ class Tailed(ABC):
         O(changed + pages).
         """
         raise NotImplementedError(f"a store that cannot become cold over {len(directory.pages)} pages")
+
+    def appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function, for restore: rows wait in the tail."""
+        put, puts, delete = self.ops
+        waiting = {put: self._tail.add, puts: self._tail.extend, TIME: self.apply_time}
+        return waiting if delete is None else {**waiting, delete: self._wait_delete}
+
+    def batch_appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function of the op's arguments by column, for restore."""
+        put, _, delete = self.ops
+        return {put: self._tail.extend} if delete is None else {put: self._tail.extend, delete: self._wait_deletes}
 
     def _watch_tail(self) -> None:
         """After a replay: watch the keys, so that a touched key gets its rows."""

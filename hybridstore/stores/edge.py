@@ -52,14 +52,14 @@ class Edge(Tailed):
     _in_order = "all"
 
     def __init__(
-        self, name: str, number: int, parameters: dict[str, Any], journal: Journal, dropped: dict[str, int], put: int
+        self, name: str, number: int, parameters: dict[str, Any], journal: Journal, dropped: dict[str, int]
     ) -> None:
         self.name = name
         self.number = number
         self.parameters = parameters
         self.dropped = dropped
         self._by_records = timed_by_records(parameters)
-        self._code_put = number * 16 + put
+        self._code_put = number * 16 + self.ops[0]
         self._journal = journal
         self._turn = journal.turn
         self._log = journal.extend

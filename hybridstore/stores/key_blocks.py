@@ -137,7 +137,6 @@ class KeyBlocks(Edge):
         return map_bytes(self._runs)
 
     def maps(self) -> list[Maps]:
-        """Return the maps of the records in memory, to be emptied in slices when the store has others. O(1)."""
         return [self._runs, *([] if self._dirty is None else [self._dirty])]
 
     # --- loading ----------------------------------------------------------------------------------------------
@@ -271,7 +270,6 @@ class KeyBlocks(Edge):
         self._watch_tail()
 
     def clear_state(self) -> None:
-        """Forget everything, as before a restore."""
         super().clear_state()
         self._bucket = StoreBucket(0)
         self._runs = self._bucket.runs

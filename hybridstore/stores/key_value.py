@@ -57,12 +57,14 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
     applies_alone = True
     __hash__ = object.__hash__
     __eq__ = object.__eq__
+    ops = PUT, PUT_COLUMNS, DELETE
     _heap: list[tuple[int, Any]]
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
         self.ttl_ms: int | None = parameters["ttl_ms"]
         self._tail = ColdTail(2 if self.ttl_ms is None else 3)
-        super().__init__(name, number, parameters, journal, {"expired": 0}, PUT if self.ttl_ms is None else PUT_AT)
+        super().__init__(name, number, parameters, journal, {"expired": 0})
+        self._code_put = number * 16 + (PUT if self.ttl_ms is None else PUT_AT)
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
@@ -397,14 +399,12 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
             self._dirty.update(keys)
 
     def appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function, for restore: rows wait in the tail."""
         if self.ttl_ms is None:
             return {PUT: self._tail.add, DELETE: self._wait_delete, PUT_COLUMNS: self._wait_columns}
         timed = {PUT_AT: self._tail.add, DELETE: self._wait_delete_at, TIME: self.apply_time}
         return {**timed, PUT_COLUMNS: self._wait_columns}
 
     def batch_appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function of the op's arguments by column, for restore."""
         if self.ttl_ms is None:
             return {PUT: self._tail.extend, DELETE: self._wait_deletes}
         return {PUT_AT: self._tail.extend}
@@ -420,7 +420,6 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         heapify(self._heap)
 
     def _wait(self, places: Iterable[tuple[int, Any]], count: int) -> None:
-        """Enter `count` rows into the heap of expiries."""
         heap = self._heap
         if len(heap) < _FEW_ROUNDS * count:
             heap += places
@@ -440,7 +439,6 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def clear_state(self) -> None:
-        """Forget everything, as before a restore."""
         super().clear_state()
         # keys that were written over cold blocks before the last checkpoint
         self._over_cold: set[Any] = set()
@@ -487,11 +485,9 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
 
     @property
     def can_cool(self) -> bool:
-        """See `Tailed`."""
         return self._dirty is not None and not self._tail
 
     def cool(self, directory: Directory) -> tuple[dict[Any, Any], list[Maps]]:
-        """See `Tailed`."""
         bucket, before, dirty = self._bucket, self._runs, self._dirty
         assert dirty is not None
         taken = [block.taken for block in bucket.cold if type(block) is TakenBlock]
@@ -557,7 +553,6 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         return super()._maps_bytes() + HEAP_BYTES * len(self._heap) + getsizeof(self._over_cold)
 
     def maps(self) -> list[Maps]:
-        """Return the maps of the records in memory, to be emptied in slices when the store has others. O(1)."""
         return [*super().maps(), self._heap, self._over_cold]
 
     @property

@@ -125,7 +125,6 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
         return CountedKeys(self.name, self.lookups) if SPARING.on else super()._key_rule()
 
     def count_lookups(self, limited: bool) -> None:
-        """See `Edge`."""
         keys = self._keys
         rule = keys.rule if type(keys) is TailKeys else keys
         if type(rule) is not (KeyRule if limited else CountedKeys):
@@ -139,11 +138,9 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
 
     @property
     def before(self) -> dict[Any, Any]:
-        """See `Tailed`."""
         return self._runs
 
     def recall(self, before: dict[Any, Any]) -> None:
-        """See `Tailed`."""
         self._before = before
 
     def _remembered(self, key: Any) -> Record | None:

@@ -9,25 +9,35 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, compress, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
 from operator import gt
 from types import NoneType
 from typing import Any
 
 from changelog.journal import SMALL, Journal, is_small_atom
-from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS, TIME
+from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS
 from changelog.turn import entry, in_place
 from recovery.block import Columns, Combine
 from recovery.directory import Directory
 
-from ..clock import INT64_MAX, expired_through
-from ..collector import collector_held
+from ..clock import INT64_MAX
 from .buckets import TOMBSTONE
-from .columns import accepted, batches, column_list, columns_of, in_order, rows_differ, time_column, time_list
+from .columns import column_list, columns_of, rows_differ, time_column, time_list
 from .edge import K, V
 from .session_reads import SessionReads
-from .session_runs import SHORT, SessionBucket, combined, long_run, place, run_of, sessions_of, unfolded
+from .session_runs import (
+    SHORT,
+    SessionBucket,
+    combined,
+    index_of,
+    long_run,
+    parts_of,
+    place,
+    run_of,
+    sessions_of,
+    unfolded,
+)
 from .time_buckets import BUCKETS_PER_RETENTION
 
 
@@ -48,6 +58,9 @@ class SessionStore(SessionReads[K, V]):
     """
 
     kind = "session"
+    ops = PUT_SPAN, PUT_SPANS, DELETE_SPAN
+    ints = 2
+    _parts, _run_of, _index_of = staticmethod(parts_of), staticmethod(run_of), staticmethod(index_of)
 
     def __init__(
         self,
@@ -58,7 +71,8 @@ class SessionStore(SessionReads[K, V]):
         *,
         divisor: int = BUCKETS_PER_RETENTION,
     ) -> None:
-        super().__init__(name, number, parameters, journal, divisor, {"expired": 0}, PUT_SPAN, 4)
+        super().__init__(name, number, parameters, journal, divisor, {"expired": 0})
+        self._refusal_lag = self._expiry_lag
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
@@ -173,34 +187,8 @@ class SessionStore(SessionReads[K, V]):
                 self._check_span(start, end)
         kinds = self._check_values(key_list, value_list)
         self._keys.admit_all(key_list)
-        if not key_list:
-            return
-        with collector_held():
-            whole = key_list, value_list, start_list, end_list
-            if NoneType in kinds or not self._put_together(whole, low, high, ordered):
-                self._journal.check_columns(key_list, value_list)
-                for part in batches(*whole):
-                    span = min(part[3]), max(part[3]), in_order(part[3])
-                    if None in part[1] or not self._put_together(part, *span):
-                        for key, value, start, end in zip(*part, strict=True):
-                            self.put(key, value, start=start, end=end)
-
-    def _put_together(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool) -> bool:
-        """Log and apply sessions by column, without late ones; False, with nothing done, if a session would expire
-        during the batch.
-        """
-        newest = max(high, self._stream_time) if self._by_records else self._stream_time
-        if low <= expired_through(newest, self.retention_ms):
-            kept = accepted(rows[3], self._stream_time, self.retention_ms, moves=self._by_records)
-            if min(compress(rows[3], kept), default=newest) <= expired_through(newest, self.retention_ms):
-                return False
-            self.dropped["expired"] += kept.count(False)
-            rows = tuple(list(compress(column, kept)) for column in rows)
-        if rows[0]:
-            with self._journal.whole:
-                self._journal.record_columns(self.number * 16 + PUT_SPANS, *rows)
-                self.apply_together(rows, high, ordered)
-        return True
+        if key_list:
+            self._put_checked((key_list, value_list, start_list, end_list), low, high, ordered, NoneType in kinds)
 
     # --- apply: the only code that changes the maps -----------------------------------------------------------
 
@@ -265,37 +253,13 @@ class SessionStore(SessionReads[K, V]):
 
     def apply_delete(self, key: Any, start: int, end: int) -> None:
         """Remove one session; over a cold block, leave a tombstone."""
-        number = end // self._width
-        bucket = self._buckets.get(number)
-        if bucket is None:
+        if not self._remove_row(key, start, end):
             return
-        if bucket.cold and bucket.covering(key) >= 0:
-            self.apply_put(key, TOMBSTONE, start, end)
-            self._buckets[number].note_tombstone(key)
-            return
-        bucket = self._writable(number)
-        run = bucket.runs.get(key)
-        if run is None:
-            return
-        rows = list(sessions_of(run))
-        i = next((i for i, row in enumerate(rows) if row[0] == end and row[1] == start), -1)
-        if i < 0:
-            return
-        del rows[i]
-        if rows:
-            bucket.runs[key] = run_of(rows)
-            if bucket.owned is not None:
-                bucket.owned.add(key)
-        else:
-            del bucket.runs[key]
-            if bucket.by_key is not None:
-                bucket.by_key.remove(key)
-        bucket.records -= 1
-        if bucket.by_end is not None:
+        bucket = self._buckets.get(end // self._width)
+        if bucket is not None and bucket.by_end is not None:
             bucket.by_end.remove((end, key, -start))
-        bucket.changed((key,), (end,))
-        if not bucket.runs and not bucket.cold:
-            self._remove_bucket(number)
+        if bucket is not None and bucket.by_key is not None and key not in bucket.runs:
+            bucket.by_key.remove(key)
 
     def apply_rows(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
         """Insert sessions of the tail, in order, without those of expired buckets. O(sessions)."""
@@ -330,26 +294,12 @@ class SessionStore(SessionReads[K, V]):
                 continue
             bucket.append_sessions(keys[i:j], values[i:j], starts[i:j], ends[i:j])
 
-    def appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function, for restore: sessions wait in the tail."""
-        return {
-            PUT_SPAN: self._tail.add,
-            DELETE_SPAN: self._wait_delete,
-            TIME: self.apply_time,
-            PUT_SPANS: self._tail.extend,
-        }
-
-    def batch_appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function of the op's arguments by column, for restore."""
-        return {PUT_SPAN: self._tail.extend, DELETE_SPAN: self._wait_deletes}
-
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def _new_bucket(self, number: int, epoch: int) -> SessionBucket:
         return SessionBucket(epoch)
 
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:
-        """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
         super().attach(directory, state)
         for number, longest in state["longest"]:
             bucket = self._buckets.get(number)
@@ -359,6 +309,10 @@ class SessionStore(SessionReads[K, V]):
     def _state(self) -> dict[str, Any]:
         longest = [[number, bucket.longest] for number, bucket in sorted(self._buckets.items())]
         return {**super()._state(), "longest": longest}
+
+    @property
+    def _laid_over(self) -> Combine:
+        return combined
 
     def _install(self, bucket: SessionBucket, columns: Columns) -> None:
         bucket.forget_orders()
@@ -371,7 +325,7 @@ class SessionStore(SessionReads[K, V]):
         for key, count in zip(columns.keys, columns.counts or [1] * len(columns.keys), strict=True):
             end = at + count
             if key in runs:
-                self._underlay(bucket, key, ends[at:end], starts[at:end], values[at:end])
+                self._underlay(bucket, key, [ends[at:end], starts[at:end], values[at:end]])
             elif count == 1:
                 runs[key] = (ends[at], starts[at], values[at])
             elif 3 * count <= SHORT:
@@ -381,31 +335,7 @@ class SessionStore(SessionReads[K, V]):
             at = end
         for key in bucket.uncovered() if bucket.tombstoned else ():
             if key in runs:  # put and removed while the block was cold, and absent from the block
-                self._underlay(bucket, key, ends[:0], starts[:0], [])
-
-    def _underlay(
-        self, bucket: SessionBucket, key: Any, ends: array[int], starts: array[int], values: list[Any]
-    ) -> None:
-        """Merge a key's sessions of a loaded block under those written since."""
-        over = list(sessions_of(bucket.runs[key]))
-        over_ends, over_starts, over_values = zip(*over, strict=True)
-        merged = combined(((ends, starts), values), ((over_ends, over_starts), over_values))
-        rows = list(zip(*merged[0], merged[1], strict=True))
-        bucket.records += len(rows) - len(ends) - len(over)
-        if rows:
-            bucket.runs[key] = run_of(rows)
-        else:
-            del bucket.runs[key]
-        if bucket.owned is not None:
-            bucket.owned.add(key)
-
-    @staticmethod
-    def _rows_in(run: Any) -> int:
-        return len(run) // 3 if type(run) is tuple else len(run[0])
-
-    @property
-    def _combine(self) -> Combine:
-        return combined
+                self._underlay(bucket, key, [[], [], []])
 
     def _columns(self, bucket: SessionBucket, keys: list[Any], *, changed: bool) -> tuple[Columns, set[Any]]:
         kept: list[Any] = []
@@ -438,7 +368,6 @@ class SessionStore(SessionReads[K, V]):
         return Columns(kept, counted, (ends, starts), values, froms if changed else None), removed
 
     def _check(self) -> None:
-        """Assert every invariant of the representation."""
         super()._check()
         for number, bucket in self._buckets.items():
             total = 0

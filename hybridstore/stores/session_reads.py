@@ -13,18 +13,18 @@ from typing import Any, Generic
 from changelog.turn import read
 
 from ..clock import INT64_MAX, check_time
+from .bucket_rows import BucketRows
 from .cold_blocks import SPARING
 from .edge import K, V
 from .keys import check_prefix
 from .session_runs import SessionBucket, value_of
 from .snapshots import SnapshotToken
-from .time_buckets import TimeBuckets
 
 Session = tuple[K, int, int]  # key, start, end
 _Row = tuple[int, Any, int, Any]  # end, key, minus start, value: its order is the store's
 
 
-class SessionReads(TimeBuckets, Generic[K, V]):
+class SessionReads(BucketRows, Generic[K, V]):
     """The reading half of a session store."""
 
     @read
@@ -199,24 +199,6 @@ class SessionReads(TimeBuckets, Generic[K, V]):
         ['bob', 'ann']
         """
         return self.find_sessions_range(reverse=reverse)
-
-    @read
-    def __len__(self) -> int:
-        """Count the live sessions.
-
-        O(buckets), and O(sessions) in the one bucket that expires right now; loads what is cold.
-        """
-        self._keys.admit_all([])  # raises when the state was closed
-        self.apply_waiting()
-        total = 0
-        for number in self._numbers(0, INT64_MAX):
-            bucket = self._buckets[number]
-            self._load_all(bucket)
-            if number * self._width > self._expired:
-                total += bucket.records
-            else:
-                total += len(_rows(bucket, None, None, self._expired + 1, INT64_MAX, INT64_MAX))
-        return total
 
     def _scan(
         self, numbers: list[int], key_from: Any, key_to: Any, low: int, high: int, latest: int, reverse: bool

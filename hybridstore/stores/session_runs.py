@@ -118,17 +118,21 @@ def place(ends: Sequence[int], starts: Sequence[int], start: int, end: int) -> i
     return i
 
 
+def parts_of(run: Any) -> Sequence[Any]:
+    """Return a run's ends, starts and values."""
+    return (run[::3], run[1::3], run[2::3]) if type(run) is tuple else run[:3]
+
+
 def sessions_of(run: Any) -> Iterable[tuple[int, int, Any]]:
     """Iterate over a run's `(end, start, value)`, in order."""
-    ends, starts, values = (run[::3], run[1::3], run[2::3]) if type(run) is tuple else run[:3]
-    return zip(ends, starts, values, strict=True)
+    return zip(*parts_of(run), strict=True)
 
 
-def run_of(rows: list[tuple[int, int, Any]]) -> Any:
-    """Return the run with these sessions, in order."""
-    if 3 * len(rows) <= SHORT:
-        return tuple(chain.from_iterable(rows))
-    ends, starts, values = zip(*rows, strict=True)
+def run_of(parts: Sequence[Any]) -> Any:
+    """Return the run with these ends, starts and values, in order."""
+    ends, starts, values = parts
+    if 3 * len(ends) <= SHORT:
+        return tuple(chain.from_iterable(zip(ends, starts, values, strict=True)))
     return long_run(array("q", ends), array("q", starts), list(values))
 
 
@@ -141,6 +145,13 @@ def long_run(ends: array[int], starts: array[int], values: list[Any]) -> list[An
     return [ends, starts, values, max(map(sub, ends, starts))]
 
 
+def index_of(run: Any, start: int, end: int) -> int:
+    """Return the index of a session in a run, -1 if the run has no such session. O(log n)."""
+    ends, starts, _ = parts_of(run)
+    i = place(ends, starts, start, end)
+    return i if i < len(ends) and ends[i] == end and starts[i] == start else -1
+
+
 def value_of(run: Any, start: int, end: int) -> Any:
     """Return the value of one session of a run, or None. O(log n)."""
     if type(run) is tuple:
@@ -148,8 +159,8 @@ def value_of(run: Any, start: int, end: int) -> Any:
             if run[i] == end and run[i + 1] == start:
                 return run[i + 2]
         return None
-    i = place(run[0], run[1], start, end)
-    return run[2][i] if i < len(run[0]) and run[0][i] == end and run[1][i] == start else None
+    i = index_of(run, start, end)
+    return None if i < 0 else run[2][i]
 
 
 def combined(older: Rows, newer: Rows) -> Rows:

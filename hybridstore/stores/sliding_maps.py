@@ -9,12 +9,9 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from traceback import walk_tb
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Generic
-
-from changelog.mutation import PUT_AT, PUT_COLUMNS, TIME
 
 from ..aggregation.subtract import Subtract
 from ..clock import slid_out_through
@@ -315,14 +312,6 @@ class SlidingMaps(SlidingRuns, Generic[K, V, A]):
             return False
         first = bisect_left(times, self._low)
         return first == len(times) or self.apply_together(keys[first:], values[first:], times[first:]) is not None
-
-    def appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function, for restore."""
-        return {PUT_AT: self._tail.add, PUT_COLUMNS: self._tail.extend, TIME: self.apply_time}
-
-    def batch_appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function of the op's arguments by column, for restore."""
-        return {PUT_AT: self._tail.extend}
 
     def _is_users(self, error: BaseException) -> bool:
         """True for an error after which the store is sound and only a value was not added: an error of the aggregator,

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from changelog.journal import Journal
-from changelog.mutation import PUT_AT
+from changelog.mutation import PUT_AT, PUT_COLUMNS
 from recovery.block import BucketChange, Columns, Combine
 from recovery.directory import Directory
 
@@ -37,6 +37,7 @@ class SlidingRuns(KeyBlocks):
     value.
     """
 
+    ops = PUT_AT, PUT_COLUMNS, None
     _idle: dict[int, list[Any]]
     _low: int
     _next_idle: int
@@ -49,7 +50,7 @@ class SlidingRuns(KeyBlocks):
         self._timed = False
         self._state_type: type | None = None
         self._tail = ColdTail(3)
-        super().__init__(name, number, parameters, journal, {"expired": 0}, PUT_AT)
+        super().__init__(name, number, parameters, journal, {"expired": 0})
 
     @property
     def bound(self) -> Strategy[Any] | None:
@@ -150,7 +151,6 @@ class SlidingRuns(KeyBlocks):
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def clear_state(self) -> None:
-        """Remove everything, as before a restore."""
         super().clear_state()
         # keys with values beside a cold block that a checkpoint has merged into that block
         self._beside: set[Any] = set()
@@ -160,7 +160,6 @@ class SlidingRuns(KeyBlocks):
         self._low = slid_out_through(NO_TIME, self.size_ms) + 1
 
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:
-        """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
         super().attach(directory, state)
         self._bucket.captured(self._stream_time)
 
@@ -252,7 +251,6 @@ class SlidingRuns(KeyBlocks):
         return partial(beside_each_other, self._low)
 
     def unseal(self, sealed: Sealed) -> None:
-        """Take back a seal whose checkpoint failed: what had changed counts as changed again. O(changed)."""
         super().unseal(sealed)
         self._beside -= sealed.beside
 

@@ -44,6 +44,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     version.
     """
 
+    ops = PUT_AT, PUT_COLUMNS, None
     _tail: BufferTail
     _heap: list[tuple[int, Any]]
     _sizes: dict[Any, int] | None
@@ -59,7 +60,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         self._stream_time = NO_TIME
         self._limit_to(parameters)
         self._tail = BufferTail()
-        super().__init__(name, number, parameters, journal, {}, PUT_AT)
+        super().__init__(name, number, parameters, journal, {})
 
     def _limit_to(self, parameters: dict[str, Any]) -> None:
         self._final: bool = parameters["final"]
@@ -174,7 +175,6 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         }
 
     def batch_appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function of the op's arguments by column, for restore."""
         return {PUT_AT: self._wait_rows}
 
     def _wait_row(self, key: Any, value: Any, ts: int) -> None:
@@ -374,7 +374,6 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def clear_state(self) -> None:
-        """Forget everything, as before a restore."""
         super().clear_state()
         self._heap = []
         self._sizes = None
@@ -384,7 +383,6 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         self._cold_changed()
 
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:
-        """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
         super().attach(directory, state)
         if state["emitted"] is not None:
             _, self._emitted = state["emitted"]
@@ -415,7 +413,6 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         return super()._maps_bytes() + HEAP_BYTES * len(self._heap) + getsizeof(self._sizes)
 
     def maps(self) -> list[Maps]:
-        """Return the maps of the records in memory, to be emptied in slices when the store has others. O(1)."""
         return [*super().maps(), self._heap]
 
     def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:

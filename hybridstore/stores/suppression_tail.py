@@ -83,7 +83,6 @@ class BufferTail(ColdTail):
         super().__init__(3)
 
     def clear(self) -> None:
-        """Forget everything."""
         super().clear()
         self.began = -1
         self.events: list[TailEvent] = []
@@ -103,7 +102,6 @@ class BufferTail(ColdTail):
         return TailRows(keys, values, times, events)
 
     def _check(self) -> None:
-        """Assert every invariant of the representation."""
         super()._check()
         # events stand in order, and versions end one after the other
         places = [event.rows for event in self.events]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from sys import getsizeof
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from changelog.journal import Journal
 from changelog.turn import in_place
@@ -48,6 +48,8 @@ _BOUND_TYPES: Final = {int, type(None)}
 class TimeBuckets(Edge):
     """Buckets by time with one retention: a record is live while its time > stream_time - retention."""
 
+    # How many times a record has.
+    ints: ClassVar[int]
     _sorted: list[int] | None
     _drop_at: int  # the stream time at which the oldest bucket has expired as a whole
     # Cache of the bucket written last and its range of times; an empty range forces the lookup. Most puts go into the
@@ -64,16 +66,14 @@ class TimeBuckets(Edge):
         journal: Journal,
         divisor: int,
         dropped: dict[str, int],
-        put: int,
-        columns: int,
     ) -> None:
-        self.retention_ms: int = parameters["retention_ms"]
+        retention_ms: int = parameters["retention_ms"]
         # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, computed once instead of at every put
-        self._expiry_lag = -expired_through(0, self.retention_ms)
-        self._width: int = max(1, self.retention_ms // divisor)
+        self._expiry_lag = -expired_through(0, retention_ms)
+        self._width: int = max(1, retention_ms // divisor)
         self._snapshots = Snapshots()
-        self._tail = ColdTail(columns)
-        super().__init__(name, number, parameters, journal, dropped, put)
+        self._tail = ColdTail(2 + self.ints)
+        super().__init__(name, number, parameters, journal, dropped)
 
     # --- what the store above gives ---------------------------------------------------------------------------
 
@@ -93,8 +93,8 @@ class TimeBuckets(Edge):
 
     @staticmethod
     @abstractmethod
-    def _rows_in(run: Any) -> int:
-        """Return how many records a run has. O(1)."""
+    def _parts(run: Any) -> Sequence[Any]:
+        """Return the columns of a run: its times, the one that counts first, and its values."""
 
     @property
     def _combine(self) -> Combine | None:
@@ -252,7 +252,6 @@ class TimeBuckets(Edge):
         self._watch_tail()
 
     def clear_state(self) -> None:
-        """Forget everything, as before a restore."""
         super().clear_state()
         self._buckets: dict[int, Any] = {}
         # Where cold blocks come from; None while none exist.
@@ -428,7 +427,9 @@ class TimeBuckets(Edge):
             whole = self._whole_changes(before)
             bucket = before.over_newer(self._snapshots.epoch, shared=shared)
             bucket.cold = [ColdPage(page, directory) for page in its_pages]
-            bucket.records = sum(page.records for page in its_pages) + sum(map(self._rows_in, bucket.runs.values()))
+            bucket.records = sum(page.records for page in its_pages) + sum(
+                len(self._parts(run)[0]) for run in bucket.runs.values()
+            )
             for i, keys in with_keys(bucket.cold, whole):
                 taken_block(bucket.cold, i).take_uncounted(keys)
             if bucket.tombstoned:  # no block of this checkpoint may cover some of them
@@ -506,21 +507,16 @@ class TimeBuckets(Edge):
 
     @property
     def cold_records(self) -> int:
-        """Records in blocks that are not loaded. O(blocks)."""
         return sum(block.records for bucket in self._buckets.values() for block in bucket.cold)
 
     @property
     def changed_keys(self) -> tuple[int, int]:
-        """See `Tailed`."""
         buckets = self._buckets.values()
         changed = sum(len(bucket.runs if bucket.dirty is None else bucket.dirty) for bucket in buckets)
         return changed, sum(len(bucket.runs) for bucket in buckets)
 
     @property
     def bytes_in_memory(self) -> int:
-        """About how many bytes the records in memory take, those that wait included. Counting changes nothing.
-        O(blocks + buckets).
-        """
         buckets = [bucket for bucket in self._buckets.values() if bucket.runs]
         keys = sum(len(bucket.runs) for bucket in buckets)
         sampled = buckets[:: len(buckets) // _SAMPLED_BUCKETS + 1]

@@ -11,25 +11,24 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress, pairwise, repeat
 from operator import is_not
 from types import NoneType
 from typing import Any
 
 from changelog.journal import SMALL, Journal, is_small_atom
-from changelog.mutation import DELETE_AT, PUT_AT, PUT_COLUMNS, TIME
+from changelog.mutation import DELETE_AT, PUT_AT, PUT_COLUMNS
 from changelog.turn import entry, in_place
-from recovery.block import Columns, Combine, Rows
+from recovery.block import Columns, Combine
 
-from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through, timed_by_records
-from ..collector import collector_held
+from ..clock import INT64_MAX, check_time, expired_through, refused_through, timed_by_records
 from .buckets import TOMBSTONE, StoreBucket
-from .columns import accepted, batches, column_list, columns_of, in_order, rows_differ, time_column
+from .columns import accepted, column_list, columns_of, rows_differ, time_column
 from .edge import K, V
 from .time_buckets import BUCKETS_PER_RETENTION
 from .window_reads import WindowReads
-from .window_runs import SHORT, append_rows, combined, gathered, in_turn, parts_of, run_of
+from .window_runs import SHORT, append_rows, combined, gathered, in_turn, index_of, parts_of, run_of
 
 
 class WindowStore(WindowReads[K, V]):
@@ -49,6 +48,9 @@ class WindowStore(WindowReads[K, V]):
     """
 
     kind = "window"
+    ops = PUT_AT, PUT_COLUMNS, DELETE_AT
+    ints = 1
+    _parts, _run_of, _index_of = staticmethod(parts_of), staticmethod(run_of), staticmethod(index_of)
 
     def __init__(
         self,
@@ -59,15 +61,13 @@ class WindowStore(WindowReads[K, V]):
         *,
         divisor: int = BUCKETS_PER_RETENTION,
     ) -> None:
-        self.grace_ms: int = parameters["grace_ms"]
+        grace_ms: int = parameters["grace_ms"]
         self.retain_duplicates: bool = parameters["retain_duplicates"]
-        # `ts - lag` is the boundary at stream time `ts`, as for expiry
-        self._refusal_lag = min(-expired_through(0, parameters["retention_ms"]), -refused_through(0, self.grace_ms))
-        if self.grace_ms == 0 and timed_by_records(parameters):
+        self._refusal_lag = min(-expired_through(0, parameters["retention_ms"]), -refused_through(0, grace_ms))
+        if grace_ms == 0 and timed_by_records(parameters):
             # a write moves time before it is checked, so with a grace of 0 each write is late by its own time
             self._refusal_lag = -(INT64_MAX + 1)
-        self._code_columns = number * 16 + PUT_COLUMNS
-        super().__init__(name, number, parameters, journal, divisor, {"expired": 0, "grace": 0}, PUT_AT, 3)
+        super().__init__(name, number, parameters, journal, divisor, {"expired": 0, "grace": 0})
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class WindowStore(WindowReads[K, V]):
                 self._check_value(key, value)
             if type(key) is not self._keys.fast or len(key) > SMALL:  # type: ignore[arg-type]
                 small = self._keys.admit(key) and small
-            if ts <= self._refused:
+            if ts <= self._stream_time - self._refusal_lag:
                 self._drop(ts)
                 return
             try:
@@ -136,7 +136,7 @@ class WindowStore(WindowReads[K, V]):
 
     def _delete(self, key: Any, ts: int) -> None:
         self._keys.admit(key, pin=False)
-        if ts <= self._refused:
+        if ts <= self._stream_time - self._refusal_lag:
             self._drop(ts)
             return
         if not self.retain_duplicates and self._holds(key, ts):
@@ -196,38 +196,6 @@ class WindowStore(WindowReads[K, V]):
             self.touch(keys)  # their waiting rows are older
         self._put_checked((keys, values, times), times[0], times[-1], True, False)
 
-    def _put_checked(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool, deletes: bool) -> None:
-        """Put rows by column that can be stored; `deletes` says that a value is None."""
-        with collector_held():
-            if deletes or not self._put_together(rows, low, high, ordered):
-                self._journal.check_columns(*rows[:2])
-                for part in batches(*rows):
-                    part_values, part_times = part[1:]
-                    span = min(part_times), max(part_times), in_order(part_times)
-                    if None in part_values or not self._put_together(part, *span):
-                        for row in zip(*part, strict=True):
-                            self.put(*row)
-
-    def _put_together(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool) -> bool:
-        """Log and apply rows by column, without late ones; False, with nothing done, if a row would expire during the
-        batch.
-
-        False with a grace of 0, too: then every row is late by its own time, but still moves time.
-        """
-        newest = max(high, self._stream_time) if self._by_records else self._stream_time
-        if low <= max(self._refused, newest - self._refusal_lag):
-            times = rows[2]
-            kept = accepted(times, self._stream_time, self._refusal_lag, moves=self._by_records)
-            if not self.grace_ms or min(compress(times, kept), default=newest) <= newest - self._expiry_lag:
-                return False
-            self._count_dropped(times, kept)
-            rows = tuple(list(compress(column, kept)) for column in rows)
-        if rows[0]:
-            with self._journal.whole:
-                self._journal.record_columns(self._code_columns, *rows)
-                self.apply_together(rows, high, ordered)
-        return True
-
     def _count_dropped(self, times: list[int], kept: list[bool]) -> None:
         live = accepted(times, self._stream_time, self._expiry_lag, moves=self._by_records)
         self.dropped["expired"] += live.count(False)
@@ -240,11 +208,7 @@ class WindowStore(WindowReads[K, V]):
 
     def _holds(self, key: Any, ts: int) -> bool:
         run = self._run(ts // self._width, key)
-        if run is None or ts <= self._expired:
-            return False
-        times = run[::2] if type(run) is tuple else run[0]
-        i = bisect_left(times, ts)
-        return i < len(times) and times[i] == ts
+        return run is not None and ts > self._expired and index_of(run, ts) >= 0
 
     # --- apply: the only code that changes the maps -----------------------------------------------------------
 
@@ -253,7 +217,6 @@ class WindowStore(WindowReads[K, V]):
         if ts > self._stream_time and self._by_records:
             # apply_time, inlined: in a stream in order every put runs these lines
             self._stream_time = ts
-            self._refused = ts - self._refusal_lag
             if ts >= self._drop_at:
                 self._drop_expired()
         bucket = self._near if self._near_from <= ts < self._near_to else self._approach(ts)
@@ -307,39 +270,7 @@ class WindowStore(WindowReads[K, V]):
         """Remove one row; over a cold block, leave a tombstone."""
         if ts > self._stream_time and self._by_records:
             self.apply_time(ts)
-        number = ts // self._width
-        bucket = self._buckets.get(number)
-        if bucket is None:
-            return
-        if bucket.cold and bucket.covering(key) >= 0:
-            self.apply_put(key, TOMBSTONE, ts)
-            self._buckets[number].note_tombstone(key)
-            return
-        bucket = self._writable(number)
-        run = bucket.runs.get(key)
-        if run is None:
-            return
-        times, values = parts_of(run)
-        i = bisect_left(times, ts)
-        if i == len(times) or times[i] != ts:
-            return
-        if len(times) == 1:
-            del bucket.runs[key]
-        else:
-            bucket.runs[key] = run_of([*times[:i], *times[i + 1 :]], [*values[:i], *values[i + 1 :]])
-            if bucket.owned is not None:
-                bucket.owned.add(key)
-        bucket.records -= 1
-        bucket.changed((key,), (ts,))
-        if not bucket.runs and not bucket.cold:
-            self._remove_bucket(number)
-
-    def apply_time(self, ts: int) -> None:
-        """Move stream time to `ts` (if that is later) and free the buckets that expired. O(expired)."""
-        if ts <= self._stream_time:
-            return
-        self._refused = ts - self._refusal_lag
-        super().apply_time(ts)
+        self._remove_row(key, ts)
 
     def apply_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
         """Insert rows of the tail, in order, without those of expired buckets. O(rows)."""
@@ -442,25 +373,7 @@ class WindowStore(WindowReads[K, V]):
             added += 1
         bucket.records += added
 
-    def appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function, for restore: rows wait in the tail."""
-        return {
-            PUT_AT: self._tail.add,
-            DELETE_AT: self._wait_delete,
-            TIME: self.apply_time,
-            PUT_COLUMNS: self._tail.extend,
-        }
-
-    def batch_appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function of the op's arguments by column, for restore."""
-        return {PUT_AT: self._tail.extend, DELETE_AT: self._wait_deletes}
-
     # --- checkpoint and restore -------------------------------------------------------------------------------
-
-    def clear_state(self) -> None:
-        """Forget everything, as before a restore."""
-        super().clear_state()
-        self._refused = NO_TIME if self.grace_ms or not self._by_records else INT64_MAX
 
     def _install(self, bucket: StoreBucket, columns: Columns) -> None:
         runs = bucket.runs
@@ -473,7 +386,7 @@ class WindowStore(WindowReads[K, V]):
         for key, count in zip(columns.keys, columns.counts or repeat(1, len(columns.keys)), strict=True):
             end = start + count
             if not fresh and key in runs:
-                self._underlay(bucket, key, times[start:end].tolist(), values[start:end])
+                self._underlay(bucket, key, [times[start:end], values[start:end]])
             elif count == 1:
                 runs[key] = (times[start], values[start])
             elif count == 2:
@@ -483,36 +396,21 @@ class WindowStore(WindowReads[K, V]):
             start = end
         for key in bucket.uncovered() if bucket.tombstoned else ():
             if key in runs:  # put and deleted while the block was cold, and absent from the block
-                self._underlay(bucket, key, [], [])
-
-    def _underlay(self, bucket: StoreBucket, key: Any, base_times: list[int], base_values: list[Any]) -> None:
-        """Put the rows of a cold block under those written since."""
-        over_times, over_values = parts_of(bucket.runs[key])
-        older: Rows = (base_times,), base_values
-        newer: Rows = (over_times,), over_values
-        (times,), values = (in_turn if self.retain_duplicates else combined)(older, newer)
-        bucket.records += len(values) - len(base_values) - len(over_values)
-        if values:
-            bucket.runs[key] = run_of([*times], [*values])
-        else:
-            del bucket.runs[key]
-        if bucket.owned is not None:
-            bucket.owned.add(key)
-
-    @staticmethod
-    def _rows_in(run: Any) -> int:
-        return len(run) // 2 if type(run) is tuple else len(run[0])
+                self._underlay(bucket, key, [[], []])
 
     @property
     def _combine(self) -> Combine | None:
         # rows with equal times have no identity: laying them over a block twice would duplicate them
         return None if self.retain_duplicates else combined
 
+    @property
+    def _laid_over(self) -> Combine:
+        return in_turn if self.retain_duplicates else combined
+
     def _columns(self, bucket: StoreBucket, keys: list[Any], *, changed: bool) -> tuple[Columns, set[Any]]:
         return gathered(bucket, keys, changed=changed)
 
     def _check(self) -> None:
-        """Assert every invariant of the representation."""
         super()._check()
         width = self._width
         for number, bucket in self._buckets.items():

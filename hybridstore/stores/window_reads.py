@@ -15,27 +15,26 @@ from typing import Any, Final, Generic
 
 from changelog.turn import in_place, read
 
-from ..clock import INT64_MAX, check_time
+from ..clock import check_time
+from .bucket_rows import BucketRows
 from .buckets import StoreBucket
 from .cold_blocks import SPARING
 from .columns import column_list
 from .edge import K, V
 from .keys import check_prefix
 from .snapshots import SnapshotToken
-from .time_buckets import TimeBuckets
-from .window_runs import parts_of, rows_between
+from .window_runs import index_of, parts_of, rows_between
 
 _BY_TIME_AND_KEY: Final = itemgetter(0, 1)
 
 
 def _value_at(run: Any, ts: int) -> Any:
     """Return the value of a run at a time, None without one. O(log rows)."""
-    times, values = (run[::2], run[1::2]) if type(run) is tuple else run
-    i = bisect_left(times, ts)
-    return values[i] if i < len(times) and times[i] == ts else None
+    i = index_of(run, ts)
+    return None if i < 0 else parts_of(run)[1][i]
 
 
-class WindowReads(TimeBuckets, Generic[K, V]):
+class WindowReads(BucketRows, Generic[K, V]):
     """The reading half of a window store."""
 
     retain_duplicates: bool
@@ -281,22 +280,6 @@ class WindowReads(TimeBuckets, Generic[K, V]):
         [(('ann', 500), '/help'), (('bob', 0), '/')]
         """
         return self.scan(reverse=reverse)
-
-    @read
-    def __len__(self) -> int:
-        """Count the live rows. O(buckets), and O(rows) in the bucket that expires right now; loads its cold blocks."""
-        self._keys.admit_all([])  # raises when the state was closed
-        self.apply_waiting()
-        total = 0
-        for number in self._numbers(0, INT64_MAX):
-            bucket = self._buckets[number]
-            if bucket.cold:
-                self._load_all(bucket)
-            if number * self._width > self._expired:
-                total += bucket.records
-            else:
-                total += sum(1 for _ in rows_between(bucket.runs, None, None, self._expired + 1, INT64_MAX))
-        return total
 
     def _scan(
         self,

@@ -26,11 +26,21 @@ def parts_of(run: Any) -> tuple[Sequence[int], Sequence[Any]]:
     return (run[::2], run[1::2]) if type(run) is tuple else (run[0], run[1])
 
 
-def run_of(times: list[int], values: list[Any]) -> Any:
-    """Return the run with these rows, in order."""
+def run_of(parts: Sequence[Any]) -> Any:
+    """Return the run with these times and values, in order."""
+    times, values = parts
+    if len(times) == 1:
+        return times[0], values[0]
     if 2 * len(times) <= SHORT:
         return tuple(chain.from_iterable(zip(times, values, strict=True)))
-    return [array("q", times), values]
+    return [array("q", times), list(values)]
+
+
+def index_of(run: Any, ts: int) -> int:
+    """Return the index of the first row at a time in a run, -1 without one. O(log n)."""
+    times = run[::2] if type(run) is tuple else run[0]
+    i = bisect_left(times, ts)
+    return i if i < len(times) and times[i] == ts else -1
 
 
 def append_rows(runs: dict[Any, Any], keys: list[Any], times: list[int], values: list[Any]) -> None:

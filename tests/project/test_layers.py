@@ -75,6 +75,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.keys",
         "hybridstore.stores.cold_tail",
         "hybridstore.stores.time_buckets",
+        "hybridstore.stores.bucket_rows",
         "hybridstore.stores.key_blocks",
         "hybridstore.stores.key_order",
         "hybridstore.stores.key_value_reads",

@@ -110,7 +110,7 @@ def test_window_and_session_stores_become_cold_without_a_replay(
         state._go_cold()
         assert rows.cold_blocks > 30
         assert rows.records_in_memory == sum(
-            WindowStore._rows_in(run) for bucket in rows._buckets.values() for run in bucket.runs.values()
+            len(WindowStore._parts(run)[0]) for bucket in rows._buckets.values() for run in bucket.runs.values()
         )
         assert rows.records_in_memory < 60
         assert sum(len(bucket.runs) for bucket in sessions._buckets.values()) < 60

@@ -66,7 +66,7 @@ def test_grace_refuses_exactly_at_its_length_and_reads_are_bound_by_retention(st
 
 def test_grace_is_the_retention_unless_given(state: hs.State) -> None:
     store = state.window("w", retention=10)
-    assert store.grace_ms == 10
+    assert store.parameters["grace_ms"] == 10
     store.put("k", 1, 20)
     store.put("k", 2, 11)
     store.put("k", 3, 10)

@@ -32,7 +32,7 @@ class Due:
     def __init__(self, store: WindowStore, through: int, handled: Callable[[Any], int] | None = None) -> None:
         self._store = store
         self._handled = handled
-        self._stretch = max(1, store.retention_ms // 8)
+        self._stretch = max(1, store.parameters["retention_ms"] // 8)
         self._rows: list[tuple[int, Any, Any]] = []
         self.through = self._ahead = max(through, NO_TIME)
 

@@ -1,0 +1,142 @@
+"""Bucket rows: what window and session stores share beside their buckets: how rows come in by column, from blocks and
+into checkpoints.
+
+A row is a key, a value and one or two times, of which the last decides the bucket and is the first column of a run.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any
+
+from changelog.turn import read
+from recovery.block import Combine
+
+from ..clock import INT64_MAX
+from ..collector import collector_held
+from .buckets import TOMBSTONE
+from .columns import accepted, batches, in_order
+from .time_buckets import TimeBuckets
+
+
+class BucketRows(TimeBuckets):
+    """The rows of a window or session store. The store above says what a run looks like, and puts single rows."""
+
+    put: Callable[..., None]
+    apply_put: Callable[..., None]
+    apply_together: Callable[..., None]
+    # Returns the run with these columns; and the index of the row with these times in a run, or -1.
+    _run_of: Callable[[Sequence[Any]], Any]
+    _index_of: Callable[..., int]
+    # `ts - lag` is the boundary at stream time `ts`: a row at or before the boundary is refused.
+    _refusal_lag: int
+
+    @property
+    @abstractmethod
+    def _laid_over(self) -> Combine:
+        """A function that lays rows of a key over older ones."""
+
+    @property
+    def _combine(self) -> Combine | None:
+        return self._laid_over
+
+    # --- rows by column ---------------------------------------------------------------------------------------
+
+    def _put_checked(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool, deletes: bool) -> None:
+        """Put rows by column that can be stored; `deletes` says that a value is None."""
+        with collector_held():
+            if deletes or not self._put_together(rows, low, high, ordered):
+                self._journal.check_columns(*rows[:2])
+                for part in batches(*rows):
+                    times = part[-1]
+                    if None in part[1] or not self._put_together(part, min(times), max(times), in_order(times)):
+                        for row in zip(*part, strict=True):
+                            self.put(*row)
+
+    def _put_together(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool) -> bool:
+        """Log and apply rows by column, without late ones; False, with nothing done, if a row would expire during the
+        batch.
+
+        False without a time in which rows may be late, too: then every row is late by its own time, but still moves
+        time.
+        """
+        newest = max(high, self._stream_time) if self._by_records else self._stream_time
+        if low <= newest - self._refusal_lag:
+            times = rows[-1]
+            kept = accepted(times, self._stream_time, self._refusal_lag, moves=self._by_records)
+            if self._refusal_lag <= 0 or min(compress(times, kept), default=newest) <= newest - self._expiry_lag:
+                return False
+            self._count_dropped(times, kept)
+            rows = tuple(list(compress(column, kept)) for column in rows)
+        if rows[0]:
+            with self._journal.whole:
+                self._journal.record_columns(self.number * 16 + self.ops[1], *rows)
+                self.apply_together(rows, high, ordered)
+        return True
+
+    def _count_dropped(self, times: list[int], kept: list[bool]) -> None:
+        self.dropped["expired"] += kept.count(False)
+
+    # --- one row ----------------------------------------------------------------------------------------------
+
+    def _remove_row(self, key: Any, *times: int) -> bool:
+        """Remove a row from the maps; over a cold block, leave a tombstone. False: the row was not in the maps."""
+        number = times[-1] // self._width
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            return False
+        if bucket.cold and bucket.covering(key) >= 0:
+            self.apply_put(key, TOMBSTONE, *times)
+            self._buckets[number].note_tombstone(key)
+            return False
+        bucket = self._writable(number)
+        run = bucket.runs.get(key)
+        i = -1 if run is None else self._index_of(run, *times)
+        if i < 0:
+            return False
+        if type(run) is tuple:
+            fields = self.ints + 1
+            rest: Any = run[: i * fields] + run[(i + 1) * fields :]
+        else:
+            rest = self._run_of([[*part[:i], *part[i + 1 :]] for part in self._parts(run)])
+        self._set_run(bucket, key, rest)
+        bucket.records -= 1
+        bucket.changed((key,), times[-1:])
+        if not bucket.runs and not bucket.cold:
+            self._remove_bucket(number)
+        return True
+
+    @staticmethod
+    def _set_run(bucket: Any, key: Any, run: Any) -> None:
+        if run:
+            bucket.runs[key] = run
+        else:
+            del bucket.runs[key]
+        if bucket.owned is not None:
+            bucket.owned.add(key)
+
+    # --- blocks and checkpoints -------------------------------------------------------------------------------
+
+    def _underlay(self, bucket: Any, key: Any, parts: list[Any]) -> None:
+        """Put the rows of a cold block under those written since."""
+        over = self._parts(bucket.runs[key])
+        ints, values = self._laid_over((tuple(parts[:-1]), parts[-1]), (tuple(over[:-1]), over[-1]))
+        bucket.records += len(values) - len(parts[-1]) - len(over[-1])
+        self._set_run(bucket, key, self._run_of([*ints, values]) if values else ())
+
+    @read
+    def __len__(self) -> int:
+        """Count the live rows. O(buckets), and O(rows) in the bucket that expires right now; loads its cold blocks."""
+        self._keys.admit_all([])  # raises when the state was closed
+        self.apply_waiting()
+        total, expired = 0, self._expired
+        for number in self._numbers(0, INT64_MAX):
+            bucket = self._buckets[number]
+            self._load_all(bucket)
+            total += bucket.records
+            if number * self._width <= expired:
+                total -= sum(bisect_right(self._parts(run)[0], expired) for run in bucket.runs.values())
+        return total
