@@ -365,7 +365,6 @@ class CachedStorage:
             self.drop(name)
 
     def size(self, name: str) -> int:
-        """See `Storage`."""
         path = self.path(name)
         if path is not None:
             with suppress(OSError):

@@ -107,11 +107,9 @@ class Outlook:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{name}")
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `Storage`."""
         return self.storage.create(name, data)
 
     def get(self, name: str) -> bytes:
-        """See `Storage`."""
         data = self._objects.get(name)
         if data is not None:
             return data
@@ -119,7 +117,6 @@ class Outlook:
         return self.storage.get(name)
 
     def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        """See `Storage`."""
         data = self._objects.get(name)
         head = self._heads.get(name, b"") if data is None else data
         if data is not None or all(start + length <= len(head) for start, length in ranges):
@@ -127,7 +124,6 @@ class Outlook:
         return self.storage.get_ranges(name, ranges)
 
     def list(self, prefix: str = "", after: str = "") -> Sequence[str]:
-        """See `Storage`."""
         folder, slash, _ = prefix.partition("/")
         listed_after, names = self._folders.get(folder, ("", None))
         if not slash or names is None or after < listed_after:
@@ -148,15 +144,12 @@ class Outlook:
                 known.pop(name, None)
 
     def size(self, name: str) -> int:
-        """See `Storage`."""
         return self.storage.size(name)
 
     def open_append(self, name: str, *, create: bool = False) -> AppendFile:
-        """See `Storage`."""
         return self.storage.open_append(name, create=create)
 
     def path(self, name: str) -> Path | None:
-        """See `Storage`."""
         return self.storage.path(name)
 
     def below(self, folder: str) -> Storage:

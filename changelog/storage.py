@@ -235,17 +235,14 @@ class LocalStorage:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> bytes:
-        """See `Storage`."""
         with _Opened(self.root / name) as file:
             return file.read(0, file.size)
 
     def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        """See `Storage`."""
         with _Opened(self.root / name) as file:
             return [file.read(start, min(length, file.size - start)) for start, length in ranges]
 
     def size(self, name: str) -> int:
-        """See `Storage`."""
         with _Opened(self.root / name) as file:
             return file.size
 
@@ -287,7 +284,6 @@ class LocalStorage:
             return []
 
     def below(self, folder: str) -> LocalStorage:
-        """See `Storage`."""
         inner = LocalStorage(self.root / folder, files=self.files)
         inner._linkless = self._linkless
         return inner

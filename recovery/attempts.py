@@ -76,7 +76,6 @@ class AttemptLine:
         self._on_names = on_names
 
     def checkpoints(self) -> list[CheckpointName]:
-        """See `Line`."""
         names = (name for name in list_checkpoints(self._outlook) if name.version <= self._version)
         return [name for name in names if name.launch == launch_of(self._runs, name.version)]
 
@@ -91,7 +90,6 @@ class AttemptLine:
             raise CheckpointError(str(error)) from error
 
     def behind(self, reader: CheckpointReader | None) -> Iterator[LoggedVersion | Fault]:
-        """See `Line`."""
         if reader is None:
             self._look_out(0)
             return self._versions(EMPTY, joins=self._joins(EMPTY, is_counted=False))

@@ -152,7 +152,6 @@ class _PlainLine(ABC):
         self._marks = marks
 
     def checkpoints(self) -> list[CheckpointName]:
-        """See `Line`."""
         return [name for name in list_checkpoints(self.storage) if self.at is None or name.version <= self.at]
 
     def open(self, name: CheckpointName) -> CheckpointReader:
@@ -160,7 +159,6 @@ class _PlainLine(ABC):
         return checked(CheckpointReader(self.storage, name, marks=self._marks), name, self._identity)
 
     def behind(self, reader: CheckpointReader | None) -> Iterator[LoggedVersion | Fault]:
-        """See `Line`."""
         at, identity = EMPTY, self._identity
         self.start = self.walk = None
         if reader is not None:

@@ -195,7 +195,6 @@ class StoredPack:
 
     @property
     def far(self) -> bool:
-        """See `PackBytes`."""
         return self._mapped is None
 
     @property

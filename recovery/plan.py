@@ -34,7 +34,6 @@ class RestorePlan(RestoreReport):
     problem: str | None = None
 
     def summary(self) -> str:
-        """Return one line for people."""
         if self.problem is not None:
             return f"{self.path}: would be refused: {self.problem}"
         base = (

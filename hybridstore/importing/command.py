@@ -12,7 +12,6 @@ from .report import ImportRefusedError
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `import`."""
     text = "Number of the stateful operator; left out for a query of one."
     parser.add_argument("operator", metavar="OPERATOR", nargs="?", help=text)
     what = parser.add_argument_group("what is moved, and where to")

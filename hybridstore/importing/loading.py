@@ -145,7 +145,6 @@ class Aggregates:
     buffers: Sequence[str]
 
     def load(self, group: StoreGroup, table: pa.Table, batch: Batch) -> int:
-        """See `Loader`."""
         # Spark keeps windows that overlap whole.
         run = ShardRun(replace(self.plan, whole=True), group, clocked=self.clocked, where="the state of a shard")
         assert isinstance(run.logic, Aggregating)
@@ -186,7 +185,6 @@ class Seen:
     clocked: bool
 
     def load(self, group: StoreGroup, table: pa.Table, batch: Batch) -> int:
-        """See `Loader`."""
         run = ShardRun(self.plan, group, clocked=self.clocked, where="the state of a shard")
         assert isinstance(run.logic, CustomLogic)
         keys = _keys(self.plan, table)
@@ -205,7 +203,6 @@ class StoredRows:
     names: Sequence[str]
 
     def load(self, group: StoreGroup, table: pa.Table, batch: Batch) -> int:
-        """See `Loader`."""
         import pyarrow.compute as pc
 
         run = ShardRun(self.plan, group, clocked=self.clocked, where="the state of a shard")

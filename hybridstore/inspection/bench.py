@@ -50,7 +50,6 @@ class DifferingRunsError(HybridStoreError):
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `bench restore`."""
     path = (
         "Your state, with all its shards: a directory, or a URL. Without DIR a state is generated in the temporary "
         "directory."

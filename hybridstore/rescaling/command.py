@@ -11,7 +11,6 @@ from .report import RescaleError, RescaleReport
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `rescale`."""
     where = (
         "The checkpointLocation of a stopped Spark query, or a plain topology's state: a path or URL (s3://, gs://)."
     )

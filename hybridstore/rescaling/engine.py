@@ -252,11 +252,9 @@ class InWorkers:
         return list(answers)
 
     def survey(self) -> list[Survey]:
-        """See `InProcess`."""
         return self._run(_survey_in_worker)
 
     def make(self, generation: int) -> None:
-        """See `InProcess`."""
         self._run(partial(_make_in_worker, generation))
 
 

@@ -87,7 +87,6 @@ class PlainShards(Shards):
 
     @property
     def place(self) -> Storage:
-        """See `Shards`."""
         return self._place
 
     def _read(self, shard: int, state: State) -> OldShard:
@@ -97,15 +96,12 @@ class PlainShards(Shards):
         return OldShard(shard, CheckpointReader(storage, list_checkpoints(storage)[-1]))
 
     def parent(self, shard: int, scratch: Storage) -> OldShard:
-        """See `Shards`."""
         return self._parents[shard]
 
     def version_of(self, family: ShardGroup) -> int:
-        """See `Shards`."""
         return max(parent.content.meta.version for parent in family.parents)
 
     def finish(self, family: ShardGroup, sinks: Mapping[int, FreshCheckpoint], generation: int, into: int) -> None:
-        """See `Shards`."""
         version = self.version_of(family)
         for child, sink in sinks.items():
             identity = Identity(self._store, generation, child, into)
@@ -134,7 +130,6 @@ class PlainShards(Shards):
             sink.add(number, 0, Columns(commits, None, (), [joined_results(kept[commit]) for commit in commits]))
 
     def switch(self, generation: int, into: int) -> None:
-        """See `Shards`."""
         old = self.old
         origin = {"from_shards": old.shards, "from_generation": old.generation, "version": old.version}
         _describe(self.place, self._there, Generation(old.number + 1, generation, into, self._store, origin))

@@ -87,7 +87,6 @@ class OperatorShards(Shards):
         return StateStoreId(self.at.state, self.operator, shard, query_id, generation, shards)
 
     def version_of(self, family: ShardGroup) -> int:
-        """See `Shards`."""
         return self.old.version
 
     def parent(self, shard: int, scratch: Storage) -> OldShard:
@@ -148,7 +147,6 @@ class OperatorShards(Shards):
         return sums
 
     def switch(self, generation: int, into: int) -> None:
-        """See `Shards`."""
         old = self.old
         if _version(self.at, self.operator) != old.version:
             raise RescaleError(

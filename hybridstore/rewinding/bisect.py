@@ -146,7 +146,6 @@ class _Search:
         return dict(sorted(versions.items()))
 
     def first_bad(self) -> Bisected:
-        """See `bisect`."""
         numbers = list(self._versions)
         last = self._read_one(numbers)
         if last is None:
@@ -266,7 +265,6 @@ def _program_of(view: View) -> int | None:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `bisect`."""
     o.path(parser)
     o.store(parser)
     o.key(parser)

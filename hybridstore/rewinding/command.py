@@ -46,7 +46,6 @@ ASIDE: Final = "rewound"
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `rewind`."""
     where = "A state directory, the state of a plain topology, or the checkpointLocation of a Spark query; a path."
     parser.add_argument("location", metavar="LOCATION", help=where)
     text = "The version to go back to; of several shards that of shard 0; of a query the number of batches done."

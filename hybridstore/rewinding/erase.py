@@ -395,7 +395,6 @@ def _files(place: Storage) -> Iterator[tuple[str, bytes]]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `erase`."""
     kinds = "A state directory, the state of a plain topology, or the checkpointLocation of a Spark query"
     where = f"{kinds}: a path or a URL."
     parser.add_argument("location", metavar="LOCATION", help=where)

@@ -120,7 +120,6 @@ class OperatorPart:
                 self._log(shard).open(version).close()
 
     def erase(self, keys: GivenKeys, now: int) -> ErasedCounts:
-        """See `ErasePart`."""
         storage, version, before = self.storage, self._version, newest_claim(self.storage)
         chosen = grouped(keys, self._program)
         entry = {"wall_ms": now, "keys": len(keys.keys), "prefix": keys.prefix}

@@ -60,7 +60,6 @@ _TRIES: Final = 5
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `fork`."""
     where = (
         "A state directory, the state of a plain topology, or the checkpointLocation of a Spark query; with @VERSION "
         "(of several shards that of shard 0, of a query the number of batches done), or "
@@ -305,11 +304,9 @@ class _DirectoryOrigin:
         return Files(S_IMODE((folder / segment_name(list_segments(folder)[-1])).stat().st_mode))
 
     def signature(self) -> list[Signature]:
-        """See `Origin`."""
         return [signature(path_of(place)) for place in self.places]
 
     def parts(self, at: str | None) -> list[ForkedPart]:
-        """See `Origin`."""
         return [self._part(place, view) for place, view in views_at(self.places, at, thorough=True)]
 
     def _part(self, place: Place, view: View) -> ForkedPart:
@@ -352,7 +349,6 @@ class _DirectorySite:
             note_fork(noted, self._building, self._files)
 
     def folder(self, name: str) -> None:
-        """See `Site`."""
         make_folders(self._files, self._building / name)
 
     def share(self, source: Storage, name: str, to: str, size: int | None = None) -> None:
@@ -374,17 +370,14 @@ class _DirectorySite:
         return path
 
     def copy(self, source: Storage, name: str, to: str, end: int) -> None:
-        """See `Site`."""
         assert isinstance(source, LocalStorage)
         self.taken = self.taken.copy(_copy(source.root / name, self._place(to), end, self._files))
 
     def create(self, name: str, data: bytes) -> None:
-        """See `Site`."""
         LocalStorage(self._building, files=self._files).create(name, data)
         self.taken = self.taken.copy(len(data))
 
     def end(self, origin: Origin, parts: list[ForkedPart], noted: Path | str | None) -> None:
-        """See `Site`."""
         building = self._building
         for folder in (building, *(path for path in building.rglob("*") if path.is_dir())):
             REAL_FILES.sync_directory(folder)
@@ -407,7 +400,6 @@ class _DirectorySite:
         REAL_FILES.sync_directory(self._target.parent)
 
     def undo(self) -> None:
-        """See `Site`."""
         shutil.rmtree(self._building, ignore_errors=True)
 
 

@@ -60,7 +60,6 @@ class BucketOrigin:
 
     @property
     def files(self) -> Files:
-        """See `Origin`."""
         return REAL_FILES
 
     def signature(self) -> list[Signature]:
@@ -68,7 +67,6 @@ class BucketOrigin:
         return []
 
     def parts(self, at: str | None) -> list[ForkedPart]:
-        """See `Origin`."""
         # pages are copied as they are: not each of them is read for that
         return [self._part(place, view) for place, view in views_at(self.places, at, thorough=False)]
 
@@ -165,11 +163,9 @@ class BucketSite:
         return self._make(to, source.get(name))
 
     def copy(self, source: Storage, name: str, to: str, end: int) -> None:
-        """See `Site`."""
         self._planned[to] = _Planned(lambda: self._make(to, source.get_ranges(name, [(0, end)])[0]), end)
 
     def create(self, name: str, data: bytes) -> None:
-        """See `Site`."""
         self._planned[name] = _Planned(lambda: self._make(name, data), len(data))
 
     def _make(self, name: str, data: bytes) -> Taken:

@@ -90,7 +90,6 @@ class QueryOrigin:
         return storage.url[len(self._state.url) + 1 :]
 
     def add(self, site: Site, parts: list[ForkedPart]) -> None:
-        """See `Origin`."""
         for operator in {place.operator: place for place in self.places}.values():
             self._describe(operator, site)
         for place, part in zip(self.places, parts, strict=True):

@@ -22,7 +22,6 @@ from .fork import begin_at, check_origin, origin_of, split_version
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `pin`."""
     where = (
         "A state directory, the state of a plain topology, or the checkpointLocation of a Spark query; with @VERSION "
         "(of several shards that of shard 0, of a query the number of batches done), or"

@@ -26,7 +26,6 @@ from .pins import checked_name
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `unpin`."""
     where = "A state directory, the state of a plain topology, or the place of a Spark query's state."
     parser.add_argument("location", metavar="STATE", help=where)
     parser.add_argument("name", metavar="NAME", help="The name of the pin.")

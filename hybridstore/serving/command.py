@@ -17,7 +17,6 @@ TOKEN: Final = "HYBRIDSTORE_TOKEN"
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `serve`."""
     where = "A state directory, the checkpointLocation of a Spark query, or the URL of one."
     parser.add_argument("location", metavar="LOCATION", help=where)
     parser.add_argument("--operator", metavar="NAME", help="The operator of a query (default: the only one).")

@@ -75,7 +75,6 @@ class FrameProgram(ProcessorProgram):
         self.schema, self.settings = df.schema, FrameSettings.of(df.sparkSession)
 
     def open(self, group: StoreGroup) -> FrameRunner:
-        """Let the processor open its variables."""
         return FrameRunner(self, group)
 
 

@@ -68,7 +68,6 @@ class TopologyProgram(Program):
         return changes_of(self.plan, {TOPOLOGY: stored}, allow)
 
     def columns(self) -> tuple[str, ...]:
-        """Return the input columns that are needed, () for all."""
         return () if self.plan.traced else self.plan.columns
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:

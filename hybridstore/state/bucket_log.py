@@ -124,7 +124,6 @@ class BucketLog:
             self._looked = now
 
     def check_owner(self, version: int) -> None:
-        """See `Log`."""
         if self._storage.list(f"{FENCES}/", after=fences_after(self._claimed)):
             self._overtaken(version + 1)
 
@@ -173,7 +172,6 @@ class BucketLog:
         )
 
     def rollback(self, group: StoreGroup) -> None:
-        """See `Log`."""
         self._bodies = []
         group.journal.restart(group.digest)
 
@@ -181,7 +179,6 @@ class BucketLog:
         """See `Log`. Every version is an object of its own."""
 
     def part_now(self, version: int) -> None:
-        """See `Log`."""
         self.position = Position(version + 1, 0, 0)
 
     def sync(self) -> None:

@@ -131,7 +131,6 @@ class _WriterFiles(OwnFiles):
     """
 
     def remove(self, path: Path) -> None:
-        """See `Files`."""
         self._check()
         self._files.remove(path)
 

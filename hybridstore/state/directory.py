@@ -129,7 +129,6 @@ class State(InPlace, NamedStores):
 
     @classmethod
     def at_home(cls, home: Home, asked: Opening) -> Self:
-        """Open the state of a home. Raises as `open`."""
         open_it = partial(cls, home, asked)
         # A writer may prune a listed file before it is read; a newer version can then be read. Where no lock keeps
         # writers apart, whoever opens the state to write reads beside a writer, too.

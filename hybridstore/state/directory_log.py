@@ -105,7 +105,6 @@ class DirectoryLog:
         self._counted = self._writer.bytes_written
 
     def check_owner(self, version: int) -> None:
-        """See `Log`."""
         self._lock.check()
 
     def part_here(self) -> None:

@@ -125,15 +125,12 @@ class DirectoryHome:
 
     @cached_property
     def identity(self) -> Identity | None:
-        """See `Home`."""
         return self._asked.identity or identity_at(LocalStorage(self._path))
 
     def again(self, asked: Opening) -> DirectoryHome:
-        """See `Home`."""
         return DirectoryHome(self._path, asked)
 
     def claim(self) -> None:
-        """See `Home`."""
         if not self._asked.read_only and not self._asked.rescaled:
             check_generation(LocalStorage(self._path, files=self._files))
         self._lock = claim(self._path, self._files, read_only=self._asked.read_only, erasing=self._asked.erasing)
@@ -143,11 +140,9 @@ class DirectoryHome:
 
     @property
     def claimed(self) -> bool:
-        """See `Home`."""
         return self._lock is not None and self._lock.locked
 
     def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
-        """See `Home`."""
         read_only = self._asked.read_only
         files = None if read_only else self._files
         reached = restore(self._path, group, at=at, progress=progress, files=files, identity=self.identity)
@@ -156,7 +151,6 @@ class DirectoryHome:
         return reached
 
     def begin(self, group: StoreGroup, reached: Reached) -> DirectoryLog:
-        """See `Home`."""
         assert self._lock is not None
         check_for_loss(self._path, reached)
         return DirectoryLog(
@@ -169,7 +163,6 @@ class DirectoryHome:
         )
 
     def prune(self, keep: int) -> object:
-        """See `Home`."""
         return prune(self._path, keep=keep, files=self._files)
 
     @property
@@ -181,7 +174,6 @@ class DirectoryHome:
         return self._lock is not None and type(asked.files) is Files and asked.checkpoints.keep >= 2 and can_start()
 
     def job(self, target: Target) -> Job | None:
-        """See `Home`."""
         asked = self._asked
         if self._lock is None or not self.beside:
             return None
@@ -202,22 +194,18 @@ class DirectoryHome:
         )
 
     def check(self) -> None:
-        """See `Home`."""
         if self._lock is not None:
             self._lock.check()
 
     def release(self, closed: StoreGroup | None = None) -> None:
-        """See `Home`."""
         if self._lock is not None:
             note = {"version": closed.version, "digest": closed.digest.hex()} if closed and closed.version else None
             self._lock.release(note)
 
     def commit_seconds(self) -> float:
-        """See `Home`."""
         return commit_seconds(self.storage)
 
     def signature(self) -> Signature:
-        """See `Home`."""
         return signature(self._path)
 
 
@@ -245,7 +233,6 @@ class BucketHome:
         return self._asked.identity or identity_at(self.storage, writing=writing)
 
     def again(self, asked: Opening) -> BucketHome:
-        """See `Home`."""
         return BucketHome(self.storage, asked)
 
     def claim(self) -> None:
@@ -274,7 +261,6 @@ class BucketHome:
 
     @property
     def claimed(self) -> bool:
-        """See `Home`."""
         return self._claimed
 
     def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
@@ -328,7 +314,6 @@ class BucketHome:
         report.identity = walk.identity or report.identity
 
     def prune(self, keep: int) -> object:
-        """See `Home`."""
         deleted, oldest = prune_checkpoints(self.storage, keep=keep)
         return deleted + ([] if oldest is None else prune_objects(self.storage, oldest))
 
@@ -338,7 +323,6 @@ class BucketHome:
         return False
 
     def job(self, target: Target) -> Job | None:
-        """See `Home`."""
         return None
 
     def check(self) -> None:

@@ -158,7 +158,6 @@ class InPlace(Usable, ABC):
         self._alone = alone
 
     def _order_erase(self, store: str, key: Any, leave_forks: bool) -> None:
-        """See `Edge.erase`."""
         self._usable()
         if isinstance(self._home.storage, LocalStorage):
             self._check_ways(self._home.storage.root, leave_forks=leave_forks)

@@ -22,31 +22,25 @@ class OwnFiles(Files):
         self._check = check
 
     def create(self, path: Path) -> AppendFile:
-        """See `Files`."""
         self._check()
         return self._files.create(path)
 
     def append(self, path: Path) -> AppendFile:
-        """See `Files`."""
         self._check()
         return self._files.append(path)
 
     def mkdir(self, path: Path) -> None:
-        """See `Files`."""
         self._check()
         self._files.mkdir(path)
 
     def link(self, temporary: Path, final: Path) -> None:
-        """See `Files`."""
         self._check()
         self._files.link(temporary, final)
 
     def sync_path(self, path: Path) -> None:
-        """See `Files`."""
         self._files.sync_path(path)
 
     def sync_directory(self, path: Path) -> None:
-        """See `Files`."""
         self._files.sync_directory(path)
 
     def remove(self, path: Path) -> None:

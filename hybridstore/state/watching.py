@@ -29,7 +29,6 @@ class WatchingJournal(Journal):
         self._watched: dict[tuple[int, Any, Any], tuple[Any, bytes]] = {}
 
     def log(self, packed: bytes, mutation: tuple[Any, ...]) -> None:
-        """See `Journal`."""
         super().log(packed, mutation)
         number, op = mutation[0] >> 4, mutation[0] & 15
         if number and op in (PUT, PUT_AT, PUT_SPAN):
@@ -38,7 +37,6 @@ class WatchingJournal(Journal):
             self._watch_columns(*mutation)
 
     def record_columns(self, code: int, *columns: list[Any] | None) -> None:
-        """See `Journal`."""
         super().record_columns(code, *columns)
         self._watch_columns(code, *columns)
 

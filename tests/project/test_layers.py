@@ -369,9 +369,7 @@ def product_files(root: Path) -> list[Path]:
 
 
 def texts_of(path: Path, root: Path) -> Iterator[str]:
-    """Yield every text in the file that may name a module, relative ones resolved: `.stores.window`,
-    `a.commands.{}`. A class's `__module__` imports nothing.
-    """
+    """Yield every text in the file that may name a module, relative ones resolved; a `__module__` imports nothing."""
     package = module_name(path, root).split(".")[:-1]
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
     shown = {

@@ -1,1 +1,3 @@
-"""Commands of `hybridstore inspect`. Each module has one command, which reads with `view` and prints with `show`."""
+"""Commands of `hybridstore inspect`, one in each module: `arguments` declares its arguments, and `run`, whose docstring
+is the help, reads with `view` and prints with `show`.
+"""

@@ -23,7 +23,6 @@ def bytes_of(storage: Storage) -> int:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `compact`."""
     o.path(parser)
     o.copy(parser)
     o.looking(parser, at=True, output=False)

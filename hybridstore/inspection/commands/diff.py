@@ -32,7 +32,6 @@ def _side(text: str, other: str | None) -> tuple[str, str | None]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `diff`."""
     parser.add_argument("path", metavar="A", help="PATH, or PATH@VERSION or PATH@TIME.")
     parser.add_argument("other", metavar="B", help="As A, or @VERSION or @TIME of A's path.")
     parser.add_argument("--store", help="Only this store.")

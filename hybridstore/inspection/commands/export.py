@@ -90,7 +90,6 @@ class _Source:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `export`."""
     o.path(parser)
     o.maybe_store(parser)
     to = (

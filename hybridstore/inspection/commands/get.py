@@ -20,7 +20,6 @@ T = TypeVar("T")
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `get`."""
     o.path(parser)
     o.store(parser)
     o.key(parser)

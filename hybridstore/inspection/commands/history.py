@@ -15,7 +15,6 @@ from ..show.output import time_cell, value_cell
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `history`."""
     o.path(parser)
     o.store(parser)
     o.key(parser)

@@ -16,7 +16,6 @@ _COLUMNS = ("shard", "path", "version", "committed", "digest", "checkpoint", "ta
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `info`."""
     o.path(parser)
     o.looking(parser, at=True, iso=True)
 

@@ -15,7 +15,6 @@ from .get import typed
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `keys`."""
     o.path(parser)
     o.store(parser)
     o.keys(parser)

@@ -22,7 +22,6 @@ _COLUMNS = ("versions", "kind", "committed", "bytes", "records", "detail")
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `list`."""
     o.path(parser)
     parser.add_argument("--stores", action="store_true", help="Only the stores.")
     parser.add_argument("--checkpoints", action="store_true", help="Only the checkpoints.")

@@ -39,7 +39,6 @@ def change_row(story: ChangeHistory, version: int, change: Change, iso: bool) ->
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `log`."""
     o.path(parser)
     parser.add_argument("--store", help="Only this store.")
     parser.add_argument("--op", metavar="OP", choices=_OPS, help=f"Only one of {', '.join(_OPS)}.")

@@ -22,7 +22,6 @@ _SHORT: Final = (
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `metrics`."""
     o.path(parser)
     o.looking(parser)
 

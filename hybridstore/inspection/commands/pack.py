@@ -26,7 +26,6 @@ from ..rows import facts_of
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `pack`."""
     o.path(parser)
     parser.add_argument("--to", metavar="FILE", required=True, help="The zip file or its URL; the file must not exist.")
     o.looking(parser, output=False, progress=True)

@@ -230,7 +230,6 @@ def _log_steps(walk: Walk, version: int, oldest: int) -> list[RepairStep]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `repair`."""
     o.path(parser)
     o.copy(parser)
     o.looking(parser)

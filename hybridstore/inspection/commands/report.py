@@ -245,7 +245,6 @@ def build_report(views: Iterator[View], title: str, sample: int, rows: list[dict
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `report`."""
     o.path(parser)
     page = "The HTML file to write."
     parser.add_argument("-o", "--to", metavar="FILE", type=Path, required=True, help=page)

@@ -54,7 +54,6 @@ def restart_rows(view: View) -> Iterator[dict[str, Any]]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `restart`."""
     o.path(parser)
     o.looking(parser, at=True)
 

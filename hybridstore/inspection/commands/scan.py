@@ -15,7 +15,6 @@ from .get import typed
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `scan`."""
     o.path(parser)
     o.maybe_store(parser)
     parser.add_argument("--keys-only", action="store_true", help="Leave the values out.")

@@ -182,7 +182,6 @@ def packs(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `stat`."""
     o.path(parser)
     o.maybe_store(parser)
     every = "(reads every record)"

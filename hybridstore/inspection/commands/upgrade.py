@@ -10,7 +10,6 @@ from ..look import Look
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `upgrade`."""
     o.path(parser)
     what = "The program: a module and the name of the topology in the module (jobs.clicks:topology)."
     parser.add_argument("--program", metavar="MODULE:NAME", required=True, help=what)

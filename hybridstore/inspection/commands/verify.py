@@ -142,7 +142,6 @@ class PlaceVerifier:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `verify`."""
     o.path(parser)
     depth = parser.add_mutually_exclusive_group()
     depth.add_argument("--quick", action="store_true", help="Structure and digests only: blocks are not read.")

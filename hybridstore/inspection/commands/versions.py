@@ -12,7 +12,6 @@ from ..look import Look
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `versions`."""
     o.path(parser)
     o.looking(parser)
 

@@ -34,7 +34,6 @@ class Wait(NamedTuple):
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `waiting`."""
     o.path(parser)
     parser.add_argument("--input", metavar="NAME", help="Only rows of this input.")
     parser.add_argument("--alone", action="store_true", help="Only rows that had no partner so far.")

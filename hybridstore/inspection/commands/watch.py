@@ -33,7 +33,6 @@ def _committed(place: Place, after: int) -> tuple[int, int, int, int, dict[int, 
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments of `watch`."""
     o.path(parser)
     seconds = "Seconds between two lines (default: 1)."
     parser.add_argument("--interval", metavar="SECONDS", type=o.at_least(0.05, float), default=1.0, help=seconds)

@@ -196,7 +196,6 @@ class Joining(CustomLogic):
         return tabled_rows([*({**row, column: None} for row in rows), *late])
 
     def rows(self, results: list[Any], times: TimeForm) -> list[dict[str, Any]]:
-        """Return results as rows, as `table` does."""
         return list(self.table(results, times).rows(dict))
 
     def _times_of(self, pairs: Pairs) -> Any:
