@@ -307,13 +307,25 @@ class RecordTable:
         key, if that is known.
         """
         if i is None:
-            i, hashes = self.first_of(hashed), self.hashes
-            if i == len(hashes) or hashes[i] != hashed:
+            # as `first_of`, without its call
+            hashes, around = self.hashes, self._around
+            end = len(hashes)
+            expected = hashed * end >> 32
+            low, high = expected - around, expected + around
+            if low > 0 and high < end:
+                i = bisect_left(hashes, hashed, low, high)
+                if not low < i < high:
+                    i = bisect_left(hashes, hashed)
+            else:
+                i = bisect_left(hashes, hashed)
+            if i == end:
                 return None
         if self._order is None:
             # as below, without calls: the way of most reads
             try:
-                _, at, start, stop, check = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
+                hash_there, at, start, stop, check = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
+                if hash_there != hashed:
+                    return None
                 payload = self._payload
                 if payload[at : at + len(packed)].tobytes() == packed:
                     packed_value = payload[start:stop]
@@ -322,6 +334,8 @@ class RecordTable:
                     return (unpack(packed_value),)
             except (*UNPACK_ERRORS, struct.error) as error:
                 raise self._unreadable(error) from error
+        elif self.hashes[i] != hashed:
+            return None
         wanted = PackedKey(key, packed, hashed, exact)
         i = self.slot_of(wanted, i)
         return None if i < 0 else only_record(self.rows_at(i, wanted))

@@ -349,7 +349,7 @@ class State(InPlace, NamedStores):
         self._apart = None
         try:
             if checkpoints.due():
-                self._checkpoint(log, wait=False)
+                self._begin_checkpoint(log)
         # the version is durable: a caller that caught this error would commit the changes again
         except Exception as error:
             checkpoints.fail(group.version, error)

@@ -87,11 +87,21 @@ class InPlace(Usable, ABC):
             return
         try:
             if relief is Relief.CHECKPOINT:
-                self._checkpoint(log, wait=False)
+                self._begin_checkpoint(log)
             else:
                 self._go_cold()
         except Exception as error:
             self._checkpoints.fail(self._group.version, error)
+
+    def _begin_checkpoint(self, log: Log) -> None:
+        """Begin a checkpoint in the background: under a limit of memory, one behind which records can be freed. Raises
+        as `_checkpoint`. O(changed), and O(buckets) where the writer process does the work.
+        """
+        self._memory.part(begins=True)
+        try:
+            self._checkpoint(log, wait=False)
+        finally:
+            self._memory.part(begins=False)
 
     def _go_cold(self) -> None:
         """Make all records cold as of the last commit, and free those in memory, in slices.

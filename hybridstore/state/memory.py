@@ -12,6 +12,9 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
               |   └ the writer process is started
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
+Beyond 70 % a key-value store frees as many records as come in, beyond 80 % twice as many: those that were not used for
+the longest time, of those that the checkpoint in use has (`stores.key_generations`). They count as room in all else.
+
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). While a checkpoint is in
 progress, a commit waits up to 20 ms, so that the room lasts until the checkpoint is expected to have been made. The
 wait also grows, whatever was expected, from nothing at 80 % to 20 ms for 1,000 records at 100 %. From 50 % on a commit
@@ -22,13 +25,13 @@ ms for each record and 5 s at most.
 
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
 stores are key-value, window or session stores, nothing is replayed: they know which keys have changed since. The maps
-of before are emptied in slices, since freeing all records at once would take seconds. A key-value store takes records
-from its map of before rather than from blocks as long as they are there, so below 45 % that map gives up only
-as many records as come in: memory stays as it is, and holds the records of the last two periods.
+of before are emptied in slices, since freeing all records at once would take seconds; a key-value store keeps its own.
+When a checkpoint begins, it puts what is in memory apart (`part`), so to become cold behind it moves no record.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from enum import Enum
@@ -40,6 +43,7 @@ from recovery.directory import Ahead
 
 from ..stores.cold_blocks import SPARING
 from ..stores.cold_tail import Maps
+from ..stores.sizes import map_bytes
 from .checkpointer import MOST_BYTES_LIMITED, MOST_RECORDS_LIMITED, Checkpointer
 from .group import StoreGroup
 from .hydration import COMMIT_BUDGET_MS, hydrate, read_ahead, stop_ahead
@@ -51,9 +55,12 @@ _CHANGES: Final = 1 / 4
 # Between the next share and `_PRESSED` lies what comes in while a checkpoint is made: where that does not fit, commits
 # wait. At 75 % they did most of the time: 39,000 operations/s over 5 million records rather than 58,000.
 _RENEWED: Final = 0.5
+# Where records are read and few of them written, becoming cold makes those that were read first ready to be freed.
+_TURNED: Final = 0.4
 # From here on the writer process waits for its first job: its start takes 100 ms, and seconds on a busy machine.
 _EXPECTED: Final = 0.2
-_KEPT: Final = 0.45
+# Up to here records stay that could be freed. At 75 %, what comes in between two counts was beyond the limit.
+_KEPT: Final = 0.7
 _PRESSED: Final = 0.8
 _FULL: Final = 0.85
 # The share of what is in memory that the tail may have where a state becomes cold without a new checkpoint.
@@ -142,19 +149,25 @@ class Memory:
         self._read = 0
         # how long a commit waits for a checkpoint, for each record and at most (s), and whether records fill memory, by
         # the last count
-        self._wait, self._filling, self._much = _NO_WAIT, False, False
+        self._wait, self._filling = _NO_WAIT, False
         # how many records had room by the last count; when the last commit was through with waiting
         self._room, self._waited = inf, 0.0
+        # whether what has changed is put apart when a checkpoint begins, by the last count
+        self._filled = False
         # a commit that has waited for it uses a new checkpoint; the state becomes cold at the next one
         self._renewed = False
         # what the last time of becoming cold could not free
         self._floor = 0
         # maps of before, to be emptied; how many records they had, and how many bytes those took beside their tables
         self._old: list[Maps] = []
-        # of these, what stores still read: emptied as fast as other records come in, and faster beyond `_KEPT`
-        self._kept: list[Maps] = []
-        self._due = 0  # entries of `_kept` to be freed
         self._old_records = self._old_bytes = 0
+        # of the bytes that were counted last, those of records that stores can free, and of how many records; how many
+        # are freed for each that comes in
+        self._spare = 0
+        self._freeing = 0.0
+        self._due = 0.0  # records to be freed
+        # how many records were in memory when the state became cold
+        self._cooled = 0
         # records per key of the old maps; and what was freed since the state was opened
         self._old_each = 1.0
         self._freed_keys = 0.0
@@ -166,7 +179,7 @@ class Memory:
         self._sizes: list[int] = []
         self._sized, self._asked = 0, 0
         # by store, between leaving its maps and being cold
-        self._before: dict[str, dict[Any, Any]] = {}
+        self._before: dict[str, list[dict[Any, Any]]] = {}
 
     @property
     def copying(self) -> Copying | None:
@@ -195,13 +208,12 @@ class Memory:
         self._read = SPARING.loaded - self._seen
         incoming = self._logged + self._read
         if self._old:
-            self._free(self._old, COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * incoming)
-        elif self._kept and self._much:
-            self._free(self._kept, COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * incoming)
-        elif self._kept:
-            self._due += incoming
+            self._free(COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * incoming)
+        if self._freeing:
+            # a record that is read and written comes in once
+            self._due += self._freeing * max(self._logged, self._read)
             if self._due >= _FREED_ENTRIES:
-                self._free(self._kept, 0, self._due)
+                self._free_spare(int(self._due))
                 self._due = 0
         self._logged, self._seen = 0, SPARING.loaded
         limited = BUDGET.limit is not None
@@ -225,6 +237,7 @@ class Memory:
     def count(self) -> int:
         """Estimate the bytes in memory, for this state's part of the budget; see `memory_budget`. O(blocks)."""
         self.counted, self._sure = memory_bytes(self._group) + self._old_remaining(), True
+        self._spare = sum(store.spare_bytes for store in self._group.stores.values())
         self._count_missed()
         return self.counted
 
@@ -232,14 +245,14 @@ class Memory:
         """Return about how many bytes of old maps are still to be freed: a table keeps its size until its last entry
         is freed. O(maps).
         """
-        old = self._old + self._kept
+        old = self._old
         return sum(map(getsizeof, old)) + self._old_bytes * _records(old) // max(1, self._old_records)
 
     def _note_old(self, size: int, records: int) -> None:
         """Note how many keys the old maps have, and what those take beside the tables, of `size` bytes, and of so many
         records. O(maps).
         """
-        old = self._old + self._kept
+        old = self._old
         self._old_records = _records(old)
         self._old_bytes = max(0, size - sum(map(getsizeof, old)))
         self._old_each = records / max(1, sum(len(each) for each in old if isinstance(each, dict)))
@@ -339,22 +352,27 @@ class Memory:
         used, large = BUDGET.used(self)
         if used > _EXPECTED * limit:
             checkpoints.expect(soon=True)
-        self._wait = _pressed_wait(used / max(1, limit))
-        self._room = (limit - used) * max(1, self._in_memory()) / max(1, counted) / states
-        far_over = used > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES
+        self._freeing = 0 if used <= _KEPT * limit else 1 if used <= _PRESSED * limit else _FREED_FOR_A_RECORD
+        kept = used - self._spare  # what is not freed before a checkpoint has been made
+        self._wait = _pressed_wait(kept / max(1, limit))
+        self._room = (limit - kept) * max(1, self._in_memory()) / max(1, counted) / states
+        far_over = kept > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES
         if far_over:
             self._wait = _FAR_SECONDS
-        self._filling, self._much = used > _RENEWED * limit, used > _KEPT * limit
-        old = self._old or self._kept
+        self._filled, self._filling = used > _CHANGES * limit, kept > _RENEWED * limit
+        if renewed and self._parted:
+            return Relief.COLD
         if checkpoints.attempt is not None or not large:
             return None
-        behind = checkpoints.behind
+        behind, old = checkpoints.behind, self._old
         changed = (counted - self._old_remaining()) * min(1.0, behind.records / max(1, self._in_memory()))
-        full = used > _FULL * limit and not old
+        full = kept > _FULL * limit and not old
         # rows of the tail come back into memory beside the maps that are freed
         short = SPEED.factor * behind.seconds <= _REPLAY_SECONDS and changed < _TAIL * counted
-        if checkpoints.reader is not None and counted > self._floor and not old:
+        if checkpoints.reader is not None and counted - self._spare > self._floor and not old:
             if full and (short or renewed):
+                return Relief.COLD
+            if short and self._cools and kept > _TURNED * limit:
                 return Relief.COLD
             if renewed and used > _RENEWED * limit and SPEED.factor * behind.seconds <= _REPLAY_SECONDS:
                 return Relief.COLD
@@ -365,6 +383,24 @@ class Memory:
             if far_over or len(BUDGET.copying()) < copying:
                 return Relief.CHECKPOINT
         return None
+
+    @property
+    def _cools(self) -> bool:
+        """Whether all stores become cold without a replay. O(stores)."""
+        return all(store.cools for store in self._group.stores.values())
+
+    @property
+    def _parted(self) -> bool:
+        """Whether the checkpoint in use is waited for by records that were put apart. O(stores)."""
+        return any(store.parted for store in self._group.stores.values())
+
+    def part(self, *, begins: bool) -> None:
+        """A checkpoint `begins`, behind which the stores will become cold if records fill memory, or has begun.
+        O(stores).
+        """
+        parting = begins and self._filled and self._cools
+        for store in self._group.stores.values():
+            store.parting = parting
 
     def _many(self, logged: Logged, times: float = 1) -> bool:
         """Return whether so much was logged that a checkpoint begins once memory is used, or so many times that.
@@ -396,11 +432,13 @@ class Memory:
     def leave_maps(self) -> None:
         """Keep the maps of the stores, which are about to become cold, to free them in slices. O(buckets)."""
         stores = self._group.stores.values()
-        self._before = {store.name: store.before for store in stores if store.before}
-        self._kept = list(self._before.values())
-        known = set(map(id, self._kept))
+        size, records = memory_bytes(self._group), self._in_memory()
+        self._cooled = records
+        self._before = {store.name: store.before for store in stores}
+        used = [each for before in self._before.values() for each in before]
+        known = set(map(id, used))
         self._old = [each for store in stores for each in store.maps() if each and id(each) not in known]
-        self._note_old(memory_bytes(self._group), self._in_memory())
+        self._note_old(size - sum(map(map_bytes, used)), records - sum(map(len, used)))
 
     def cool(self) -> bool:
         """Make all stores cold without a replay, if each of them can: they keep what changed since the checkpoint in
@@ -411,13 +449,10 @@ class Memory:
         if reader is None or not all(store.can_cool and store.number in known for store in stores):
             return False
         size, records = memory_bytes(self._group), self._in_memory()
-        self._old, self._kept, self._before = [], [], {}
+        self._cooled = records
+        self._old, self._before = [], {}
         for store in stores:
-            before, others = store.cool(reader.directory(store.number))
-            self._old += filter(None, others)
-            if before:
-                self._kept.append(before)
-                self._before[store.name] = before
+            self._old += filter(None, store.cool(reader.directory(store.number)))
         self._note_old(size - memory_bytes(self._group), records - self._in_memory())
         self._group.forget_watched()
         self._cold = True
@@ -430,39 +465,58 @@ class Memory:
         for name, before in self._before.items():
             self._group.stores[name].recall(before)
         self._before = {}
-        self._floor = memory_bytes(self._group) * 5 // 4
+        self.count()
+        self._floor = (self.counted - self._old_remaining() - self._spare) * 5 // 4
         self._wait, self._filling = _NO_WAIT, False  # for a checkpoint that begins before the next count
-        self._logged, self._seen, self._due = 0, SPARING.loaded, 0  # only what comes in from now on takes room
-        if _FREED_FOR_A_RECORD * self._read >= self._old_records:
+        self._logged, self._seen = 0, SPARING.loaded  # only what comes in from now on takes room
+        if _FREED_FOR_A_RECORD * self._read >= self._cooled:
             # Most of it was loaded since the commit before, as by a scan, and perhaps no further commit follows.
-            for old in (self._old, self._kept):
-                self._free(old, 0, self._old_records)
+            self._free(0, sys.maxsize)
+            self._free_spare(self._read)
         self.count()
 
-    def _free(self, old: list[Maps], budget_ms: float, least: int) -> None:
+    def _free_spare(self, records: int) -> None:
+        """Free so many of the records that the checkpoint in use has, those of the store with the most maps of them
+        first. O(records).
+        """
+        stores = self._group.stores.values()
+        while records > 0:
+            store = max(stores, key=lambda each: each.generations, default=None)
+            if store is None or not store.generations:
+                self._freeing = 0
+                return
+            before = store.spare_bytes
+            freed = store.free(records)
+            records -= freed
+            self._freed_keys += freed
+            self._freed_bytes += max(0, before - store.spare_bytes)
+
+    def _free(self, budget_ms: float, least: int) -> None:
         """Empty old maps for about `budget_ms` of processor time, and of at least so many entries and a part of one
         map.
         """
+        old = self._old
         deadline = time.thread_time() + budget_ms / 1000
         each = self._old_bytes // max(1, self._old_records)
         while old:
             last = old[-1]
             entries = min(len(last), _FREED_ENTRIES)
-            if isinstance(last, list):
-                del last[-_FREED_ENTRIES:]
-            else:
-                pop = last.popitem if isinstance(last, dict) else last.pop
-                for _ in range(entries):
-                    pop()
             if not isinstance(last, set):
                 self._freed_bytes += entries * each
             if isinstance(last, dict):
                 self._freed_keys += entries * self._old_each
-            if not last:
+            if len(last) == entries:
                 self._freed_bytes += getsizeof(last)
+                last.clear()
                 old.pop()
                 if not old:
                     give_back()
+            elif isinstance(last, list):
+                del last[-entries:]
+            else:
+                pop = last.popitem if isinstance(last, dict) else last.pop
+                for _ in range(entries):
+                    pop()
             least -= _FREED_ENTRIES
             if least <= 0 and time.thread_time() >= deadline:
                 return

@@ -2,14 +2,15 @@
 
     in the checkpoint ─▶ ColdPage ─ opened ─▶ ColdBlock ──────── touched, or warmed ────────▶ in `runs`
                                                  ├── read in (`lazy=False`) ─▶ DecodedBlock ──▶
-                                                 └── touched, memory is short ─▶ TakenBlock ──▶
+                                                 └── touched, memory is short ─▶ TouchedBlock, TakenBlock ──▶
 
 A list of cold blocks is in key order. An attach fills it with pages, each of which represents up to 512 blocks; a page
 is opened, and its blocks take its place in the list, when one of its keys is touched.
 
 Loading a cold block reads, checks and decodes it. A decoded block is in memory, as sorted keys and values, but its
 records are not in the maps yet. Where memory is short (`SPARING`), the touch of a key takes the key's records alone out
-of the block: the block stays cold, and says nothing about that key any more.
+of the block: the block stays cold, and says nothing about that key any more (`TakenBlock`). A key-value store needs no
+list of such keys: what memory knows of a key counts, and a record that was freed is read again (`TouchedBlock`).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ OFTEN_KEYS: Final = 64
 class ColdBlock:
     """A block that is still only in the checkpoint."""
 
-    __slots__ = ("_load", "_look", "_lookup", "entry", "first")
+    __slots__ = ("_load", "_look", "entry", "first", "lookup")
     # How many blocks this element of a list represents.
     blocks = 1
 
@@ -75,7 +76,7 @@ class ColdBlock:
         self._load = load
         self._look = look
         # what finds single records, once one was read, where that takes no memory
-        self._lookup: Lookup | None = None
+        self.lookup: Lookup | None = None
 
     def columns(self) -> Columns:
         """Read, check and decode the block. Raises CorruptCheckpointError. O(block)."""
@@ -85,7 +86,7 @@ class ColdBlock:
         """Return the records of one key, which was not taken. Raises CorruptCheckpointError. O(log keys) in a block
         with a table, but for the first key that is read; else O(block).
         """
-        lookup = self._lookup
+        lookup = self.lookup
         try:
             return (self._opened() if lookup is None else lookup).rows_of(key)
         except CorruptCheckpointError:
@@ -99,28 +100,35 @@ class ColdBlock:
 
     def record_of(self, key: Any) -> Record | None:
         """Return the only record of one key, which was not taken, or None. Raises and costs as `rows_of`."""
-        lookup = self._lookup
+        lookup = self.lookup
         try:
             return (self._opened() if lookup is None else lookup).record_of(key)
         except CorruptCheckpointError:
             return only_record(self.decoded_rows_of(key))
 
+    def counts_of(self, keys: Sequence[Any]) -> list[int]:
+        """Return how many records each of these keys has, which were not taken. Raises and costs as `rows_of`, for each
+        key.
+        """
+        lookup = self.lookup
+        return (self._opened() if lookup is None else lookup).counts_of(keys)
+
     def _opened(self) -> Lookup:
         lookup = self._look(self.entry)
         if lookup.kept:
-            self._lookup = lookup
+            self.lookup = lookup
         return lookup
 
     @property
     def tables(self) -> int:
         """How many tables of the block are open."""
-        lookup = self._lookup
+        lookup = self.lookup
         return 0 if lookup is None else len(lookup) if isinstance(lookup, Layers) else 1
 
     @property
     def layer_bytes(self) -> int:
         """The bytes of what is in memory of its layers."""
-        lookup = self._lookup
+        lookup = self.lookup
         return lookup.bytes_in_memory if isinstance(lookup, Layers) else 0
 
     @property
@@ -148,55 +156,89 @@ class DecodedBlock(ColdBlock):
         super().__init__(entry, lambda _: columns, lambda _: Whole(columns))
 
 
-class TakenBlock(ColdBlock):
-    """A cold block of which the records of some keys were taken into the maps: it counts for all other keys."""
+class PartBlock(ColdBlock):
+    """A cold block of which single records were read."""
 
-    __slots__ = ("_low", "_most", "_records", "_since", "_untouched", "taken")
+    __slots__ = ("_since", "most")
 
     def __init__(self, block: ColdBlock) -> None:
         super().__init__(block.entry, block._load, block._look)
-        self._lookup = block._lookup
-        self.taken: set[Any] = set()
-        self._records = block.records
-        # when so many keys were taken, it is asked whether the block is to be loaded whole
-        self._most = min(-(-block.entry.keys // TAKEN_SHARE), max(OFTEN_KEYS, block.entry.keys // OFTEN_SHARE))
+        self.lookup = block.lookup
+        # when so many keys were read, it is asked whether the block is to be loaded whole
+        self.most = min(-(-block.entry.keys // TAKEN_SHARE), max(OFTEN_KEYS, block.entry.keys // OFTEN_SHARE))
         # the records that were taken out of all blocks when this one became one of them
         self._since = SPARING.loaded - SPARING.whole
-        self._low = block.low
-        # keys that were taken though nobody touched them
-        self._untouched = 0
-
-    def columns(self) -> Columns:
-        """Return the records of the keys that were not taken. Raises CorruptCheckpointError. O(block)."""
-        return without(super().columns(), self.taken)
 
     @property
-    def ready(self) -> Lookup | None:
-        """What finds single records of the block, open already; None if it is not, or `read_apart` is to be asked.
-        O(1).
-        """
-        return self._lookup if SPARING.on and len(self.taken) < self._most else None
+    def keys(self) -> tuple[int, int]:
+        """How many keys were taken, and how many of them touched. O(1)."""
+        raise NotImplementedError
 
     @property
     def mostly_taken(self) -> bool:
         """Whether so many keys were taken that the block is to be loaded whole. O(1)."""
-        return TAKEN_SHARE * len(self.taken) >= self.entry.keys
+        return TAKEN_SHARE * self.keys[0] >= self.entry.keys
 
     def apart(self, blocks: int) -> bool:
         """Return whether single keys are to be taken, and not the block, one of so many: few were, and not more often
         than of other blocks. O(1).
         """
-        taken = len(self.taken)
-        if taken >= self._most:
+        taken, touched = self.keys
+        if taken >= self.most:
             if self.mostly_taken:
                 return False
-            touched = taken - self._untouched
             if self.entry.bytes <= SPARING.room and touched * blocks >= OFTEN * (
                 SPARING.loaded - SPARING.whole - self._since
             ):
                 return False
-            self._most = min(-(-self.entry.keys // TAKEN_SHARE), 2 * self._most)
+            self.most = min(-(-self.entry.keys // TAKEN_SHARE), 2 * self.most)
         return True
+
+
+class TouchedBlock(PartBlock):
+    """A cold block of which a store has read single records, `touched` so far, and knows by itself which keys it has
+    in memory.
+    """
+
+    __slots__ = ("touched",)
+
+    def __init__(self, block: ColdBlock) -> None:
+        super().__init__(block)
+        self.touched = 0
+
+    @property
+    def keys(self) -> tuple[int, int]:
+        """As of a `PartBlock`."""
+        return self.touched, self.touched
+
+    @property
+    def records(self) -> int:
+        """How many records are only in the block, as long as those that were read are in memory."""
+        return max(0, self.entry.records - self.touched)
+
+
+class TakenBlock(PartBlock):
+    """A cold block of which the records of some keys were taken into the maps: it counts for all other keys."""
+
+    __slots__ = ("_low", "_records", "_untouched", "taken")
+
+    def __init__(self, block: ColdBlock) -> None:
+        super().__init__(block)
+        self.taken: set[Any] = set()
+        self._records = block.records
+        self._low = block.low
+        # keys that were taken though nobody touched them
+        self._untouched = 0
+
+    @property
+    def keys(self) -> tuple[int, int]:
+        """As of a `PartBlock`."""
+        taken = len(self.taken)
+        return taken, taken - self._untouched
+
+    def columns(self) -> Columns:
+        """Return the records of the keys that were not taken. Raises CorruptCheckpointError. O(block)."""
+        return without(super().columns(), self.taken)
 
     @property
     def records(self) -> int:
@@ -234,7 +276,7 @@ class TakenBlock(ColdBlock):
         """Return a copy, for a copy of the bucket. O(keys taken)."""
         copy = TakenBlock(self)
         copy.taken = self.taken.copy()
-        copy._low, copy._most, copy._since, copy._untouched = self._low, self._most, self._since, self._untouched
+        copy._low, copy.most, copy._since, copy._untouched = self._low, self.most, self._since, self._untouched
         return copy
 
 
@@ -309,7 +351,7 @@ def read_apart(block: ColdBlock, blocks: int) -> bool:
     """Return whether single keys are to be taken out of one of so many blocks: memory is short, and little of it was
     taken, see `TakenBlock.apart`. O(1).
     """
-    return SPARING.on and (type(block) is not TakenBlock or block.apart(blocks))
+    return SPARING.on and (not isinstance(block, PartBlock) or block.apart(blocks))
 
 
 def taken_block(cold: list[Cold], i: int) -> TakenBlock:
@@ -318,6 +360,15 @@ def taken_block(cold: list[Cold], i: int) -> TakenBlock:
     if not isinstance(block, TakenBlock):
         assert isinstance(block, ColdBlock)
         block = cold[i] = TakenBlock(block)
+    return block
+
+
+def touched_block(cold: list[Cold], i: int) -> TouchedBlock:
+    """Return the cold block at `i` as one of which single records are read. O(1)."""
+    block = cold[i]
+    if not isinstance(block, TouchedBlock):
+        assert isinstance(block, ColdBlock)
+        block = cold[i] = TouchedBlock(block)
     return block
 
 

@@ -266,6 +266,10 @@ class Tailed(ABC):
     applies_alone: ClassVar[bool] = False
     # Operations of the changelog: a row, rows by column, and the deletion of a row (None: no row is deleted).
     ops: tuple[int, int, int | None]
+    # Whether `cool` can be called, rows of a tail and far blocks aside.
+    cools: ClassVar[bool] = False
+    # Set while a checkpoint begins behind which the store will become cold: what has changed is put apart.
+    parting: bool = False
     lookups: Lookups
     _journal: Journal
     _keys: KeyRule
@@ -354,25 +358,46 @@ class Tailed(ABC):
         """Return the maps of the records in memory, to be emptied in slices when the store has others. O(buckets)."""
 
     @property
-    def before(self) -> dict[Any, Any] | None:
-        """The first of `maps`, if the store can use it when it has become cold; else None. O(1)."""
-        return None
+    def before(self) -> list[dict[Any, Any]]:
+        """Those of `maps` that the store can use when it has become cold, the youngest first. O(1)."""
+        return []
 
-    def recall(self, before: dict[Any, Any]) -> None:
+    def recall(self, before: list[dict[Any, Any]]) -> None:
         """Use `before` of the time before the store became cold, with the same records: what is still in it need not be
         read. O(1).
         """
-        raise NotImplementedError(f"a store without a map of before has got one of {len(before)} keys")
+        assert not before, f"a store without maps of before has got {len(before)}"
+
+    @property
+    def spare_bytes(self) -> int:
+        """About how many bytes the records in memory take that `free` can free. O(generations)."""
+        return 0
+
+    @property
+    def generations(self) -> int:
+        """How many maps of records `free` can free. O(1)."""
+        return 0
+
+    def free(self, records: int) -> int:
+        """Free so many records that the checkpoint in use has, too, those that were not used for the longest time
+        first, or all. Returns how many. O(records).
+        """
+        return 0
+
+    @property
+    def parted(self) -> bool:
+        """Whether changes of before a checkpoint began lie apart (`parting`), until the store becomes cold. O(1)."""
+        return False
 
     @property
     def can_cool(self) -> bool:
         """Whether `cool` can be called now. O(1)."""
         return False
 
-    def cool(self, directory: Directory) -> tuple[dict[Any, Any], list[Maps]]:
+    def cool(self, directory: Directory) -> list[Maps]:
         """Become cold without a replay: keep the records that changed since the newest checkpoint, whose `directory`
-        this is, and leave all others. Returns the map of before, for `recall`, and other maps to be emptied.
-        O(changed + pages).
+        this is, and leave all others, or keep them to be freed. Returns maps to be emptied. O(changed + pages), in a
+        store that has `parted` O(pages).
         """
         raise NotImplementedError(f"a store that cannot become cold over {len(directory.pages)} pages")
 

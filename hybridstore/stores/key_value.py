@@ -12,8 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import compress, repeat
-from sys import getsizeof
+from itertools import compress
 from types import NoneType
 from typing import Any, Final
 
@@ -21,12 +20,11 @@ from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
 from changelog.turn import entry, in_place
 from recovery.block import BlockEntry, BucketChange, Columns
-from recovery.directory import Directory
+from recovery.directory import PageEntry
 
 from ..clock import NO_TIME, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE
-from .cold_blocks import ColdBlock, TakenBlock
 from .cold_tail import ColdTail, Maps
 from .columns import accepted, batches, column_list, columns_of, time_list
 from .edge import K, V
@@ -326,13 +324,16 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
     def apply_delete(self, key: Any) -> None:
         """Remove one row; over a cold block, leave a tombstone."""
         bucket = self._bucket
-        if bucket.cold and (i := bucket.covering(key)) >= 0:
+        if self._older:
+            self._forget(key)
+        i = bucket.covering(key) if bucket.cold else -1
+        if i >= 0 or self._fresh:  # the next checkpoint may have the key
             self.apply_put(key, TOMBSTONE)
             if self._order is not None:
                 self._order.changed.add(key)
-            block = bucket.cold[i]
-            assert isinstance(block, ColdBlock)
-            self._buried.setdefault(block.entry.block, []).append(key)
+            entry = bucket.cold[i].entry if i >= 0 else None
+            assert not isinstance(entry, PageEntry)
+            self._buried.setdefault(-1 if entry is None else entry.block, []).append(key)
             return
         if self._runs.pop(key, TOMBSTONE) is not TOMBSTONE and self._order is not None:
             self._order.changed.add(key)
@@ -440,14 +441,6 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
 
     def clear_state(self) -> None:
         super().clear_state()
-        # keys that were written over cold blocks before the last checkpoint
-        self._over_cold: set[Any] = set()
-        # the dict before the store became cold, while it is emptied: right for a key that a block covers, and that is
-        # not in the dict
-        self._before: dict[Any, Any] = {}
-        # cold block -> keys that were deleted over it
-        self._buried: dict[int, list[Any]] = {}
-        self._order = None
         self._firsts = []
         self._heap = []
         self._expired = NO_TIME
@@ -483,31 +476,10 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         if places:
             self._wait(places, len(places))
 
-    @property
-    def can_cool(self) -> bool:
-        return self._dirty is not None and not self._tail
-
-    def cool(self, directory: Directory) -> tuple[dict[Any, Any], list[Maps]]:
-        bucket, before, dirty = self._bucket, self._runs, self._dirty
-        assert dirty is not None
-        taken = [block.taken for block in bucket.cold if type(block) is TakenBlock]
-        others: list[Maps] = [self._heap, self._over_cold, *taken]
-        size, buried = len(before), bool(self._buried)
-        runs = dict(zip(dirty, map(before.pop, dirty, repeat(TOMBSTONE)), strict=True))
-        # a look at each row would take as long as this line; mostly nothing was deleted
-        deletions = buried or size - len(before) < len(runs)
-        self._runs, bucket.runs = runs, runs
-        self._over_cold, self._buried, self._before, self._order = set(), {}, {}, None
-        self._become_cold(directory)
-        for key in [key for key, row in runs.items() if row is TOMBSTONE] if deletions else ():
-            del runs[key]
-            self.apply_delete(key)
-        if self.ttl_ms is not None:
-            self._rebuild_heap()
-            if self._expire_cold(self._expired):
-                self._prune_tombstones()
-                self._cold_changed()
-        return before, others
+    def _forget_expired(self) -> None:
+        if self._expire_cold(self._expired):
+            self._prune_tombstones()
+            self._cold_changed()
 
     def _loaded(self, entry: BlockEntry) -> None:
         # tombstones in this block's range are not needed any more
@@ -520,13 +492,15 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         self._firsts = []
         if not self._bucket.cold:
             self._over_cold.clear()
+            self._twice = 0
 
     def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
+        self._gather()
         runs = self._runs
         removed: set[Any] = set()
         if dirty is None:
             keys = sorted(runs)
-            rows = [runs[key] for key in keys]
+            rows = list(map(runs.__getitem__, keys))
         else:
             keys = sorted(dirty)
             # one look into the dict per key: this line takes most of the time
@@ -541,32 +515,22 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
             columns = Columns(keys, None, (array("q", [row[1] for row in rows]),), [row[0] for row in rows])
         return BucketChange(columns, removed, dirty is None)
 
-    def _set_beside(self) -> set[Any]:
-        if self._bucket.cold and self._dirty:
-            self._over_cold |= self._dirty
-        return set()
-
     def _expired_through(self) -> int:
         return self._expired
 
     def _maps_bytes(self) -> int:
-        return super()._maps_bytes() + HEAP_BYTES * len(self._heap) + getsizeof(self._over_cold)
+        return super()._maps_bytes() + HEAP_BYTES * len(self._heap)
 
     def maps(self) -> list[Maps]:
-        return [*super().maps(), self._heap, self._over_cold]
-
-    @property
-    def _applied_records(self) -> int:
-        return len(self._runs) + self._block_records
+        return [*super().maps(), self._heap]
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""
-        self._check_cold()
-        self._check_tail()
+        super()._check()
         runs, bucket = self._runs, self._bucket
         for key, value in runs.items():
-            # a tombstone lies over a cold block
-            assert value is not TOMBSTONE or bucket.covering(key) >= 0, ("tombstone without cold block", key)
+            # a tombstone lies over a cold block, or over what the next checkpoint has
+            assert value is not TOMBSTONE or self._fresh or bucket.covering(key) >= 0, ("tombstone alone", key)
             if self.ttl_ms is not None and value is not TOMBSTONE:
                 # no expired row is kept, and every live row is in the heap
                 assert value[1] > self._expired, ("expired row", key, value, self._expired)

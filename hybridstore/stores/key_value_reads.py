@@ -5,22 +5,30 @@ A put never pays for the order of keys: an ordered scan sorts them (`key_order`)
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, overload
 
 from changelog.turn import in_place, read
 from recovery.errors import CorruptCheckpointError
-from recovery.table import Record
 
 from .buckets import TOMBSTONE
-from .cold_blocks import SPARING, ColdBlock, DecodedBlock, TakenBlock, chosen, first_key, read_apart, taken_block
+from .cold_blocks import (
+    SPARING,
+    ColdBlock,
+    DecodedBlock,
+    TouchedBlock,
+    chosen,
+    first_key,
+    read_apart,
+    touched_block,
+    with_keys,
+)
 from .cold_tail import TailKeys
 from .columns import column_list
 from .edge import K, V
-from .key_blocks import KeyBlocks
+from .key_generations import KeyGenerations
 from .key_order import KeyOrder
 from .keys import CountedKeys, KeyRule, check_prefix
 
@@ -28,16 +36,11 @@ T = TypeVar("T")
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
 
 
-class KeyValueReads(KeyBlocks, Generic[K, V]):
+class KeyValueReads(KeyGenerations, Generic[K, V]):
     """The reading half of a key-value store."""
 
-    ttl_ms: int | None
-    _expired: int
-    _before: dict[Any, Any]
     # the first keys of the cold blocks and pages; of another length when they are not known
     _firsts: list[Any]
-    # the keys in order, from the first ordered scan on
-    _order: KeyOrder | None
 
     @overload
     def get(self, key: K) -> V | None: ...
@@ -62,64 +65,76 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
                 rule.admit(key, pin=False)
             if rule is not keys:
                 self._warm_up(key)
-        value = self._runs.get(key, _MISSING)
-        if value is _MISSING:
+        value = self._runs.get(key)  # no row is None
+        if value is None or value is _MISSING:
             turn = self._turn
             if turn.busy is not None or not turn.lock._is_owned():
                 turn.take(self, reads=True)
-            if not self._bucket.cold or key in self._runs:
-                return default
-            value = self._bring(key)
-            if value is _MISSING:
+                value = self._runs.get(key)
+            if value is None and (self._bucket.cold or self._older):
+                value = self._bring(key)
+            if value is None or value is _MISSING:
                 return default
         return value if self.ttl_ms is None else value[0]
 
     @in_place
     def _bring(self, key: Any) -> Any:
-        """Load what is cold of a key of which nothing is in memory; return its row, `_MISSING` without one.
+        """Load what is cold, or in an older dict, of a key of which nothing is in the dict; return its row, `_MISSING`
+        without one.
 
-        The way of most keys where memory is short is written out here: a record of a block of which some were taken.
+        The way of most keys where memory is short is written out here: a record of a block of which some were read.
         """
         turn = self._turn
         before, turn.busy = turn.busy, self
         try:
+            if self._older and (row := self._recall(key)) is not None:
+                return row
             cold, firsts = self._bucket.cold, self._firsts
             if len(firsts) != len(cold):  # a page was opened
                 firsts = self._firsts = list(map(first_key, cold))
             i = bisect_right(firsts, key) - 1
+            if i < 0:
+                return _MISSING
             block = cold[i]
-            if type(block) is TakenBlock and i >= 0 and (lookup := block.ready) is not None:
-                if key in block.taken or key > block.entry.last:
-                    return _MISSING
-                record = self._remembered(key) if self._before else None
-                if record is None:
-                    self.lookups.missed += 1
+            if type(block) is TouchedBlock:
+                lookup = block.lookup
+                if lookup is not None and block.touched < block.most and SPARING.on:
                     try:
                         record = lookup.record_of(key)
                     except CorruptCheckpointError:
                         record = block.record_of(key)
-                return _MISSING if record is None else self._take_record(block, key, record)
-            self._touch(key)
+                    if record is None:
+                        self.lookups.missed += key <= block.entry.last
+                        return _MISSING
+                    self.lookups.missed += 1
+                    block.touched += 1
+                    SPARING.loaded += 1
+                    if self.ttl_ms is None and self._order is None:
+                        # as below, without calls
+                        row = self._runs[key] = record[0]
+                        return row
+                    self._install_row(key, record[0] if self.ttl_ms is None else record)
+                    return self._runs.get(key, _MISSING)
+            super()._touch(key)
             return self._runs.get(key, _MISSING)
         finally:
             turn.busy = before
 
     def _load_key(self, index: int, key: Any, *, absent: bool = False) -> None:
-        # as for every store, and at a third of the cost for a key of which nothing is in memory
-        block = self._bucket.cold[index]
+        # as for every store, and at a third of the cost
+        cold = self._bucket.cold
+        block = cold[index]
         assert isinstance(block, ColdBlock)
-        if type(block) is DecodedBlock or key in self._runs or not read_apart(block, len(self._bucket.cold)):
-            super()._load_key(index, key, absent=absent)
-            if absent and self._runs.get(key) is TOMBSTONE:
-                del self._runs[key]  # no block covers the key any more
+        if type(block) is DecodedBlock or not read_apart(block, len(cold)):
+            self.lookups.missed += SPARING.on
+            self._load(index)
             return
-        record = self._remembered(key) if self._before else None
-        if record is None:
-            self.lookups.missed += 1
-            record = block.record_of(key)
-            if record is None:
-                return
-        self._take_record(taken_block(self._bucket.cold, index), key, record)
+        self.lookups.missed += 1
+        record = block.record_of(key)
+        if record is not None:
+            touched_block(cold, index).touched += 1
+            SPARING.loaded += 1
+            self._install_row(key, record[0] if self.ttl_ms is None else record)
 
     def _key_rule(self) -> KeyRule:
         return CountedKeys(self.name, self.lookups) if SPARING.on else super()._key_rule()
@@ -136,52 +151,12 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
         else:
             self._keys = new
 
-    @property
-    def before(self) -> dict[Any, Any]:
-        return self._runs
-
-    def recall(self, before: dict[Any, Any]) -> None:
-        self._before = before
-
-    def _remembered(self, key: Any) -> Record | None:
-        """Return the record that a key had before the store became cold, None if that is not known any more. A block
-        covers the key, and nothing of it is in the dict. O(1).
-        """
-        row = self._before.pop(key, TOMBSTONE)
-        if row is TOMBSTONE:
-            return None
-        return (row,) if self.ttl_ms is None else row
-
-    def _take_record(self, block: TakenBlock, key: Any, record: Record) -> Any:
-        """Take the only record of a key, of which nothing is in memory, out of a cold block; return its row. O(1), with
-        a ttl O(log n).
-        """
-        try:
-            block.take(key, 1)
-            if self._order is not None:
-                self._order.changed.add(key)
-            if self.ttl_ms is None:
-                row = self._runs[key] = record[0]
-                return row
-            if record[1] <= self._expired:
-                return TOMBSTONE
-            self._runs[key] = record
-            self._wait([(record[1], key)], 1)
-            return record
-        except BaseException as error:
-            self._journal.fail(error)
-            raise
-
-    @abstractmethod
-    def _wait(self, places: Iterable[tuple[int, Any]], count: int) -> None:
-        """Enter `count` rows into the heap of expiries."""
-
     @read
     def _warm_up(self, key: Any) -> None:
         """Apply the rows of the tail that a key has, and load the block that may hold the key."""
         if type(self._keys) is TailKeys:
             self.touch([key])
-        if self._bucket.cold and key not in self._runs:
+        if key not in self._runs and (self._bucket.cold or self._older):
             self._touch(key)
 
     @read
@@ -204,15 +179,15 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
         else:
             self._ask(wanted)
         self.lookups.asked += len(wanted)
-        runs, bucket = self._runs, self._bucket
-        if bucket.cold:
+        bucket = self._bucket
+        if bucket.cold or self._older:
             if self.far:
-                self.prefetch([key for key in wanted if key not in runs])
+                self.prefetch([key for key in wanted if key not in self._runs])
             for key in wanted:
-                if key not in runs and (i := bucket.covering(key)) >= 0:
-                    self._load_key(i, key)
-        rows = list(map(runs.get, wanted))
-        if bucket.cold:
+                if key not in self._runs:  # of now: loading a block makes another one
+                    self._touch(key)
+        rows = list(map(self._runs.get, wanted))
+        if bucket.cold or self._older:
             rows = [None if row is TOMBSTONE else row for row in rows]
         return rows if self.ttl_ms is None else [None if row is None else row[0] for row in rows]
 
@@ -247,6 +222,7 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
         if key_from is not None and key_to is not None and key_from > key_to:
             return iter(())
         self.apply_waiting()
+        self._gather()
         self._load_range(key_from, key_to)
         rows = [(key, self._runs[key]) for key in self._ordered().irange(key_from, key_to, reverse=reverse)]
         return self._visible(rows)
@@ -256,6 +232,7 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
         self._keys.check(prefix)
         length = len(prefix)
         self.apply_waiting()
+        self._gather()
         # a block that begins behind the prefix has only keys behind it
         for i in chosen(
             self._bucket.cold,
@@ -296,19 +273,27 @@ class KeyValueReads(KeyBlocks, Generic[K, V]):
     def __len__(self) -> int:
         """Count the rows, exactly.
 
-        O(1); while blocks are cold, O(written since), and it loads the blocks, under a limit the records, written over.
+        O(1); while blocks are cold, O(n log n) in the records in memory, and it loads blocks with expired records.
         """
         self._keys.admit_all([])  # raises when the state was closed
         self.apply_waiting()
-        bucket = self._bucket
-        if bucket.cold:
-            for key in list(self._runs):
-                if (i := bucket.covering(key)) >= 0:
-                    self.lookups.asked += 1
-                    self._load_key(i, key, absent=True)
-            for i in chosen(bucket.cold, lambda entry: 0 <= entry.low <= self._expired):
-                self._load(i)
-        return len(self._runs) + self._block_records
+        self._gather()
+        cold = self._bucket.cold
+        for i in chosen(cold, lambda entry: 0 <= entry.low <= self._expired):
+            self._load(i)
+        runs, twice = self._runs, 0
+        if cold and runs:
+            # what was neither written nor deleted since the checkpoint is in its block
+            changed = (self._dirty or set()) | self._over_cold
+            for i, keys in with_keys(cold, sorted(runs)):
+                block = cold[i]
+                assert isinstance(block, ColdBlock)
+                written = [key for key in keys if key in changed]
+                self.lookups.asked += len(written)
+                self.lookups.missed += len(written)
+                twice += len(keys) - len(written) + sum(block.counts_of(written))
+        live = len(runs) - sum(row is TOMBSTONE for row in runs.values()) if cold else len(runs)
+        return live + sum(block.entry.records for block in cold) - twice
 
     def __getitem__(self, key: K) -> V:
         value = self.get(key)

@@ -50,6 +50,7 @@ class TimeBuckets(Edge):
 
     # How many times a record has.
     ints: ClassVar[int]
+    cools = True
     _sorted: list[int] | None
     _drop_at: int  # the stream time at which the oldest bucket has expired as a whole
     # Cache of the bucket written last and its range of times; an empty range forces the lookup. Most puts go into the
@@ -412,7 +413,7 @@ class TimeBuckets(Edge):
         """See `Tailed`. Of a checkpoint on another machine pages would be read for it."""
         return not (self._tail or self.far)
 
-    def cool(self, directory: Directory) -> tuple[dict[Any, Any], list[Maps]]:
+    def cool(self, directory: Directory) -> list[Maps]:
         """See `Tailed`. Buckets that the checkpoint lacks stay as they are; of the others the runs of changed keys lie
         over its blocks: as overlays where they lay over a block before, and else in place of what the block has.
         """
@@ -448,7 +449,7 @@ class TimeBuckets(Edge):
         self._sorted = self._near = None
         self._near_to = 0
         self._drop_at = self._drop_time(min(self._buckets)) if self._buckets else INT64_MAX
-        return {}, others
+        return others
 
     def _whole_changes(self, bucket: StoreBucket) -> list[Any]:
         """Return the changed keys of a bucket whose runs are whole: no cold block has more of them. In order. Where

@@ -435,8 +435,6 @@ def test_old_maps_are_freed_as_fast_as_records_come_in(tmp_path: Path, monkeypat
 def test_records_of_before_are_not_read_again_until_they_are_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ttl: str | None
 ) -> None:
-    monkeypatch.setattr("hybridstore.state.memory._FREED_ENTRIES", 10)
-    monkeypatch.setattr("hybridstore.state.memory.COMMIT_BUDGET_MS", 1000.0)  # whatever else is freed does not last
     read: list[Any] = []
     record_of = RecordTable.record_of
     monkeypatch.setattr(RecordTable, "record_of", lambda table, key: [read.append(key), record_of(table, key)][1])
@@ -464,17 +462,15 @@ def test_records_of_before_are_not_read_again_until_they_are_freed(
         store.delete(5)
         assert [store.get(i) for i in (3, 5, 6)] == ["newer", None, 6]
         assert store.get_many(range(600, 700)) == list(range(600, 700))
-        before = sum(map(len, state._memory._kept))
-        state.commit()
-        assert 0 < sum(map(len, state._memory._kept)) < before
-        store.put_many([(i, "much", *time) for i in range(2000, 3200)])
-        state.commit()
-        state.commit()
-        assert state._memory._kept == []
+        before = sum(map(len, store._older))
+        assert store.free(10) == 10
+        assert sum(map(len, store._older)) == before - 10
+        assert store.free(before) == before - 10
+        assert store._older == []
         assert store.get(7) == 7
         assert store.get(8) == 8
         assert read == [7, 8]
-        assert len(store) == 1000 - 3 + 1200
+        assert len(store) == 1000 - 3
         store._check()
 
 
@@ -515,12 +511,12 @@ def test_a_table_of_an_old_map_counts_until_its_last_entry_is_freed(tmp_path: Pa
         state.commit()
         state.checkpoint(wait=True)
         state._go_cold()
-        (old,) = state._memory._kept
+        (old,) = store._older
         table = sys.getsizeof(old)
         for _ in range(9_999):
             old.popitem()
         assert sys.getsizeof(old) == table > 200_000
-        assert state._memory._old_remaining() >= table
+        assert store.spare_bytes >= table
 
 
 def test_a_state_that_becomes_cold_counts_no_record_twice(tmp_path: Path) -> None:
@@ -530,8 +526,9 @@ def test_a_state_that_becomes_cold_counts_no_record_twice(tmp_path: Path) -> Non
         state.commit()
         state.checkpoint(wait=True)
         state._go_cold()
-        while memory._old or memory._kept:
-            memory._free(memory._old or memory._kept, 0, 0)
+        while memory._old:
+            memory._free(0, 0)
+        assert store.free(30_000) == 20_000
         for i in range(0, 20_000, 4):  # taken out of their blocks, which know the keys, too
             assert store.get(f"key {i}") == f"value {i}"
         before = memory.count()
@@ -539,9 +536,9 @@ def test_a_state_that_becomes_cold_counts_no_record_twice(tmp_path: Path) -> Non
         state._go_cold()
         assert 0.9 * before < memory.count() <= before
         while memory._old:
-            memory._free(memory._old, 0, 0)
-        (kept,) = memory._kept
-        assert (len(kept), memory.count() > before // 2) == (5000, True)
+            memory._free(0, 0)
+        (older,) = store._older
+        assert (len(older), memory.count() > before // 2) == (5000, True)
 
 
 def test_values_that_debug_watches_are_freed_with_the_records(tmp_path: Path) -> None:

@@ -1,0 +1,260 @@
+"""Key generations: which records of a key-value store are in memory where memory is short.
+
+    runs     what was read or written since the last checkpoint began
+    older    dicts of before, the youngest first: the first ones, `fresh` of them, have changes that are not in the
+             checkpoint in use; the others have what its blocks have, and are freed, the last one first
+
+A read that finds a record in an older dict moves it into `runs`, so records that are used stay. When a checkpoint
+begins, `runs` becomes the first of the older dicts as it is (`parting`), and when the checkpoint is in use, it and all
+older ones can be freed. So nothing is copied or moved then, however much has changed. The surprise: an older dict may
+have a row that was replaced since, but never in front of the newer one, and no row of a key that was deleted since.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from itertools import chain, repeat
+from sys import getsizeof
+from typing import Any, ClassVar, Final
+
+from recovery.directory import Directory
+
+from .buckets import TOMBSTONE, Sealed
+from .cold_blocks import PartBlock, TouchedBlock
+from .cold_tail import Maps
+from .key_blocks import KeyBlocks
+from .key_order import KeyOrder
+from .sizes import map_bytes
+
+# The dict becomes an older one when it has as many records as one in so many of the older ones have: so these are few,
+# and each has records of about one age.
+_SHARE: Final = 4
+# And when it becomes one while it has changes, these move: as one in so many of its records they are few.
+_FEW: Final = 8
+
+
+class KeyGenerations(KeyBlocks):
+    """One dict by key, and older ones behind it, with key ranges that are still in a checkpoint behind these."""
+
+    cools: ClassVar[bool] = True
+    ttl_ms: int | None
+    _expired: int
+    _heap: list[tuple[int, Any]]
+    # the keys in order, from the first ordered scan on
+    _order: KeyOrder | None
+
+    @abstractmethod
+    def _wait(self, places: Iterable[tuple[int, Any]], count: int) -> None:
+        """Enter `count` rows into the heap of expiries."""
+
+    @abstractmethod
+    def _rebuild_heap(self) -> None:
+        """Make the heap of expiries anew, of the rows in the dict."""
+
+    @abstractmethod
+    def _forget_expired(self) -> None:
+        """Forget what has expired of the cold blocks, which are new."""
+
+    @abstractmethod
+    def apply_delete(self, key: Any) -> None:
+        """Remove one row; over a cold block, leave a tombstone."""
+
+    def clear_state(self) -> None:
+        super().clear_state()
+        self._older: list[dict[Any, Any]] = []
+        self._fresh = 0
+        # keys that were written over cold blocks before the last checkpoint
+        self._over_cold: set[Any] = set()
+        # cold block -> keys that were deleted over it; -1: over none
+        self._buried: dict[int, list[Any]] = {}
+        self._order = None
+        # the records in the dict that are in cold blocks, too, besides those that the blocks count
+        self._twice = 0
+
+    # --- looking ----------------------------------------------------------------------------------------------
+
+    def _recall(self, key: Any) -> Any:
+        """Return the row of a key that is not in the dict from an older one, moved into the dict; TOMBSTONE if the key
+        has no row, None if no older dict knows it. O(older dicts), with a ttl O(log n).
+        """
+        for older in self._older:
+            row = older.get(key)
+            if row is not None:
+                if row is TOMBSTONE:
+                    return row
+                if self.ttl_ms is not None and row[1] <= self._expired:
+                    self._forget(key)
+                    return TOMBSTONE
+                self._install_row(key, row)
+                del older[key]
+                return row
+        return None
+
+    def _install_row(self, key: Any, row: Any) -> None:
+        """Put the row of a key of which nothing is in the dict into it, unless it has expired. O(1), with a ttl O(log
+        n).
+        """
+        with self._journal.sure:
+            if self._order is not None:
+                self._order.changed.add(key)
+            if self.ttl_ms is not None:
+                if row[1] <= self._expired:
+                    return
+                self._wait([(row[1], key)], 1)
+            self._runs[key] = row
+
+    def _touch(self, key: Any, *, absent: bool = False) -> None:
+        if self._recall(key) is None:
+            super()._touch(key, absent=absent)
+
+    @property
+    def changed_keys(self) -> tuple[int, int]:
+        known = len(self._runs) + sum(map(len, self._older))
+        return known if self._dirty is None else len(self._dirty), known
+
+    @property
+    def records_in_memory(self) -> int:
+        return len(self._runs) + sum(map(len, self._older)) + len(self._tail)
+
+    @property
+    def _applied_records(self) -> int:
+        fresh = sum(map(len, self._older[: self._fresh]))
+        return max(0, len(self._runs) + fresh - self._twice) + self._block_records
+
+    def _maps_bytes(self) -> int:
+        return super()._maps_bytes() + sum(map(map_bytes, self._older)) + getsizeof(self._over_cold)
+
+    def maps(self) -> list[Maps]:
+        """Return the maps of the records in memory, to be emptied in slices when the store has others. O(1)."""
+        return [*super().maps(), *self._older, self._over_cold]
+
+    # --- generations ------------------------------------------------------------------------------------------
+
+    def _set_beside(self) -> set[Any]:
+        if self.parting and self.ttl_ms is None and self._is_generation:
+            with self._journal.sure:
+                self._older.insert(0, self._runs)
+                self._fresh += 1
+                self._runs = self._bucket.runs = {}
+                self._order = None
+        elif self._bucket.cold and self._dirty:
+            self._over_cold |= self._dirty
+        return set()
+
+    def unseal(self, sealed: Sealed) -> None:
+        """Take back a seal whose checkpoint failed: what had changed counts as changed again. O(records put apart)."""
+        super().unseal(sealed)
+        self._gather()
+
+    @property
+    def _is_generation(self) -> bool:
+        """Whether the dict has so much of what is in memory that it becomes an older one. O(older dicts)."""
+        return _SHARE * len(self._runs) >= sum(map(len, self._older))
+
+    def _gather(self) -> None:
+        """Put what the checkpoint in use does not have into one dict again. O(records put)."""
+        fresh = self._fresh
+        if fresh:
+            merged: dict[Any, Any] = {}
+            for each in (*reversed(self._older[:fresh]), self._runs):
+                merged.update(each)
+            for key in self._buried.pop(-1, ()):
+                if merged.get(key) is TOMBSTONE:  # known by `_dirty`
+                    del merged[key]
+            with self._journal.sure:
+                if self._bucket.cold:
+                    self._over_cold.update(merged)
+                self._runs = self._bucket.runs = merged
+                del self._older[:fresh]
+                self._fresh = 0
+                self._order = None
+
+    def _forget(self, key: Any) -> None:
+        """Let no older dict have a row of a key, which is deleted. O(older dicts)."""
+        for older in self._older:
+            older.pop(key, None)
+
+    @property
+    def spare_bytes(self) -> int:
+        return sum(map(map_bytes, self._older[self._fresh :]))
+
+    def free(self, records: int) -> int:
+        older, freed = self._older, 0
+        while freed < records and len(older) > self._fresh:
+            last = older[-1]
+            pop, count = last.popitem, min(len(last), records - freed)
+            for _ in range(count):
+                pop()
+            freed += count
+            if not last:
+                older.pop()
+        return freed
+
+    @property
+    def generations(self) -> int:
+        return len(self._older) - self._fresh
+
+    @property
+    def parted(self) -> bool:
+        return self._fresh > 0
+
+    @property
+    def before(self) -> list[dict[Any, Any]]:
+        return [self._runs, *self._older]
+
+    def recall(self, before: list[dict[Any, Any]]) -> None:
+        self._older = [each for each in before if each]
+
+    @property
+    def can_cool(self) -> bool:
+        return self._dirty is not None and not self._tail
+
+    def cool(self, directory: Directory) -> list[Maps]:
+        bucket, dirty = self._bucket, self._dirty
+        assert dirty is not None
+        others: list[Maps] = [self._heap, self._over_cold]
+        twice = self._twice + sum(block.touched for block in bucket.cold if isinstance(block, TouchedBlock))
+        runs = self._runs
+        buried = [key for key in chain.from_iterable(self._buried.values()) if runs.get(key) is TOMBSTONE]
+        if self._fresh:
+            self._fresh, deleted = 0, buried
+        elif self._is_generation and (self.ttl_ms is not None or _FEW * len(dirty) <= len(runs)):
+            before = runs
+            runs = dict(zip(dirty, map(before.pop, dirty, repeat(TOMBSTONE)), strict=True))
+            self._runs = bucket.runs = runs
+            deleted = [key for key, row in runs.items() if row is TOMBSTONE]
+            self._older.insert(0, before)
+        else:
+            deleted = [key for key in dirty if runs.get(key, TOMBSTONE) is TOMBSTONE]
+            for key in buried:  # the checkpoint does not have those that were deleted before
+                runs.pop(key, None)
+        self._older = list(filter(None, self._older))
+        self._over_cold, self._buried, self._order = set(), {}, None
+        self._twice = min(len(runs), twice)
+        self._become_cold(directory)
+        for key in deleted:
+            runs.pop(key, None)
+            self.apply_delete(key)
+        if self.ttl_ms is not None:
+            self._rebuild_heap()
+            self._forget_expired()
+        return others
+
+    def _load(self, index: int) -> None:
+        # rows of a block come under those of one dict
+        self._gather()
+        super()._load(index)
+
+    def _check(self) -> None:
+        self._check_cold()
+        self._check_tail()
+        assert 0 <= self._fresh <= len(self._older), ("fresh", self._fresh)
+        rows: dict[Any, Any] = {}
+        for older in reversed(self._older):
+            for key, row in older.items():
+                # a deletion leaves no row behind it
+                assert row is not TOMBSTONE or key not in rows, ("row behind a tombstone", key)
+            rows.update(older)
+        for block in self._bucket.cold:
+            assert not isinstance(block, PartBlock) or type(block) is TouchedBlock, ("block with keys", block.entry)

@@ -1,0 +1,146 @@
+"""Key generations: a key-value store beside a dict, in random orders of what moves, frees and reads its records."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from tests.tools.hooks import check_stores
+from tests.tools.vector_runner import SMALL
+
+NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
+KEYS = 60
+
+
+class Life:
+    """A state with one store, and the dict that it must be equal to."""
+
+    def __init__(self, path: Path, ttl: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state = hs.open(path, memory_limit=1 << 40, checkpoints=NEVER, _tuning=SMALL, durability="os")
+        self.store = self.state.key_value("k", ttl=ttl)
+        self.rows: dict[int, Any] = {}
+        self.timed, self.monkeypatch, self.now = ttl is not None, monkeypatch, 0
+
+    def put(self, dice: random.Random) -> None:
+        key, value = dice.randrange(KEYS), dice.random()
+        self.store.put(key, value, *([1] if self.timed else []))
+        self.rows[key] = value
+
+    def put_many(self, dice: random.Random) -> None:
+        rows = {dice.randrange(KEYS): dice.random() for _ in range(dice.randrange(30))}
+        self.store.put_many([(key, value, *([1] if self.timed else [])) for key, value in rows.items()])
+        self.rows |= rows
+
+    def get(self, dice: random.Random) -> None:
+        key = dice.randrange(KEYS)
+        assert self.store.get(key) == self.rows.get(key)
+
+    def get_many(self, dice: random.Random) -> None:
+        keys = [dice.randrange(KEYS) for _ in range(dice.randrange(20))]
+        assert self.store.get_many(keys) == [self.rows.get(key) for key in keys]
+
+    def delete(self, dice: random.Random) -> None:
+        key = dice.randrange(KEYS)
+        assert self.store.delete(key) == self.rows.pop(key, None)
+
+    def scan(self, dice: random.Random) -> None:
+        first, last = sorted(dice.sample(range(KEYS), 2))
+        assert list(self.store.scan(first, last)) == sorted(
+            (key, value) for key, value in self.rows.items() if first <= key <= last
+        )
+
+    def length(self, _: random.Random) -> None:
+        assert len(self.store) == len(self.rows)
+
+    def commit(self, _: random.Random) -> None:
+        self.state.commit()
+
+    def begin(self, dice: random.Random) -> None:
+        """Begin a checkpoint, which sometimes fails."""
+        state, memory = self.state, self.state._memory
+        state.commit()
+        state._checkpoints.finish(wait=True)
+        memory._filled = dice.random() < 0.8
+        with self.monkeypatch.context() as patch:
+            if dice.random() < 0.3:
+                patch.setattr("hybridstore.state.checkpointer.write_checkpoint", _fails)
+            state._begin_checkpoint(state._usable())
+            if state._checkpoints.attempt is not None:
+                state._checkpoints.attempt.join()
+
+    def finish(self, _: random.Random) -> None:
+        """Use it, and become cold."""
+        self.state.commit()
+        if self.state._checkpoints.finish(wait=True) is not None:
+            self.state._go_cold()
+
+    def turn(self, _: random.Random) -> None:
+        """Become cold over the same checkpoint."""
+        if self.state._checkpoints.attempt is None and self.state._checkpoints.reader is not None:
+            self.state.commit()
+            self.state._go_cold()
+
+    def free(self, dice: random.Random) -> None:
+        store: Any = self.store
+        before, count = sum(map(len, store._older[store._fresh :])), dice.randrange(40)
+        assert store.free(count) == min(before, count)
+        assert sum(map(len, store._older[store._fresh :])) == max(0, before - count)
+
+
+def _fails(*_: Any, **__: Any) -> None:
+    raise OSError("no space")
+
+
+@pytest.mark.parametrize("ttl", [None, "1 hour"])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_store_with_generations_equals_a_dict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ttl: str | None
+) -> None:
+    dice = random.Random(seed)
+    life = Life(tmp_path / "s", ttl, monkeypatch)
+    steps = [life.put, life.get, life.delete] * 4
+    steps += [life.put_many, life.get_many, life.commit, life.begin, life.finish, life.turn, life.free]
+    # few scans: they load whole blocks
+    steps += [life.scan, life.length] if seed % 2 else []
+    parted = 0
+    with life.state:
+        for _ in range(400):
+            dice.choice(steps)(dice)
+            parted += life.store.parted
+            check_stores(life.state)
+        assert dict(life.store.all()) == life.rows
+        life.state.commit()
+    assert ttl or parted
+    with hs.open(tmp_path / "s") as state:
+        assert dict(state.key_value("k", ttl=ttl).all()) == life.rows
+
+
+def test_records_that_were_not_used_for_long_are_freed_as_others_come_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridstore.state.memory._FREED_ENTRIES", 10)
+    monkeypatch.setattr("hybridstore.state.memory._KEPT", 0.0)
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
+        store, memory = state.key_value("k"), state._memory
+        store.put_many((i, i) for i in range(1000))
+        state.commit()
+        state.checkpoint(wait=True)
+        state._go_cold()
+        assert store.get_many(range(700, 1000)) == list(range(700, 1000))
+        state.commit()
+        state._go_cold()
+        memory._sure = False  # counted at the next commit
+        store.put(0, "new")
+        state.commit()
+        assert list(map(len, store._older)) == [300, 700]
+        for i in range(2000, 2200):
+            store.put(i, i)
+            if i % 20 == 19:
+                state.commit()
+        assert list(map(len, store._older)) == [300, 700 - 181]  # those of the last commit are still to come
+        assert memory.numbers()["freed_records"] == 181
+        assert memory.numbers()["freed_bytes"] > 181 * 40
