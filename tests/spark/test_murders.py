@@ -4,7 +4,7 @@ import json
 import os
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SHARDS = 3
 # as many Spark tasks share the shards in the first start of a query, in the second, ...
 TASKS = (2, 3, 1)
-# Schedules of a round of `make stress`, for each placement: with the state in files, and on an object store.
-MANY = (30, 8)
+# Schedules of a round of `make stress`, for each placement, by where the state is.
+MANY = {"files": 30, "bucket": 8}
 POINTS = ("before", "begun", "create", "created")
 SINK = ("sink", "sunk")
 
@@ -166,21 +166,21 @@ def test_all_but_the_driver_murdered_on_schedule(tmp_path: Path, seed: int) -> N
 
 @pytest.mark.stress
 @pytest.mark.scenario(64, 65, 70)
-def test_everybody_murdered_on_schedule(tmp_path: Path, seed: int, rounds: int) -> None:
+@pytest.mark.parametrize("place", MANY)
+@pytest.mark.parametrize("placement", VICTIMS)
+def test_everybody_murdered_on_schedule(tmp_path: Path, seed: int, rounds: int, placement: str, place: str) -> None:
     if rounds == 1:
         pytest.skip("each murder of a driver takes one more Java: make stress")
-    with bucket(seed) as server:
+    with bucket(seed) if place == "bucket" else nullcontext() as server:
         for turn in range(rounds):
-            cases: list[Case] = []
-            for placement, victims in VICTIMS.items():
-                for place, schedules in zip((None, server), MANY, strict=True):
-                    for number in range(schedules):
-                        # most are short
-                        batches = 6 if place else 10 if number % 15 == 2 else 3
-                        folder = tmp_path / str(turn) / str(len(cases))
-                        case = Case(folder, seed + 100 * turn + len(cases), batches, placement, place)
-                        case.murder_by_lot(len(cases) % 6 == 0, victims)
-                        cases.append(case)
+            cases = []
+            for number in range(MANY[place]):
+                # most are short
+                batches = 6 if server else 10 if number % 15 == 2 else 3
+                folder = tmp_path / str(turn) / str(number)
+                case = Case(folder, seed + 100 * turn + number, batches, placement, server)
+                case.murder_by_lot(number % 6 == 0, VICTIMS[placement])
+                cases.append(case)
             run_and_check(tmp_path / str(turn), cases, "local[2,4]")
 
 
