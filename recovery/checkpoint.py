@@ -29,7 +29,7 @@ from changelog.storage import Storage
 
 from . import index
 from .block import BlockEntry, Columns, Extent, content_hash, is_sound, seal, unpack_block, unseal_fields, with_layers
-from .directory import Ahead, Directory, PageEntry, Traffic, decode_page, decode_top
+from .directory import Ahead, Directory, PageEntry, Traffic, check_page, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
 from .pack import MappedPack, OpenedPack, PackBytes, PackRecord, StoredPack, open_pack
@@ -269,8 +269,17 @@ class CheckpointReader:
         """Return the lines of a page of the directory. Raises CorruptCheckpointError. O(lines)."""
         if self.ahead is not None and (lines := self.ahead.take_page(page)) is not None:
             return lines
+        return self._read_page(store, page, decode_page)
+
+    def check_page(self, store: int, page: PageEntry) -> None:
+        """Raise CorruptCheckpointError for a page with other bytes than those that were written. O(bytes)."""
+        self._read_page(store, page, check_page)
+
+    def _read_page(
+        self, store: int, page: PageEntry, read: Callable[[bytes | memoryview, str, bytes], Decoded]
+    ) -> Decoded:
         where = f"{self._in_pack(page.pack, page.offset)}: store {store}"
-        return self._read_twice(page, lambda data: decode_page(data, where, page.hash))
+        return self._read_twice(page, lambda data: read(data, where, page.hash))
 
     # --- blocks ---------------------------------------------------------------------------------------------------
 

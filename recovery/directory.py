@@ -72,17 +72,29 @@ def encode_page(lines: Sequence[BlockEntry]) -> bytes:
     return seal(pack([buckets[0], *(column if type(column) is bytes else list(column) for column in columns)]))
 
 
+def check_page(data: bytes | memoryview, where: str, hashed: bytes) -> memoryview:
+    """Return the content of a page, which has the hash `hashed`. Raises CorruptCheckpointError, naming `where`.
+    O(bytes).
+    """
+    content = memoryview(data)[4:]
+    if not is_sound(data):
+        raise _bad_page(where, "checksum mismatch")
+    if content_hash(content) != hashed:
+        raise _bad_page(where, "its content is not what the top record's hash says")
+    return content
+
+
+def _bad_page(where: str, what: object) -> CorruptCheckpointError:
+    return CorruptCheckpointError(f"{where}: page of the directory: {what} (reopen to fall back)")
+
+
 def decode_page(data: bytes | memoryview, where: str, hashed: bytes) -> list[BlockEntry]:
     """Return the lines of a page whose content has the hash `hashed`. Raises CorruptCheckpointError, naming `where`.
     O(lines).
     """
     try:
-        if not is_sound(data):
-            raise ValueError("checksum mismatch")
-        if content_hash(memoryview(data)[4:]) != hashed:
-            raise ValueError("its content is not what the top record's hash says")
         bucket, blocks, firsts, lasts, keys, records, sizes, lows, highs, joined, packs, offsets, over = unpack(
-            memoryview(data)[4:]
+            check_page(data, where, hashed)
         )
         hashes = [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
         buckets = [bucket] * len(blocks)
@@ -92,7 +104,7 @@ def decode_page(data: bytes | memoryview, where: str, hashed: bytes) -> list[Blo
         columns = (blocks, buckets, firsts, lasts, keys, records, sizes, lows, highs, hashes, packs, offsets, layers)
         return list(map(_LINE, zip(*columns, strict=True)))
     except (ValueError, TypeError) as error:
-        raise CorruptCheckpointError(f"{where}: page of the directory: {error} (reopen to fall back)") from error
+        raise _bad_page(where, error) from error
 
 
 def page_entry(lines: Sequence[BlockEntry], pack_number: int, offset: int, size: int, hashed: bytes) -> PageEntry:

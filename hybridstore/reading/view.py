@@ -101,9 +101,9 @@ def open_view(
 
     With `below`, only checkpoints before that version are used.
 
-    With `thorough`, all pages of a checkpoint's directories are read before the checkpoint is chosen, so that a damaged
-    checkpoint is skipped; otherwise pages are read when they are needed, and a damaged page raises then. None: it is
-    thorough on a disk.
+    With `thorough`, the bytes of all pages of a checkpoint's directories are checked before the checkpoint is chosen,
+    so that a damaged checkpoint is skipped; otherwise pages are read when they are needed, and a damaged page raises
+    then. None: it is thorough on a disk.
 
     With `scratch`, an empty folder that outlives the view, replayed records are written there in rounds: memory then
     depends on a round, the largest version and a bucket, and not on the state.
@@ -187,10 +187,10 @@ class _ViewLine:
         if storage.list(damage_name(str(name))):
             raise CheckpointError(f"{where}: its owner found a damaged block in it")
         reader = PageCheckpoint(storage, name)
-        # Otherwise a damaged page would only be read later, with its store.
+        # Otherwise a damaged page would only be read later, with its store. (What a sound page says is believed then.)
         for record in reader.meta.stores if self._thorough else ():
             for page in reader.directory(record.number).pages:
-                reader.page(record.number, page)
+                reader.check_page(record.number, page)
         try:
             checked(reader, name, self._expected)
         except ForeignFileError as error:
