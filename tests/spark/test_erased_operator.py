@@ -4,6 +4,7 @@ if the key had never come, and a kill leaves no half.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -227,16 +228,18 @@ def test_whenever_it_is_killed_the_key_is_erased_everywhere_or_the_query_says_so
     without = begun(Job(in_memory(), program("windows")), 5, 1, KEY, shards=3).rows()
     assert with_key != without
     whole = halves = 0
-    counter = Killer(0, behind=False)
-    hs.erase(in_memory(counter, copied(origin.location).storage), KEY)
-    for at in range(1, counter.writes + 1):
+    for at in itertools.count(1):
         stored = copied(origin.location).storage
-        # how many checkpoints there are, and so how many writes, depends on the machine; the last one is done
-        killer = Killer(at, behind=(counter.writes - at) % 2 == 0)
-        with pytest.raises(Killed):
-            hs.erase(in_memory(killer, stored), KEY)
+        killed = False
+        try:
+            # before the first write; the number of all varies: two checkpoints of one millisecond may have one name
+            hs.erase(in_memory(Killer(at, behind=at % 2 == 0), stored), KEY)
+        except Killed:
+            killed = True
         job = Job(in_memory(storage=stored), program("windows"))
         job.number = 5
+        if not killed:
+            break
         assert job.rows() in (with_key, without)
         if any(name.endswith("/erasing") for name in stored.objects):
             with pytest.raises(SparkSetupError, match="an erase has begun here and has not ended"):
