@@ -23,8 +23,8 @@ HEAP_BYTES: Final = 104
 # A cold block: its line of the directory. A record of a decoded one.
 BLOCK_BYTES: Final = 600
 DECODED_BYTES: Final = 120
-# The open table of a cold block: views of its parts.
-TABLE_BYTES: Final = 1900
+# The open table of a cold block: views of its parts, and what finds its hashes.
+TABLE_BYTES: Final = 2900
 # The state of a sliding window beside its times and values.
 STATE_BYTES: Final = 350
 # Python's allocator rounds up to this.

@@ -99,7 +99,8 @@ def test_keys_of_one_hash_may_be_the_beginnings_of_others(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("count", "shift"), [*itertools.product([1, 2, 60, 3000], [0, 12]), (1, 30), (2, 30), (60, 30), (600, 30)]
+    ("count", "shift"),
+    [*itertools.product([1, 2, 15, 16, 17, 60, 3000], [0, 12]), (1, 30), (2, 30), (60, 30), (600, 30)],
 )
 def test_a_hash_is_where_a_search_of_all_hashes_finds_it(
     count: int, shift: int, monkeypatch: pytest.MonkeyPatch
@@ -107,13 +108,16 @@ def test_a_hash_is_where_a_search_of_all_hashes_finds_it(
     crc32 = zlib.crc32
     monkeypatch.setattr("recovery.table.zlib.crc32", lambda data, start=0: crc32(data, start) >> shift)
     keys = list(range(count))
-    table = look_into(pack_with_table(Columns(keys, None, (), keys))[0], "", kept=False)
+    raw = pack_with_table(Columns(keys, None, (), keys))[0]
+    table, kept = look_into(raw, "", kept=False), look_into(raw, "", kept=True)
     assert isinstance(table, RecordTable)
     hashes = list(table.hashes)
     assert hashes == sorted(hashes)
     for wanted in {0, 2**32 - 1, *hashes, *(each + 1 for each in hashes), *(max(0, each - 1) for each in hashes)}:
         assert table.first_of(wanted) == bisect_left(hashes, wanted)
     assert table.counts_of([*keys, -1, count]) == [*[1] * count, 0, 0]
+    for each in (table, kept):
+        assert list(map(each.record_of, [*keys, -1, count])) == [*((key,) for key in keys), None, None]
 
 
 @pytest.mark.parametrize("keys", [["ann", "bob", "cid", "dan"], [-1.5, -0.0, 2.0, 3.0]])
