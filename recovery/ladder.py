@@ -28,7 +28,6 @@ from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
 
 from .apply import Host, Table, apply_version
-from .attach import attach
 from .checkpoint import CheckpointReader
 from .errors import CheckpointError
 from .layout import CHANGELOG, CheckpointName, list_checkpoints
@@ -62,6 +61,19 @@ class Climbed(NamedTuple):
     step: Step
     fault: Fault | None
     skipped: list[tuple[CheckpointName, Exception]]
+
+
+def attach(reader: CheckpointReader, host: Host) -> None:
+    """Make the settings and stores of `host` those of a checkpoint: only top records are read, pages and blocks stay
+    cold until they are touched. What `host` had before is forgotten; `climb` alone calls it.
+
+    Raises CorruptCheckpointError for a directory that is damaged, and what `Host.define` raises. O(pages).
+    """
+    host.reset()
+    host.settings.update(reader.meta.settings)
+    for record in reader.meta.stores:
+        store = host.define(record.number, record.name, record.kind, record.parameters)
+        store.attach(reader.directory(record.number), record.state)
 
 
 def climb(

@@ -185,10 +185,10 @@ def simulated(folder: Path, records: int) -> dict[str, float]:
     from changelog.storage import LocalStorage
     from hybridstore.state.group import StoreGroup
     from recovery import index
-    from recovery.attach import attach as attach_stores
     from recovery.block import BlockEntry
     from recovery.checkpoint import CheckpointMeta, CheckpointReader, StoreRecord, encode_meta, index_hash
     from recovery.directory import PAGE_LINES, encode_top, page_entry
+    from recovery.ladder import attach as attach_stores
     from recovery.layout import CheckpointName
     from recovery.pack import PackWriter
 

@@ -26,7 +26,6 @@ from recovery.retrying import retry_while_changing
 from ..collector import SHORT_PAUSES, collector_held
 from ..errors import ForeignFileError, HybridStoreError, StateClosedError, StateDirectoryError, StatePoisonedError
 from ..progress import OnProgress, watching
-from . import fork
 from .arguments import check
 from .checkpointer import Checkpointer, Target
 from .group import StoreGroup
@@ -43,7 +42,7 @@ from .opening import TUNING, At, Durability, Opening, Tuning, as_documented
 from .policy import SPEED, CheckpointPolicy, Logged
 from .snapshot import Snapshot, snapshot_of
 from .upgrades import Upgrades
-from .usable import MarkedStep
+from .usable import OPEN, MarkedStep
 
 
 class State(InPlace, NamedStores):
@@ -165,7 +164,7 @@ class State(InPlace, NamedStores):
                 if not asked.lazy:
                     load_all(self._group.stores.values(), progress)
                     SHORT_PAUSES.loaded()
-            fork.watch(self)
+            OPEN.add(self)
             BUDGET.join(self._memory)
             self._memory.restored(read_only=asked.read_only, lazy=asked.lazy)
             self._erase_ordered()

@@ -4,20 +4,30 @@ Code that changes memory in steps, or writes to the log, marks the state before 
 end (`MarkedStep`). After any interruption in between (an error, Ctrl-C, a timeout, a lack of memory) the state stays
 marked. A marked state refuses every call, because a further commit could make uncommitted changes durable or lose
 committed ones.
+
+A forked child refuses the states that it inherited, and closes their files: a child that wrote to an inherited
+changelog would mix its frames with its parent's, and one that kept the lock's descriptor would keep the directory
+locked after the parent's death.
 """
 
 from __future__ import annotations
 
 import os
+import weakref
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from ..errors import HybridStoreError, StateClosedError, StatePoisonedError
 from .group import StoreGroup
 from .log import Log
 
+# The states of which a forked child is told, as long as they live.
+OPEN: Final[weakref.WeakSet[Usable]] = weakref.WeakSet()
 
-class Usable:
+
+class Usable(ABC):
     """The part of an open state that checks whether the state may be used."""
 
     _group: StoreGroup
@@ -55,6 +65,10 @@ class Usable:
                 f"{self.path}: opened read-only at version {self._group.version} (open it without `at` to write)"
             )
         return self._log
+
+    @abstractmethod
+    def _inherited(self) -> None:
+        """Refuse every call from now on and close all files without writing: this process was forked."""
 
     def _not_here(self) -> str:
         return (
@@ -104,3 +118,11 @@ class MarkedStep:
             self._state._apart = self._before
         else:
             self._state._broke(self._step, error)
+
+
+def _in_child() -> None:
+    for state in list(OPEN):
+        state._inherited()
+
+
+os.register_at_fork(after_in_child=_in_child)

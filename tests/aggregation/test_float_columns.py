@@ -20,7 +20,7 @@ from hybridstore.state.group import StoreGroup
 pa = pytest.importorskip("pyarrow")
 np = pytest.importorskip("numpy")
 
-from hybridstore.topology.columns.floats import extremes_of  # noqa: E402  (they need both)
+from hybridstore.topology.columns.groups import extremes_of  # noqa: E402  (they need both)
 from tests.tools.ways import aggregating, row_by_row, went_by_column  # noqa: E402
 
 AGGREGATES: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ import pytest
 
 import hybridstore
 import hybridstore.spark
-from hybridstore.state import fork
+from hybridstore.state.usable import OPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,10 +61,10 @@ def problems(test: doctest.DocTest, folder: Path, **names: Any) -> str:
     folder.mkdir()
     text: list[str] = []
     test.globs = {"hs": hybridstore, "hsp": hybridstore.spark, **names}
-    before = set(fork._open)
+    before = set(OPEN)
     with chdir(folder):
         doctest.DocTestRunner(verbose=False, optionflags=FLAGS).run(test, out=text.append)
-        for state in set(fork._open) - before:
+        for state in set(OPEN) - before:
             state.close()
     return "".join(text)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
@@ -28,7 +28,6 @@ from .. import options as o
 from ..look import Look
 from ..query import number_of, records_of, wholes
 from ..rows import FACT_NAMES, facts_of, row_of, store_rows
-from ..show.html import bars
 from ..show.output import counted, key_cell, size_cell, span_text
 from ..show.page_style import SCRIPT, STYLE
 from .metrics import rows_of
@@ -41,6 +40,28 @@ _FACTS: Final = (
     "path", "store_id", "version", "committed", "digest", "stopped", "checkpoint", "checkpoint_bytes", "tail_versions",
     "tail_records", "tail_bytes", "estimated_restore_ms",
 )  # fmt: skip
+
+
+def bars(values: Sequence[tuple[str, float, str]], label: str, *, width: int = 640, height: int = 120) -> Html:
+    """Return a bar chart as SVG. A bar is (name below the bar, value, text shown when the pointer is on the bar).
+
+    Some six names are shown and, as the scale, the text of the highest bar below the chart.
+    """
+    top = max((value for _, value, _ in values), default=0) or 1
+    count = max(len(values), 1)
+    step = width / count
+    drawn: list[Html] = []
+    every = max(1, count // 6)
+    for i, (name, value, hint) in enumerate(values):
+        tall = round((height - 22) * value / top, 1)
+        x, y = round(i * step, 1), round(height - 18 - tall, 1)
+        size = {"width": round(max(step - 1, 0.5), 1), "height": max(tall, 0.5)}
+        drawn.append(tag("rect", tag("title", hint), x=x, y=y, **size, class_="bar"))
+        if i % every == 0:
+            drawn.append(tag("text", name, x=x, y=height - 4))
+    chart = tag("svg", *drawn, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
+    highest = max(values, key=lambda bar: bar[1], default=("", 0, ""))
+    return join([chart, tag("p", f"highest bar: {highest[2]}", class_="scale")])
 
 
 def over_event_time(store: StoreView) -> list[tuple[str, float, str]]:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from .floats import extremes_of
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
 _INT64_MAX: Final = 2**63 - 1
@@ -136,3 +135,20 @@ def runs_of(items: Items, keys: int) -> tuple[Runs, Ints, Ints]:
     ids, first = np.unique(group[order], return_index=True)
     runs = Runs(order, first, np.diff(np.append(first, len(group))))
     return runs, ids % keys, starts[ids // keys] if len(ids) else np.empty(0, np.int64)
+
+
+def extremes_of(kind: str, group: Ints, values: Floats, valid: Ints, length: int) -> tuple[Floats, Ints]:
+    """Return (least or greatest value of each group, how many values that are no NaN), equal to those row by row in
+    every bit: of equal ones, -0.0 and 0.0, the last. O(values), and O(values log values) with a -0.0.
+    """
+    present = (valid > 0) & (values == values)
+    group, values = group[present], values[present]
+    counts = np.bincount(group, minlength=length)
+    best = np.full(length, np.inf if kind == "min" else -np.inf)
+    if (np.signbit(values) & (values == 0)).any():
+        # stable, so that the last of equal values is behind the others, and it is the one that stays
+        order = np.argsort(values if kind == "max" else -values, kind="stable")
+        best[group[order]] = values[order]
+    else:
+        (np.minimum if kind == "min" else np.maximum).at(best, group, values)
+    return best, counts
