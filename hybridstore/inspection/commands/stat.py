@@ -86,7 +86,7 @@ def measure(store: StoreView, top: int, progress: Progress) -> StoreSizes:
         size = len(pack(record.value))
         sizes[max(size - 1, 0).bit_length()] += 1
         if record.times:
-            ages[_age_step(store.stream_time - record.times[0])] += 1
+            ages[bisect_right(_AGES, store.stream_time - record.times[0])] += 1  # the first step that is longer
         if size > floor or len(largest) < top:
             # The number is unique, so the comparison never reaches a key.
             largest.append((size, -count, record.key, record.times))
@@ -108,31 +108,25 @@ def measure(store: StoreView, top: int, progress: Progress) -> StoreSizes:
     return StoreSizes(heaviest, best, ages, sizes, count)
 
 
-def _age_step(age: int) -> int:
-    """Return the number of the first step in `_AGES` that is larger than an age (ms)."""
-    return bisect_right(_AGES, age)
-
-
 def age_rows(ages: Counter[int], total: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each step of age."""
-    for step in range(max(ages, default=-1) + 1):
-        limit = _AGES[step] if step < len(_AGES) else None
-        yield {
-            "age": Labelled("older", None) if limit is None else Labelled(f"under {span_text(limit)}", limit),
-            "records": ages[step],
-            "share": Labelled(f"{ages[step] / total:.1%}", round(ages[step] / total, 4)),
-            "histogram": "#" * round(30 * ages[step] / max(ages.values())),
-        }
+    steps = [Labelled(f"under {span_text(limit)}", limit) for limit in _AGES]
+    return _shares("age", [*steps, Labelled("older", None)], ages, total)
 
 
 def size_rows(sizes: Counter[int], total: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each power of two of the value size."""
-    for step in range(max(sizes, default=-1) + 1):
+    steps = [Labelled(f"up to {1 << step}", 1 << step) for step in range(max(sizes, default=-1) + 1)]
+    return _shares("value_bytes", steps, sizes, total)
+
+
+def _shares(name: str, steps: list[Labelled], counts: Counter[int], total: int) -> Iterator[dict[str, Any]]:
+    for i in range(max(counts, default=-1) + 1):
         yield {
-            "value_bytes": Labelled(f"up to {1 << step}", 1 << step),
-            "records": sizes[step],
-            "share": Labelled(f"{sizes[step] / total:.1%}", round(sizes[step] / total, 4)),
-            "histogram": "#" * round(30 * sizes[step] / max(sizes.values())),
+            name: steps[i],
+            "records": counts[i],
+            "share": Labelled(f"{counts[i] / total:.1%}", round(counts[i] / total, 4)),
+            "histogram": "#" * round(30 * counts[i] / max(counts.values())),
         }
 
 
@@ -205,14 +199,14 @@ def run(look: Look, given: Namespace) -> int:
     tables: list[tuple[str, tuple[str, ...], list[dict[str, Any]]]] = [
         ("stores", _STAT_COLUMNS, [labelled(view, stat_row(store, iso)) for view, store in stores])
     ]
+    places = {view.place: view for view, _ in stores}.values()
     grown = [
         labelled(view, row)
-        for view in {view.place: view for view, _ in stores}.values()
+        for view in places
         for row in growth(view.place, iso)
         if given.store is None or row["store"] == given.store
     ]
     tables.append(("growth", ("shard", "checkpoint", "committed", "store", "records", "bytes"), grown))
-    places = {view.place: view for view, _ in stores}.values()
     laid = [labelled(view, row) for view in places for row in packs(view.place, iso)]
     tables.append(("packs", _PACK_COLUMNS, laid))
     tables.append(("pins", PIN_COLUMNS, pin_rows(pins_of(look.location), iso)))
@@ -223,7 +217,7 @@ def run(look: Look, given: Namespace) -> int:
                 sizes = measure(store, top, progress)
                 name = {"store": store.name}
                 if top:
-                    tables += _top_tables(view, store, sizes, top, iso, labelled)
+                    tables += _top_tables(view, store, sizes, iso, labelled)
                 if given.by_age and sizes.ages:
                     rows = [labelled(view, name | row) for row in age_rows(sizes.ages, sizes.ages.total())]
                     tables.append(("age", ("shard", "store", "age", "records", "share", "histogram"), rows))
@@ -242,32 +236,17 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def _top_tables(
-    view: View, store: StoreView, sizes: StoreSizes, top: int, iso: bool, labelled: Any
+    view: View, store: StoreView, sizes: StoreSizes, iso: bool, labelled: Any
 ) -> list[tuple[str, tuple[str, ...], list[dict[str, Any]]]]:
+    name = {"store": store.name}
     keys = [
-        labelled(
-            view,
-            {
-                "store": store.name,
-                "heaviest_key": key_cell(key),
-                "records": records,
-                "bytes": size_cell(size),
-            },
-        )
+        labelled(view, name | {"heaviest_key": key_cell(key), "records": records, "bytes": size_cell(size)})
         for key, records, size in sizes.heaviest
     ]
-    values = [
-        labelled(
-            view,
-            {
-                "store": store.name,
-                "largest_value_of": key_cell(key),
-                **dict(zip(store.columns, (time_cell(ts, iso) for ts in times), strict=False)),
-                "bytes": size_cell(size),
-            },
-        )
-        for size, key, times in sizes.largest
-    ]
+    values = []
+    for size, key, times in sizes.largest:
+        at = dict(zip(store.columns, (time_cell(ts, iso) for ts in times), strict=False))
+        values.append(labelled(view, {**name, "largest_value_of": key_cell(key), **at, "bytes": size_cell(size)}))
     return [
         ("heaviest", ("shard", "store", "heaviest_key", "records", "bytes"), keys),
         ("largest", ("shard", "store", "largest_value_of", "ts", "start", "end", "bytes"), values),
