@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Final, Protocol
 
 from recovery.ahead import ReadAhead
@@ -18,33 +18,19 @@ from recovery.directory import Ahead, PageEntry
 
 from ..collector import collector_held
 from ..progress import OnProgress
-from ..stores.kinds import KINDS
+from ..stores.kinds import KINDS, Store
 from .memory_budget import BUDGET
 
 # How many milliseconds a commit spends on hydration, as long as a block is cold.
 COMMIT_BUDGET_MS: Final = 2.0
 
 
-class Cold(Protocol):
-    """The methods of a store that hydration calls."""
-
-    @property
-    def cold_blocks(self) -> int: ...
-    @property
-    def decoded_blocks(self) -> int: ...
-    @property
-    def waiting_rows(self) -> int: ...
-    def apply_waiting(self) -> None: ...
-    def warm(self) -> bool: ...
-    def read_in(self, on_block: Callable[[], None], /) -> None: ...
-
-
-def _steps(stores: Collection[Cold]) -> int:
+def _steps(stores: Collection[Store]) -> int:
     """Return about how often `warm` has to be called. O(blocks)."""
     return sum(store.cold_blocks + store.decoded_blocks + (store.waiting_rows > 0) for store in stores)
 
 
-def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = None) -> int:
+def hydrate(stores: Collection[Store], budget_ms: float, ahead: Ahead | None = None) -> int:
     """Load cold blocks, newest first, for about `budget_ms` and return how many remain.
 
     The function ends before a block that would exceed the budget, judged by the slowest block so far. At least one
@@ -65,7 +51,7 @@ def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = No
     return 0
 
 
-def load_all(stores: Collection[Cold], progress: OnProgress) -> None:
+def load_all(stores: Collection[Store], progress: OnProgress) -> None:
     """Read, check and decode every cold block, so that no block is only in the checkpoint. O(records).
 
     Blocks decoded by `read_in` are put into the maps when they are touched, or in slices of hydration.

@@ -12,7 +12,9 @@ session) have the five lines of `_log_row` in place, since the call costs 4 to 2
 
 from __future__ import annotations
 
-from collections.abc import Sized
+import weakref
+from abc import abstractmethod
+from collections.abc import Set, Sized
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +23,13 @@ from changelog.errors import HybridStoreError
 from changelog.journal import Journal
 from changelog.mutation import TIME
 from changelog.turn import entry
+from recovery.block import BucketChange, Combine, StoreCapture
+from recovery.directory import Directory, DirectorySource
 
 from ..clock import NO_TIME, check_time, timed_by_records
 from ..markup import SHOWN_ROWS, join, short, table, tag
-from .cold_blocks import SPARING
+from .buckets import Sealed
+from .cold_blocks import SPARING, is_far
 from .cold_tail import Tailed
 from .columns import all_flat
 from .keys import KeyRule, Lookups, ShutKeys, shown
@@ -48,6 +53,10 @@ class Edge(Tailed):
 
     kind: str
     _stream_time: int
+    # Where cold blocks come from; None while none exist.
+    _source: weakref.ref[DirectorySource] | None
+    # Buckets of the last checkpoint that have expired as a whole.
+    _expired_buckets: Set[int] = frozenset()
     # the method that yields all records
     _in_order = "all"
 
@@ -88,6 +97,7 @@ class Edge(Tailed):
         """Forget everything, as before a restore."""
         self._keys = self._key_rule()
         self._tail.clear()
+        self._source = None
         self._stream_time = NO_TIME
 
     def _key_rule(self) -> KeyRule:
@@ -216,6 +226,83 @@ class Edge(Tailed):
     def alter(self, parameters: dict[str, Any]) -> None:
         """Change parameters that the records do not depend on. Raises TypeError for a kind without such parameters."""
         raise TypeError(f"store {self.name!r}: a {self.kind} store has no parameters that can be altered in place")
+
+    # --- checkpoint and restore -------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def cold_blocks(self) -> int:
+        """How many blocks are only in the checkpoint. O(blocks)."""
+
+    @property
+    def far(self) -> bool:
+        """True while loading a cold block is a request to another machine. O(1), and O(packs) on an object store."""
+        return is_far(self._source)
+
+    @abstractmethod
+    def pin_key_type(self) -> None:
+        """After a replay: take the type of keys from the present keys, and watch for keys with waiting rows. O(1)."""
+
+    @abstractmethod
+    def attach(self, directory: Directory, state: dict[str, Any]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
+
+    def chill(self, directory: Directory) -> None:
+        """Make all records cold again: the checkpoint must hold exactly the records of the store. O(pages)."""
+        self.attach(directory, self._state())
+
+    def capture(self, *, whole: bool = False) -> StoreCapture:
+        """Copy the changes since the last seal. O(changed log changed).
+
+        Records written over a block that is not loaded are copied as they are, and the writer of the checkpoint lays
+        them over the block; with `whole`, such blocks are loaded.
+        """
+        self.apply_waiting()
+        changed = self._changes(whole)
+        return StoreCapture(
+            self.number,
+            self.name,
+            self.kind,
+            self.parameters,
+            self._state(),
+            changed,
+            set(self._expired_buckets),
+            expired_through=self._expired_through(),
+            combine=self._combine,
+        )
+
+    @abstractmethod
+    def _changes(self, whole: bool) -> dict[int, BucketChange]:
+        """Return the changes since the last seal by the number of the bucket. `whole` as for `capture`."""
+
+    def _state(self) -> dict[str, Any]:
+        """Return the state of the store that a checkpoint keeps beside the blocks."""
+        return {"stream_time": self._stream_time, "key": self._keys.describe()}
+
+    def _expired_through(self) -> int:
+        """Return the largest time at which nothing of a block lives any more; -1 when blocks have no such time."""
+        return NO_TIME
+
+    @property
+    def _combine(self) -> Combine | None:
+        """A function, independent of the store, that lays rows over those of a block; None when the block must be
+        loaded for that, or rows of a key replace those of the block.
+        """
+        return None
+
+    @abstractmethod
+    def seal(self) -> Sealed:
+        """Collect changes for the next checkpoint from now on: one is begun with those of before. O(buckets), and
+        O(changed) while blocks of a single bucket are cold.
+        """
+
+    @abstractmethod
+    def unseal(self, sealed: Sealed) -> None:
+        """Take back a seal whose checkpoint failed: what had changed counts as changed again. O(changed)."""
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Assert every invariant of the representation."""
 
     # --- the end ----------------------------------------------------------------------------------------------
 

@@ -6,24 +6,22 @@ subclass decides what a record is: it defines `_install`, `_change` and the rest
 
 from __future__ import annotations
 
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Collection
 from sys import getsizeof
 from typing import Any, Final
 
 from changelog.turn import in_place
-from recovery.block import BlockEntry, BucketChange, Columns, Combine, StoreCapture
-from recovery.directory import Directory, DirectorySource
+from recovery.block import BlockEntry, BucketChange, Columns
+from recovery.directory import Directory
 
-from ..clock import INT64_MAX, NO_TIME
+from ..clock import INT64_MAX
 from .buckets import Sealed, SealedBucket, StoreBucket
 from .cold_blocks import (
     SPARING,
     ColdBlock,
     ColdPage,
     DecodedBlock,
-    is_far,
     only,
     open_page,
     prefetch,
@@ -50,8 +48,6 @@ class KeyBlocks(Edge):
     _dirty: set[Any] | None
     # Up to this time no cold block expires as a whole.
     _cold_until: int
-    # Where cold blocks come from; None while none exist.
-    _source: weakref.ref[DirectorySource] | None
 
     # --- what the store above gives ---------------------------------------------------------------------------
 
@@ -77,13 +73,6 @@ class KeyBlocks(Edge):
     def _taken(self, records: int) -> None:
         """Count that so many records of a cold block are in the dict now; the block stays cold."""
 
-    @property
-    def _combine(self) -> Combine | None:
-        """A function, independent of the store, that lays records over those of a cold block; None when records of a
-        key replace those of the block.
-        """
-        return None
-
     # --- arguments --------------------------------------------------------------------------------------------
 
     def _timed_columns(self, keys: Any, values: Any, times: Any) -> tuple[list[Any], list[Any], list[int]]:
@@ -101,7 +90,6 @@ class KeyBlocks(Edge):
 
     @property
     def cold_blocks(self) -> int:
-        """How many blocks are still only in the checkpoint. O(blocks)."""
         return sum(block.blocks for block in self._bucket.cold if type(block) is not DecodedBlock)
 
     @property
@@ -249,11 +237,6 @@ class KeyBlocks(Edge):
         if i >= 0:
             self._load_key(i, key, absent=absent)
 
-    @property
-    def far(self) -> bool:
-        """True while loading a cold block is a request to another machine. O(1), and O(packs) on an object store."""
-        return is_far(self._source)
-
     def prefetch(self, keys: Collection[Any], time_from: int = 0, time_to: int = INT64_MAX) -> None:
         """Read the far blocks that may hold one of these keys, side by side, before a batch touches them one by one.
         The times are for stores whose blocks are cut by time; here they are not used. Raises OSError. O(1) where the
@@ -265,7 +248,6 @@ class KeyBlocks(Edge):
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def pin_key_type(self) -> None:
-        """After a replay: take the type of keys from the present keys, and watch for keys with waiting rows. O(1)."""
         self._keys.pin(self._runs)
         self._watch_tail()
 
@@ -275,10 +257,8 @@ class KeyBlocks(Edge):
         self._runs = self._bucket.runs
         self._dirty = None
         self._cold_until = INT64_MAX
-        self._source = None
 
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:
-        """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
         self.clear_state()
         self._keys.restore(state["key"])
         self._dirty = set()
@@ -292,34 +272,11 @@ class KeyBlocks(Edge):
         self._cold_until = min((page.until for page in directory.pages), default=INT64_MAX)
         self._cold_changed()
 
-    def chill(self, directory: Directory) -> None:
-        """Make all records cold again: the checkpoint must hold exactly the records of the store. O(pages)."""
-        self.attach(directory, self._state())
-
-    def capture(self, *, whole: bool = False) -> StoreCapture:
-        """Copy the changes since the last seal. O(changed log changed).
-
-        Records written over a block that is not loaded are copied as they are, and the writer of the checkpoint lays
-        them over the block; with `whole`, such blocks are loaded.
-        """
-        self.apply_waiting()
+    def _changes(self, whole: bool) -> dict[int, BucketChange]:
         dirty = self._dirty
-        changed = {0: self._change(dirty, whole)} if dirty is None or dirty else {}
-        return StoreCapture(
-            self.number,
-            self.name,
-            self.kind,
-            self.parameters,
-            self._state(),
-            changed,
-            expired_through=self._expired_through(),
-            combine=self._combine,
-        )
+        return {0: self._change(dirty, whole)} if dirty is None or dirty else {}
 
     def seal(self) -> Sealed:
-        """Collect changes for the next checkpoint from now on: one is begun with those of before. O(1), and O(changed)
-        while blocks are cold.
-        """
         self.apply_waiting()
         dirty, bucket = self._dirty, self._bucket
         sealed = Sealed(self.number, {0: SealedBucket(dirty, bucket.since, bucket.late)}, beside=self._set_beside())
@@ -334,21 +291,12 @@ class KeyBlocks(Edge):
         return set()
 
     def unseal(self, sealed: Sealed) -> None:
-        """Take back a seal whose checkpoint failed: what had changed counts as changed again. O(changed)."""
         before = sealed.buckets[0]
         if before.dirty is None or self._dirty is None:
             self._dirty = None
         else:
             self._dirty |= before.dirty
         self._bucket.uncaptured(before)
-
-    def _state(self) -> dict[str, Any]:
-        """Return the state of the store that a checkpoint keeps beside the blocks."""
-        return {"stream_time": self._stream_time, "key": self._keys.describe()}
-
-    def _expired_through(self) -> int:
-        """Return the largest time at which nothing of a block lives any more; -1 when blocks have no such time."""
-        return NO_TIME
 
     def _check_cold(self) -> None:
         """Assert the invariants of the cold blocks."""

@@ -7,7 +7,6 @@ The subclass decides what a run holds and which time counts (a session's end), a
 
 from __future__ import annotations
 
-import weakref
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
@@ -16,8 +15,8 @@ from typing import Any, ClassVar, Final
 
 from changelog.journal import Journal
 from changelog.turn import in_place
-from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over
-from recovery.directory import Directory, DirectorySource, PageEntry
+from recovery.block import BucketChange, Columns, lay_over
+from recovery.directory import Directory, PageEntry
 
 from ..clock import INT64_MAX, expired_through
 from .buckets import Sealed, SealedBucket, StoreBucket
@@ -26,7 +25,6 @@ from .cold_blocks import (
     ColdBlock,
     ColdPage,
     TakenBlock,
-    is_far,
     open_page,
     prefetch,
     rows_apart,
@@ -96,13 +94,6 @@ class TimeBuckets(Edge):
     @abstractmethod
     def _parts(run: Any) -> Sequence[Any]:
         """Return the columns of a run: its times, the one that counts first, and its values."""
-
-    @property
-    def _combine(self) -> Combine | None:
-        """A function, independent of the store, that lays rows over those of a block; None when the block must be
-        loaded for that.
-        """
-        return None
 
     # --- time -------------------------------------------------------------------------------------------------
 
@@ -231,11 +222,6 @@ class TimeBuckets(Edge):
                 self._load_key(bucket, i, key)
         return bucket.runs.get(key)
 
-    @property
-    def far(self) -> bool:
-        """True while loading a cold block is a request to another machine. O(1), and O(packs) on an object store."""
-        return is_far(self._source)
-
     def prefetch(self, keys: Collection[Any], time_from: int = 0, time_to: int = INT64_MAX) -> None:
         """Read the blocks that may hold one of these keys at times from `time_from` to `time_to` (ms, both inclusive)
         from far, side by side, before a batch touches them one by one. Raises OSError. O(1) where the checkpoint
@@ -248,15 +234,12 @@ class TimeBuckets(Edge):
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def pin_key_type(self) -> None:
-        """After a replay: take the type of keys from the present keys, and watch for keys with waiting rows. O(1)."""
         self._keys.pin(key for bucket in self._buckets.values() for key in bucket.runs)
         self._watch_tail()
 
     def clear_state(self) -> None:
         super().clear_state()
         self._buckets: dict[int, Any] = {}
-        # Where cold blocks come from; None while none exist.
-        self._source: weakref.ref[DirectorySource] | None = None
         self._sorted = None
         self._checkpointed: set[int] = set()
         self._expired_buckets: set[int] = set()
@@ -265,7 +248,6 @@ class TimeBuckets(Edge):
         self._near_from = self._near_to = 0
 
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:
-        """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
         self.clear_state()
         self._keys.restore(state["key"])
         self._width = state["width_ms"]  # the blocks are cut by this width, whatever width this release would choose
@@ -323,13 +305,7 @@ class TimeBuckets(Edge):
         while bucket.cold:
             self._load(bucket, len(bucket.cold) - 1)
 
-    def capture(self, *, whole: bool = False) -> StoreCapture:
-        """Copy the changes since the last seal. O(changed).
-
-        Records written over a block that is not loaded are copied as they are, and the writer of the checkpoint lays
-        them over the block; with `whole`, such blocks are loaded.
-        """
-        self.apply_waiting()
+    def _changes(self, whole: bool) -> dict[int, BucketChange]:
         changed: dict[int, BucketChange] = {}
         for number, bucket in list(self._buckets.items()):
             if bucket.dirty is None:
@@ -339,19 +315,9 @@ class TimeBuckets(Edge):
                 columns, removed = self._columns(bucket, sorted(bucket.dirty.difference(over)), changed=True)
                 laid = self._columns(bucket, over, changed=True)[0] if over else None
                 changed[number] = BucketChange(columns, removed, False, laid)
-        return StoreCapture(
-            self.number,
-            self.name,
-            self.kind,
-            self.parameters,
-            self._state(),
-            changed,
-            self._expired_buckets,
-            combine=self._combine,
-        )
+        return changed
 
     def seal(self) -> Sealed:
-        """Collect changes for the next checkpoint from now on: one is begun with those of before. O(buckets)."""
         self.apply_waiting()
         sealed: dict[int, SealedBucket] = {}
         for number, bucket in list(self._buckets.items()):
@@ -385,7 +351,6 @@ class TimeBuckets(Edge):
         return sorted(over)
 
     def unseal(self, sealed: Sealed) -> None:
-        """Take back a seal whose checkpoint failed: what had changed counts as changed again. O(changed)."""
         for number, before in sealed.buckets.items():
             bucket = self._buckets.get(number)
             if bucket is None:
@@ -402,11 +367,7 @@ class TimeBuckets(Edge):
         self._expired_buckets |= sealed.dropped
 
     def _state(self) -> dict[str, Any]:
-        return {"stream_time": self._stream_time, "key": self._keys.describe(), "width_ms": self._width}
-
-    def chill(self, directory: Directory) -> None:
-        """Make all records cold again: the checkpoint must hold exactly the records of the store. O(pages)."""
-        self.attach(directory, self._state())
+        return {**super()._state(), "width_ms": self._width}
 
     @property
     def can_cool(self) -> bool:
@@ -473,7 +434,6 @@ class TimeBuckets(Edge):
 
     @property
     def cold_blocks(self) -> int:
-        """How many blocks are not loaded."""
         return sum(block.blocks for bucket in self._buckets.values() for block in bucket.cold)
 
     def rows_of(self, key: Any) -> list[Columns] | None:
