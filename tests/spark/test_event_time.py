@@ -79,6 +79,7 @@ def answers(df: DataFrame, checkpoint: Path, results: Answers, crash: int | None
                 raise
 
 
+@pytest.mark.usefixtures("one_partition")
 @pytest.mark.stress
 def test_sparks_operators_behind_ours_give_what_they_give_behind_sparks_own(
     tmp_path: Path, spark: SparkSession, seed: int, rounds: int
@@ -116,6 +117,7 @@ def test_sparks_operators_behind_ours_give_what_they_give_behind_sparks_own(
         assert {row[0] for row in final["ours"]} == {"sum", "unique", "session"}
 
 
+@pytest.mark.usefixtures("one_partition")
 @classic_first
 def test_an_aggregation_behind_windows_in_append_mode(source: Source, job: Job) -> None:
     from pyspark.sql import functions as f
@@ -138,6 +140,7 @@ def test_an_aggregation_behind_windows_in_append_mode(source: Source, job: Job) 
     ]
 
 
+@pytest.mark.usefixtures("one_partition")
 @pytest.mark.further("test_an_aggregation_behind_windows_in_append_mode")
 @classic_first
 def test_an_outer_join_and_dropped_duplicates_behind_windows(source: Source, job: Job) -> None:
@@ -165,6 +168,7 @@ def test_an_outer_join_and_dropped_duplicates_behind_windows(source: Source, job
     )
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_a_time_of_process_is_checked_as_spark_checks_it(source: Source, job: Job) -> None:
     from pyspark.sql import functions as f
 
@@ -189,6 +193,7 @@ def test_a_time_of_process_is_checked_as_spark_checks_it(source: Source, job: Jo
     assert max(job.rows) == 2
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_the_event_time_of_a_processor_is_that_of_sparks_operator(
     source: Source, spark: SparkSession, tmp_path: Path, sparks: SparksRows
 ) -> None:

@@ -197,6 +197,7 @@ def test_a_query_whose_shards_were_merged_and_split_gives_the_rows_of_sparks_own
     assert {row[2] is None for rows in theirs.values() for row in rows} == {True, False}
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_operators_of_spark_behind_a_join_count_every_row(tmp_path: Path, spark: SparkSession) -> None:
     """The column of `event_time` is the mark: a count by windows behind a full join misses no row as late."""
     from pyspark.sql import functions as f

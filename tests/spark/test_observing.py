@@ -46,6 +46,7 @@ def test_a_task_gives_the_sums_of_its_shards_behind_its_results() -> None:
     assert list(with_numbers([])) == []
 
 
+@pytest.mark.usefixtures("one_partition")
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(("spark", "placement"), [("classic", "worker"), ("connected", "holder")], indirect=["spark"])
