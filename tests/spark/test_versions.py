@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # The newest release of each line before the one that is installed.
 OLDER = ("4.1.4", "4.2.1")
+# The oldest pandas and pyarrow that pyproject.toml takes, and the numpy that they were made for.
+OLDEST = ("pandas==2.2.0", "pyarrow==18.0.0", "numpy==1.26.4")
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
@@ -44,6 +47,15 @@ def test_an_arrow_schema_has_the_zone_at_every_depth_with_the_signature_of_any_v
 
     monkeypatch.setattr(pandas_types, "to_arrow_schema", of_41)
     assert arrow_schema(schema, zone) == expected
+
+
+def install(folder: Path, *packages: str) -> Path:
+    """Install packages without what they need into a folder; skip the test where that is not possible."""
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]
+    installed = subprocess.run([*pip, *packages], capture_output=True, text=True)
+    if installed.returncode:
+        pytest.skip(f"pip could not install {', '.join(packages)}: {installed.stderr[-300:]}")
+    return folder
 
 
 def rows_of_job(folder: Path, packages: Path | None) -> Any:
@@ -71,14 +83,28 @@ def test_older_versions_give_the_rows_of_the_installed_one(tmp_path: Path, round
     expected = rows_of_job(tmp_path / "installed", None)["rows"]
     assert {row[0] for row in expected} == {"minutes", "sliding", "alarms"}
     for version in OLDER:
-        packages = tmp_path / version
-        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(packages)]
-        installed = subprocess.run([*pip, f"pyspark=={version}"], capture_output=True, text=True)
-        if installed.returncode:
-            pytest.skip(f"pip could not install pyspark {version}: {installed.stderr[-300:]}")
+        packages = install(tmp_path / version, f"pyspark=={version}")
         answer = rows_of_job(tmp_path / f"job {version}", packages)
         assert answer["version"] == version
         assert answer["rows"] == expected, version
+
+
+@pytest.mark.stress
+def test_frames_with_the_oldest_pandas_and_pyarrow(tmp_path: Path, rounds: int) -> None:
+    if rounds == 1:
+        pytest.skip("a download of 70 MB: make stress")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    floors = {name.partition(">=")[0]: name.partition(">=")[2] for name in project["optional-dependencies"]["spark"]}
+    for package in OLDEST[:2]:
+        name, _, version = package.partition("==")
+        assert version.startswith(floors[name].partition(",")[0])
+    packages = install(tmp_path / "oldest", *OLDEST)
+    files = [f"tests/spark/test_{name}.py" for name in ("frames_beside_spark", "processor_variants", "row_door")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(packages), str(ROOT)])}
+    environment.pop("HYBRIDSTORE_STRESS", None)
+    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
 @pytest.mark.spark
