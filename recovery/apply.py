@@ -91,7 +91,7 @@ def _apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
                 code = flat[i]
                 known = table.get(code)
                 if known is None:
-                    known = table[code] = _lookup(code, host, table)
+                    known = table[code] = _lookup(code, host)
                 function, arity, batch = known
                 step = arity + 1
                 if batch is not None and flat[i : i + _RUN * step : step].count(code) == _RUN:
@@ -147,14 +147,14 @@ def _batches(codes: list[Any], arity: int, host: Host, table: Table) -> dict[int
         if known is None:
             if code < 0 or ARITY[code & 15] != arity or code >> 4 == SYSTEM:
                 return {}
-            known = table[code] = _lookup(code, host, table)
+            known = table[code] = _lookup(code, host)
         if known.arity != arity or known.batch is None or any(code >> 4 == other >> 4 for other in batches):
             return {}
         batches[code] = known.batch
     return batches
 
 
-def _lookup(code: Any, host: Host, table: Table) -> Known:
+def _lookup(code: Any, host: Host) -> Known:
     if type(code) is not int or code < 0:
         raise ChangelogError(f"mutation code: found {code!r}, expected a whole number")
     op, store = code & 15, code >> 4

@@ -60,7 +60,6 @@ class Loading(Program):
         self._loader = loader
 
     def describe(self) -> dict[str, Any]:
-        """Return the description of the program."""
         return self._described
 
     def output_schema(self, schema: pa.Schema) -> Any:
@@ -82,7 +81,6 @@ class LoadingRunner(Runner):
         self._shard = 0
 
     def begin(self, batch: Batch, shard: int, shards: int, location: Location) -> None:
-        """Set the batch and the shard."""
         self._batch, self._shard = batch, shard
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:

@@ -21,7 +21,7 @@ from recovery.directory import Directory
 from recovery.errors import CorruptCheckpointError
 from recovery.pages import PageCheckpoint
 
-from ..stores.kinds import KINDS, Row, Store
+from ..stores.kinds import KEY_VALUE, KINDS, Row, Store
 from .selection import EVERYTHING, Selection
 
 NOTHING: Final = Columns([], None, (), [])
@@ -32,6 +32,10 @@ def written(change: BucketChange) -> Iterator[Columns]:
     yield change.columns
     if change.over:
         yield change.over
+
+
+# A longer tail (records) is not captured just for a count: the store's own estimate is used.
+_LONG_TAIL: Final = 2000
 
 
 class Scan:
@@ -49,6 +53,7 @@ class Scan:
         record: StoreRecord | None,
         directory: Directory | None,
         faults: list[str],
+        tail_records: int,
     ) -> None:
         self._live = live
         self.name = live.name
@@ -64,6 +69,10 @@ class Scan:
         self._directory = directory
         self._faults = faults
         # Computed before any block is loaded, when this is O(blocks).
+        self._estimate = live.num_records if tail_records > _LONG_TAIL else None
+        if self._estimate is not None and live.kind == KEY_VALUE.name:
+            # a key that was written several times is one record
+            self._estimate -= live.waiting_rows - live.waiting_keys
 
     @cached_property
     def capture(self) -> StoreCapture:

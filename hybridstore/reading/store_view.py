@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import chain, starmap
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from recovery.block import Columns
-from recovery.checkpoint import StoreRecord
-from recovery.directory import Directory
 from recovery.errors import CorruptCheckpointError
-from recovery.pages import PageCheckpoint
 
 from ..clock import INT64_MAX
-from ..stores.kinds import KEY_VALUE, Row, Store
+from ..stores.kinds import Row
 from .column_scan import ColumnScan
 from .scan import time_order, written
 from .selection import EVERYTHING, Selection
 
 T = TypeVar("T")
-
-# A longer tail (records) is not captured just for a count: the store's own estimate is used.
-_LONG_TAIL: Final = 2000
 
 
 def of_key_type(store: StoreView, keys: Iterable[Any], rows: Iterator[T]) -> Iterator[T]:
@@ -51,22 +45,6 @@ class RecordCount(NamedTuple):
 
 class StoreView(ColumnScan):
     """A store as it was at the view's version."""
-
-    def __init__(
-        self,
-        live: Store,
-        checkpoint: PageCheckpoint | None,
-        record: StoreRecord | None,
-        directory: Directory | None,
-        faults: list[str],
-        tail_records: int,
-    ) -> None:
-        super().__init__(live, checkpoint, record, directory, faults)
-        # Computed before any block is loaded, when this is O(blocks).
-        self._estimate = live.num_records if tail_records > _LONG_TAIL else None
-        if self._estimate is not None and live.kind == KEY_VALUE.name:
-            # a key that was written several times is one record
-            self._estimate -= live.waiting_rows - live.waiting_keys
 
     def __repr__(self) -> str:
         return f"<StoreView {self.name!r}, {self.kind}, about {self.counted.records:,} records>"

@@ -60,11 +60,9 @@ class TopologyProgram(Program):
         self.clocked = clocked
 
     def describe(self) -> dict[str, Any]:
-        """Return the description, with which the stored one is compared."""
         return self.plan.describe()
 
     def changes(self, stored: dict[str, Any], allow: Collection[str] = ()) -> list[Difference]:
-        """Return the differences from the description of the topology that made the state."""
         return changes_of(self.plan, {TOPOLOGY: stored}, allow)
 
     def columns(self) -> tuple[str, ...]:
@@ -121,7 +119,6 @@ class TopologyProgram(Program):
         return StructType(list(spark_schema(output))).add(self.plan.errors_column, cell)
 
     def open(self, group: StoreGroup) -> TopologyRunner:
-        """Open the topology on the stores of a shard."""
         kind = TopologyRunner if self.event_time is None or self.plan.windows is None else TimedRunner
         return kind(self.plan, group, clocked=self.clocked, allow=self.allow)
 
@@ -140,7 +137,6 @@ class TopologyRunner(Runner):
 
     @property
     def dropped(self) -> int:
-        """Late records dropped since the runner was opened."""
         return self._run.dropped
 
     @property
@@ -150,7 +146,6 @@ class TopologyRunner(Runner):
 
     @property
     def by_row(self) -> str | None:
-        """Why the last batch went row by row; None if it went by column, or had no rows."""
         return None if self._run.why is None else str(self._run.why)
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:

@@ -14,7 +14,6 @@ import os
 import weakref
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from changelog.files import FILE_MODE, Files
@@ -545,9 +544,7 @@ class State(InPlace, NamedStores):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Collection
-from typing import Any, Final, Protocol
+from typing import Final
 
 from recovery.ahead import ReadAhead
 from recovery.block import BlockEntry
@@ -19,6 +19,7 @@ from recovery.directory import Ahead, PageEntry
 from ..collector import collector_held
 from ..progress import OnProgress
 from ..stores.kinds import KINDS, Store
+from .group import StoreGroup
 from .memory_budget import BUDGET
 
 # How many milliseconds a commit spends on hydration, as long as a block is cold.
@@ -70,13 +71,7 @@ def load_all(stores: Collection[Store], progress: OnProgress) -> None:
             store.read_in(on_block)
 
 
-class Group(Protocol):
-    """The stores of a state."""
-
-    stores: dict[str, Any]
-
-
-def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
+def read_ahead(reader: CheckpointReader | None, group: StoreGroup) -> None:
     """Decode a checkpoint's blocks for the stores of a group in the background, until all are decoded or the checkpoint
     is closed.
     """

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MappingView
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 from ..markup import stores_table
@@ -175,9 +174,7 @@ class Snapshot(Mapping[str, SnapshotStore]):
     def __enter__(self) -> Snapshot:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -46,7 +46,7 @@ def preview(
             each = [changes_of(plan, state.settings, allow) for state in states]
             changes = list(dict.fromkeys(change for of_state in each for change in of_state))
             stores = (state.stores for state in states)
-        return _counted(changes, plan, stores) if any(isinstance(change, Shorter) for change in changes) else changes
+        return _counted(changes, stores) if any(isinstance(change, Shorter) for change in changes) else changes
 
 
 def _holds(place: Storage, folder: str) -> bool:
@@ -66,7 +66,7 @@ def _states(place: Storage, location: str | PathLike[str]) -> list[str | PathLik
     return [place_below(root, there.folder(shard)) for shard in range(there.shards)]
 
 
-def _counted(changes: list[Difference], plan: Plan, stores: Iterator[Mapping[str, Any]]) -> list[Difference]:
+def _counted(changes: list[Difference], stores: Iterator[Mapping[str, Any]]) -> list[Difference]:
     """Return the changes with the number of records that each makes expire. O(records of stores with a shorter
     retention).
     """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.reading import store_view
+from hybridstore.reading import scan
 from hybridstore.reading.places import Place, resolve
 from hybridstore.reading.selection import Selection
 from hybridstore.reading.view import View, open_view
@@ -228,7 +228,7 @@ def test_a_key_written_in_every_version_of_a_long_tail_counts_once(tmp_path: Pat
 
 
 def test_a_key_of_another_type_is_named_where_the_tail_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_view, "_LONG_TAIL", 3)
+    monkeypatch.setattr(scan, "_LONG_TAIL", 3)
     with hs.open(tmp_path / "s") as state:
         for first in (0, 20):
             state.window("clicks", retention=1000).put_many([(f"k{i % 7}", i, first + i) for i in range(20)])
@@ -244,7 +244,7 @@ def test_a_key_of_another_type_is_named_where_the_tail_is_long(tmp_path: Path, m
 def test_a_long_tail_shows_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long tail only what is asked for is looked at; every answer stays what it was."""
     seen = build(tmp_path / "s", seed)
-    monkeypatch.setattr(store_view, "_LONG_TAIL", -1)
+    monkeypatch.setattr(scan, "_LONG_TAIL", -1)
     (place,) = resolve(tmp_path / "s")
     for version in sorted(seen)[1::4]:
         for name, rows in seen[version].items():
