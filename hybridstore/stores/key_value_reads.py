@@ -60,11 +60,10 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         # and loading changes it.
         keys = self._keys
         if type(key) is not keys.fast:
-            rule = keys.rule if type(keys) is TailKeys else keys
-            if type(key) is not rule.fast:
-                rule.admit(key, pin=False)
-            if rule is not keys:
-                self._warm_up(key)
+            if type(keys) is TailKeys:
+                self._warm_up(key, keys.rule)
+            else:
+                keys.admit(key, pin=False)
         value = self._runs.get(key)  # no row is None
         if value is None or value is _MISSING:
             turn = self._turn
@@ -152,8 +151,12 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
             self._keys = new
 
     @read
-    def _warm_up(self, key: Any) -> None:
-        """Apply the rows of the tail that a key has, and load the block that may hold the key."""
+    def _warm_up(self, key: Any, rule: KeyRule) -> None:
+        """Apply the rows of the tail that a key has, if it passes the rule, and load the block that may hold the key.
+        Raises as the rule.
+        """
+        if type(key) is not rule.fast:
+            rule.admit(key, pin=False)
         if type(self._keys) is TailKeys:
             self.touch([key])
         if key not in self._runs and (self._bucket.cold or self._older):
