@@ -278,9 +278,7 @@ def _taken(items: Part, more: list[Any], order: Any) -> Part:
 
     if type(items) is not list:
         added = _array_of(packed_items(more)) if more else items[:0]
-        if type(added) is list:
-            added = _flat(more)
-        if added is not None and added.type == items.type:
+        if type(added) is not list and added is not None and added.type == items.type:
             return pa.concat_arrays([items, added]).take(pa.array(order))
         items = items.to_pylist()
     return list(map([*items, *more].__getitem__, order.tolist()))
@@ -291,7 +289,8 @@ def _array_of(items: PackedItems) -> Part | None:
     import pyarrow.compute as pc
 
     if isinstance(items, list):
-        return items
+        flat = _flat(items)
+        return items if flat is None else flat
     if isinstance(items, array):
         return pa.Array.from_buffers(pa.float64(), len(items), [None, pa.py_buffer(items)])
     count = len(items)
