@@ -92,16 +92,18 @@ def _plans(df: DataFrame) -> str:
 def grouping(grouped: Any, df: DataFrame) -> tuple[str, ...]:
     """Return the names of the columns of `df.groupBy(...)`, as `df` writes them. O(plan).
 
-    Raises ValueError for an expression, also if it is called as a column is.
+    Raises ValueError without columns, and for an expression, also if it is called as a column is.
     """
     counted = grouped.count()
     names = tuple(counted.columns[:-1])
+    if not names:
+        raise ValueError("groupBy: found no column, expected those of the key (a constant column for one group)")
     parsed, _, analyzed = _plans(counted).partition(_ANALYZED)
     columns = ", ".join(rf"{re.escape(name)}#\d+L?(-T\d+ms)?" for name in names)
     written, groups = (_behind(_GROUPS, plan) for plan in (parsed, analyzed))
     by_window = any(f"{name}(" in written.partition("], [")[0] for name in _WINDOWS.intersection(names))
     shortened = not groups or "more fields" in groups.partition("\n")[0]
-    if by_window or (names and not shortened and not re.match(rf"{columns}\], ", groups)):
+    if by_window or (not shortened and not re.match(rf"{columns}\], ", groups)):
         raise ValueError(
             f"groupBy: found an expression called {', '.join(names)}, expected columns of the DataFrame "
             '(df.withColumn("name", expression).groupBy("name"))'

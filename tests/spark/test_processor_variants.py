@@ -475,7 +475,6 @@ class Counted:
         (["t"], "[t#2-T0ms], [t#2-T0ms, count(1) AS count#110L]", ("t",)),
         (["a.b", "k"], "[a.b#4, k#0], [a.b#4, k#0, count(1) AS count#100L]", ("a.b", "k")),
         (["x\ny"], "[x\ny#8], [x\ny#8, count(1) AS count#10L]", ("x\ny",)),
-        ([], "[count(1) AS count#11L]", ()),
         (["k"], "[s#3.k], [s#3.k AS k#36, count(1) AS count#26L]", None),
         (["k"], "[upper(k#0)], [upper(k#0) AS k#46, count(1) AS count#47L]", None),
         (["v"], "[k#0], [k#0 AS v#64, count(1) AS count#65L]", None),
@@ -491,6 +490,11 @@ def test_groups_are_by_columns_and_not_by_expressions_of_their_names(
         return
     with pytest.raises(ValueError, match=r"groupBy: found an expression called .*, expected columns of the DataFrame"):
         grouping(grouped, df)  # type: ignore[arg-type]
+
+
+def test_groups_have_a_column() -> None:
+    with pytest.raises(ValueError, match="groupBy: found no column, expected those of the key"):
+        grouping(Counted(["count"], "[count(1) AS count#11L]"), Counted(["k"], ""))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["window", "session_window"])
