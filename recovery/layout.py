@@ -42,6 +42,7 @@ builds. How an object becomes a file (temporary names, end marks) is `changelog.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from changelog.storage import Storage
@@ -79,11 +80,6 @@ _CHECKPOINT: Final = re.compile(r"checkpoints/(\d{20})-(?:(\d{10})-)?([0-9a-f]+)
 _PACK: Final = re.compile(r"packs/(\d{20})-(\d{13})-([0-9a-f]{16})\.pack", re.ASCII)
 _FENCE: Final = re.compile(r"fences/(\d{20})-(\d{13})", re.ASCII)
 _LOG: Final = re.compile(r"log/(\d{20})-(\d{10})-(\d{20})-([0-9a-f]{8})", re.ASCII)
-_LAUNCH: Final = re.compile(r"launches/(\d{10})", re.ASCII)
-_RUN: Final = re.compile(r"runs/(\d{10})", re.ASCII)
-_OPERATOR: Final = re.compile(r"operator/(\d{10})\.json", re.ASCII)
-_RESCALE: Final = re.compile(r"rescales/(\d{6})", re.ASCII)
-_GENERATION: Final = re.compile(r"generations/(\d{10})\.json", re.ASCII)
 _SHARD: Final = re.compile(r"(\d{6})/(\d{6})", re.ASCII)
 
 
@@ -183,64 +179,32 @@ def parse_log_name(name: str) -> LogName | None:
     return LogName(int(match[1]), int(match[2]), int(match[3]), match[4]) if match else None
 
 
-def launch_name(launch: int) -> str:
-    """Return the name of the object by which a driver takes a launch's number."""
-    return f"{LAUNCHES}/{launch:010d}"
+def _numbered(folder: str, digits: int, suffix: str = "") -> tuple[Callable[[int], str], Callable[[str], int | None]]:
+    """Return what the n-th object in a folder is called, and whose number a name is: None for any other name."""
+    form = re.compile(rf"{folder}/(\d{{{digits}}}){re.escape(suffix)}", re.ASCII)
+
+    def parse(name: str) -> int | None:
+        match = form.fullmatch(name)
+        return int(match[1]) if match else None
+
+    return lambda number: f"{folder}/{number:0{digits}d}{suffix}", parse
 
 
-def parse_launch_name(name: str) -> int | None:
-    """Return the number of a launch, or None when `name` is not the name of one."""
-    match = _LAUNCH.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def run_name(launch: int) -> str:
-    """Return the name of the object that says with which batch a launch began."""
-    return f"{RUNS}/{launch:010d}"
-
-
-def parse_run_name(name: str) -> int | None:
-    """Return the launch of a run, or None when `name` is not the name of one."""
-    match = _RUN.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def operator_name(number: int) -> str:
-    """Return the name of the n-th description of an operator."""
-    return f"{OPERATOR}/{number:010d}{OPERATOR_SUFFIX}"
-
-
-def parse_operator_name(name: str) -> int | None:
-    """Return the number of a description of an operator, or None when `name` is not the name of one."""
-    match = _OPERATOR.fullmatch(name)
-    return int(match[1]) if match else None
+# by which a driver takes a launch's number
+launch_name, parse_launch_name = _numbered(LAUNCHES, 10)
+# that says with which batch a launch began
+run_name, parse_run_name = _numbered(RUNS, 10)
+# the n-th description of an operator
+operator_name, parse_operator_name = _numbered(OPERATOR, 10, OPERATOR_SUFFIX)
+# by which a rescale takes a generation of shards
+rescale_name, parse_rescale_name = _numbered(RESCALES, 6)
+# the n-th description of which shards of a plain topology count
+generation_name, parse_generation_name = _numbered(GENERATIONS, 10, OPERATOR_SUFFIX)
 
 
 def operator_folder(operator: str) -> str:
     """Return the folder of an operator, below the checkpoint location of its query."""
     return f"{SPARK_FOLDER}/{operator}"
-
-
-def rescale_name(generation: int) -> str:
-    """Return the name of the object by which a rescale takes a generation of shards."""
-    return f"{RESCALES}/{generation:06d}"
-
-
-def parse_rescale_name(name: str) -> int | None:
-    """Return the generation that an object has taken, or None when `name` is not the name of such an object."""
-    match = _RESCALE.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def generation_name(number: int) -> str:
-    """Return the name of the n-th description of which shards of a plain topology count."""
-    return f"{GENERATIONS}/{number:010d}{OPERATOR_SUFFIX}"
-
-
-def parse_generation_name(name: str) -> int | None:
-    """Return the number of such a description, or None when `name` is not the name of one."""
-    match = _GENERATION.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 def generation_folder(generation: int) -> str:
