@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from ..inspection.options import FINE, NEGATIVE, UsageError, imported
+from ..inspection.options import FINE, NEGATIVE, UsageError, imported, last_options, named_texts
 from ..progress import Progress
 from ..reading.texts import say
 from .report import ImportRefusedError
@@ -27,9 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
     how.add_argument("--order", metavar="NAME,NAME", help=text)
     text = "How a key column of the topology follows from Spark's: an SQL expression. May be given several times."
     how.add_argument("--column", metavar="NAME=EXPRESSION", action="append", default=[], help=text)
-    how.add_argument("--no-progress", action="store_true", help="No progress bar.")
-    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
-    how.add_argument("-h", "--help", action="help", help="Show this help.")
+    last_options(how, progress=True)
 
 
 def run(given: Namespace) -> int:
@@ -69,19 +67,9 @@ def _run(given: Namespace, job: Any) -> int:
             job(session),
             None if given.operator is None else int(given.operator),
             order=None if given.order is None else given.order.split(","),
-            columns=_columns(given.column),
+            columns=named_texts("--column", given.column, "NAME=EXPRESSION", "user=lower(name)") or None,
             progress=progress,
         )
     for sentence in report.sentences():
         print(sentence)
     return FINE
-
-
-def _columns(texts: list[str]) -> dict[str, str] | None:
-    columns: dict[str, str] = {}
-    for text in texts:
-        name, mark, expression = text.partition("=")
-        if not mark:
-            raise UsageError(f"--column: found {text!r}, expected NAME=EXPRESSION, such as user=lower(name)")
-        columns[name] = expression
-    return columns or None

@@ -28,7 +28,7 @@ from ..reading.texts import say
 from ..state.directory import open_store
 from ..state.restart import plan
 from ..stores.kinds import KINDS
-from .options import FINE, at_least
+from .options import FINE, at_least, last_options
 from .shards import shard_locations
 from .show.output import FORMS, Out, size_cell
 
@@ -61,8 +61,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--runs", metavar="N", type=at_least(1), default=5, help=runs)
     output = f"{', '.join(FORMS)}. Default: table on a terminal, jsonl in a pipe."
     parser.add_argument("-o", "--output", metavar="FORM", choices=FORMS, help=output)
-    parser.add_argument("--debug", action="store_true", help="Show tracebacks.")
-    parser.add_argument("-h", "--help", action="help", help="Show this help.")
+    last_options(parser)
 
 
 def run(given: Namespace) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -126,11 +126,24 @@ def looking(
         group.add_argument("-o", "--output", metavar="FORM", choices=FORMS, help=what)
     if iso:
         group.add_argument("--iso", action="store_true", help="Times in ISO form (UTC) instead of milliseconds.")
+    last_options(group, progress=progress)
+    parser.set_defaults(**{name: value for name, value in DEFAULTS.items() if parser.get_default(name) is None})
+
+
+def last_options(group: Any, *, progress: bool = False) -> None:
+    """Declare --debug and --help, and with `progress` --no-progress: the last options of every command."""
     if progress:
         group.add_argument("--no-progress", action="store_true", help="No progress bar.")
     group.add_argument("--debug", action="store_true", help="Show tracebacks.")
     group.add_argument("-h", "--help", action="help", help="Show this help.")
-    parser.set_defaults(**{name: value for name, value in DEFAULTS.items() if parser.get_default(name) is None})
+
+
+def named_texts(option: str, texts: Collection[str], form: str, example: str) -> dict[str, str]:
+    """Return the pairs that an option gives, each as NAME=TEXT. Raises UsageError, naming the form and an example."""
+    for text in texts:
+        if "=" not in text:
+            raise UsageError(f"{option}: found {text!r}, expected {form}, such as {example}")
+    return {name: rest for name, _, rest in (text.partition("=") for text in texts)}
 
 
 def at_least(least: float, kind: type[int] | type[float] = int) -> Callable[[str], float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from ..inspection.options import FINE, NEGATIVE, UsageError, at_least
+from ..inspection.options import FINE, NEGATIVE, UsageError, at_least, last_options, named_texts
 from ..progress import Progress
 from ..reading.texts import say
 from .report import RescaleError, RescaleReport
@@ -29,9 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
     text = "Confirm that the query is stopped, although the process of its driver is alive."
     how.add_argument("--stopped", action="store_true", help=text)
     how.add_argument("--state", metavar="PLACE", help="The place of the state, if not LOCATION.")
-    how.add_argument("--no-progress", action="store_true", help="No progress bar.")
-    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
-    how.add_argument("-h", "--help", action="help", help="Show this help.")
+    last_options(how, progress=True)
 
 
 def run(given: Namespace) -> int:
@@ -75,7 +73,7 @@ def _run(given: Namespace) -> int:
             back=given.back,
             dry_run=given.dry_run,
             accept_late=given.accept_late,
-            routes=_routes(given.route),
+            routes=named_texts("--route", given.route, "STORE=HOW", "totals=key"),
             stopped=given.stopped,
             state_location=given.state,
             progress=progress,
@@ -96,13 +94,3 @@ def _run(given: Namespace) -> int:
 def _show(report: RescaleReport) -> None:
     for sentence in report.sentences():
         print(sentence)
-
-
-def _routes(texts: list[str]) -> dict[str, str]:
-    routes: dict[str, str] = {}
-    for text in texts:
-        store, mark, how = text.partition("=")
-        if not mark:
-            raise UsageError(f"--route: found {text!r}, expected STORE=HOW, such as totals=key")
-        routes[store] = how
-    return routes

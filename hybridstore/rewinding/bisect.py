@@ -18,7 +18,7 @@ from recovery.errors import RestoreError
 from ..inspection import options as o
 from ..inspection.commands.get import stored_forms
 from ..inspection.commands.versions import program_rows
-from ..inspection.options import FINE, NEGATIVE, UsageError
+from ..inspection.options import FINE, NEGATIVE, UsageError, last_options
 from ..inspection.shards import shard_places
 from ..inspection.show.output import FORMS, Out, time_cell, value_cell
 from ..reading.pins import pins_of
@@ -277,8 +277,7 @@ def arguments(parser: ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("-o", "--output", metavar="FORM", choices=FORMS, help=f"{', '.join(FORMS)}.")
     how.add_argument("--iso", action="store_true", help="Times in ISO form (UTC) instead of milliseconds.")
-    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
-    how.add_argument("-h", "--help", action="help", help="Show this help.")
+    last_options(how)
 
 
 def _first_bad(given: Namespace, forms: list[Any], bad: str | Predicate, chosen: Selection) -> Bisected:

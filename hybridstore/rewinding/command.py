@@ -27,7 +27,7 @@ from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, SPARK_FOLDER, list_checkpoints
 from recovery.line import Fault, Step
 
-from ..inspection.options import FINE, NEGATIVE, at_least
+from ..inspection.options import FINE, NEGATIVE, at_least, last_options
 from ..inspection.shards import shard_places, versions_at
 from ..reading.line import line_of
 from ..reading.places import Place, operator_chain, resolve
@@ -55,8 +55,7 @@ def arguments(parser: ArgumentParser) -> None:
     how.add_argument("--state", metavar="PLACE", help="The place of a query's state, if not LOCATION.")
     text = "Confirm that the query is stopped, although the process of its driver is alive."
     how.add_argument("--stopped", action="store_true", help=text)
-    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
-    how.add_argument("-h", "--help", action="help", help="Show this help.")
+    last_options(how)
 
 
 def run(given: Namespace) -> int:

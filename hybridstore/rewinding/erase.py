@@ -26,7 +26,7 @@ from changelog.storage import LocalStorage, Storage, exists, is_url, storage_at
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, ERASING, ERASING_SHARDS, PINS
 
-from ..inspection.options import FINE, NEGATIVE, UsageError, typed_key
+from ..inspection.options import FINE, NEGATIVE, UsageError, last_options, typed_key
 from ..inspection.show.output import Out
 from ..reading.pins import pin_names, pin_path
 from ..reading.texts import say
@@ -411,8 +411,7 @@ def arguments(parser: ArgumentParser) -> None:
     text = "Confirm that the query is stopped, although the process of its driver is alive."
     query.add_argument("--stopped", action="store_true", help=text)
     how = parser.add_argument_group("how")
-    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
-    how.add_argument("-h", "--help", action="help", help="Show this help.")
+    last_options(how)
 
 
 def run(given: Namespace) -> int:

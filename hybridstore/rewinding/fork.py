@@ -37,7 +37,7 @@ from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS
 from recovery.retrying import Signature, signature
 
-from ..inspection.options import FINE, NEGATIVE
+from ..inspection.options import FINE, NEGATIVE, last_options
 from ..inspection.rebuild import OccupiedError, claim
 from ..inspection.shards import counting_places
 from ..reading.pins import has_pin, is_pin_name, pin_names, pin_path
@@ -72,8 +72,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
     how = parser.add_argument_group("how")
     how.add_argument("--state", metavar="PLACE", help="The place of a query's state, if not STATE.")
-    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
-    how.add_argument("-h", "--help", action="help", help="Show this help.")
+    last_options(how)
 
 
 def run(given: Namespace) -> int:

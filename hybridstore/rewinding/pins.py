@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recovery.errors import RestoreError
 
-from ..inspection.options import FINE, NEGATIVE
+from ..inspection.options import FINE, NEGATIVE, last_options
 from ..inspection.rebuild import OccupiedError
 from ..inspection.rows import PIN_COLUMNS, pin_rows
 from ..inspection.show.output import Out
@@ -32,8 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--state", metavar="PLACE", help="The place of a query's state, if not STATE.")
     how.add_argument("--iso", action="store_true", help="Times in ISO form (UTC) instead of milliseconds.")
-    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
-    how.add_argument("-h", "--help", action="help", help="Show this help.")
+    last_options(how)
 
 
 def run(given: Namespace) -> int:

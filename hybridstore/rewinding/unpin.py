@@ -15,7 +15,7 @@ from changelog.files import REAL_FILES
 from changelog.storage import storage_at
 from recovery.errors import RestoreError
 
-from ..inspection.options import FINE, NEGATIVE
+from ..inspection.options import FINE, NEGATIVE, last_options
 from ..inspection.show.output import Out
 from ..reading.pins import bytes_of, has_pin, pin_names, pin_path
 from ..reading.texts import say, size_text
@@ -30,8 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("location", metavar="STATE", help=where)
     parser.add_argument("name", metavar="NAME", help="The name of the pin.")
     how = parser.add_argument_group("how")
-    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
-    how.add_argument("-h", "--help", action="help", help="Show this help.")
+    last_options(how)
 
 
 def run(given: Namespace) -> int:

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Final
 
-from ..inspection.options import FINE, UsageError, at_least
+from ..inspection.options import FINE, UsageError, at_least, last_options
 from ..reading.texts import say
 from .server import serve
 
@@ -32,8 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
     text = "Bytes of memory for the server, about; from 100 MB on (default: all records are loaded)."
     parser.add_argument("--memory-limit", metavar="BYTES", type=at_least(1), help=text)
     how = parser.add_argument_group("how")
-    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
-    how.add_argument("-h", "--help", action="help", help="Show this help.")
+    last_options(how)
 
 
 def run(given: Namespace) -> int:
