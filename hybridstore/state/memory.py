@@ -161,9 +161,9 @@ class Memory:
         # maps of before, to be emptied; how many records they had, and how many bytes those took beside their tables
         self._old: list[Maps] = []
         self._old_records = self._old_bytes = 0
-        # of the bytes that were counted last, those of records that stores can free, and of how many records; how many
+        # of the bytes that were counted last, those of records that stores can free, and of each such record; how many
         # are freed for each that comes in
-        self._spare = 0
+        self._spare, self._spare_each = 0, 0.0
         self._freeing = 0.0
         self._due = 0.0  # records to be freed
         # how many records were in memory when the state became cold
@@ -237,7 +237,9 @@ class Memory:
     def count(self) -> int:
         """Estimate the bytes in memory, for this state's part of the budget; see `memory_budget`. O(blocks)."""
         self.counted, self._sure = memory_bytes(self._group) + self._old_remaining(), True
-        self._spare = sum(store.spare_bytes for store in self._group.stores.values())
+        spares = [store.spare for store in self._group.stores.values()]
+        self._spare = sum(size for size, _ in spares)
+        self._spare_each = self._spare / max(1, sum(records for _, records in spares))
         self._count_missed()
         return self.counted
 
@@ -485,11 +487,10 @@ class Memory:
             if store is None or not store.generations:
                 self._freeing = 0
                 return
-            before = store.spare_bytes
             freed = store.free(records)
             records -= freed
             self._freed_keys += freed
-            self._freed_bytes += max(0, before - store.spare_bytes)
+            self._freed_bytes += round(freed * self._spare_each)
 
     def _free(self, budget_ms: float, least: int) -> None:
         """Empty old maps for about `budget_ms` of processor time, and of at least so many entries and a part of one

@@ -369,9 +369,11 @@ class Tailed(ABC):
         assert not before, f"a store without maps of before has got {len(before)}"
 
     @property
-    def spare_bytes(self) -> int:
-        """About how many bytes the records in memory take that `free` can free. O(generations)."""
-        return 0
+    def spare(self) -> tuple[int, int]:
+        """About how many bytes the records in memory take that `free` can free, and how many these are. O(generations),
+        and O(those that were taken out of them).
+        """
+        return 0, 0
 
     @property
     def generations(self) -> int:

@@ -176,8 +176,9 @@ class KeyGenerations(KeyBlocks):
             older.pop(key, None)
 
     @property
-    def spare_bytes(self) -> int:
-        return sum(map(map_bytes, self._older[self._fresh :]))
+    def spare(self) -> tuple[int, int]:
+        older = self._older[self._fresh :]
+        return sum(map(map_bytes, older)), sum(map(len, older))
 
     def free(self, records: int) -> int:
         older, freed = self._older, 0

@@ -256,7 +256,7 @@ def test_what_is_freed_and_what_has_changed_is_counted(tmp_path: Path) -> None:
         state.checkpoint(wait=True)
         state._go_cold()
         memory = state._memory
-        before = memory._old_remaining() + sum(store.spare_bytes for store in stores.values())
+        before = memory._old_remaining() + sum(store.spare[0] for store in stores.values())
         memory._free(0, 10**6)
         memory._free_spare(10**6)
         assert (memory._old, [store.generations for store in stores.values()]) == ([], [0] * len(stores))
