@@ -18,10 +18,11 @@ from itertools import chain, repeat
 from sys import getsizeof
 from typing import Any, ClassVar, Final
 
+from recovery.block import Columns
 from recovery.directory import Directory
 
 from .buckets import TOMBSTONE, Sealed
-from .cold_blocks import PartBlock, TouchedBlock
+from .cold_blocks import PartBlock, TouchedBlock, only
 from .cold_tail import Maps
 from .key_blocks import KeyBlocks
 from .key_order import KeyOrder
@@ -242,10 +243,12 @@ class KeyGenerations(KeyBlocks):
             self._forget_expired()
         return others
 
-    def _load(self, index: int) -> None:
-        # rows of a block come under those of one dict
-        self._gather()
-        super()._load(index)
+    def _unknown(self, columns: Columns) -> Columns:
+        """Return the rows of a block without those of keys that the dict, or one that waits for a checkpoint, knows as
+        well or better. O(rows).
+        """
+        known = [self._runs, *self._older[: self._fresh]]
+        return only(columns, [not any(key in each for each in known) for key in columns.keys])
 
     def _check(self) -> None:
         self._check_cold()

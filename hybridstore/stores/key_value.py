@@ -447,6 +447,8 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
 
     def _install(self, columns: Columns) -> None:
         """Put rows of a block under those written since."""
+        if self._fresh:
+            columns = self._unknown(columns)
         keys, values = columns.keys, columns.values
         runs = self._runs
         places: list[tuple[int, Any]] = []
@@ -482,9 +484,12 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
             self._cold_changed()
 
     def _loaded(self, entry: BlockEntry) -> None:
-        # tombstones in this block's range are not needed any more
-        runs = self._runs
-        for key in self._buried.pop(entry.block, ()):
+        # tombstones in this block's range are not needed any more, unless the next checkpoint may have the keys
+        runs, buried = self._runs, self._buried.pop(entry.block, [])
+        if self._fresh and buried:
+            self._buried.setdefault(-1, []).extend(buried)
+            return
+        for key in buried:
             if runs.get(key) is TOMBSTONE:
                 del runs[key]
 

@@ -119,6 +119,35 @@ def test_a_store_with_generations_equals_a_dict(
         assert dict(state.key_value("k", ttl=ttl).all()) == life.rows
 
 
+def test_a_block_that_is_loaded_whole_has_no_row_in_place_of_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(tmp_path / "s", None, monkeypatch)
+    with life.state as state:
+        store = life.store
+        store.put_many((i, "old") for i in range(40))
+        state.commit()
+        state.checkpoint(wait=True)
+        state._go_cold()
+        assert store.free(40) == 40
+        store.put_many((i, "new") for i in (4, 5))
+        store.delete(7)
+        state.commit()
+        state._memory._filled = True
+        state._begin_checkpoint(state._usable())
+        assert (store.parted, store.get(4)) == (True, "new")  # moves into the dict
+        store.delete(8)
+        store._load_all()
+        check_stores(state)
+        expected = ["old", "new", "new", "old", None, None, "old"]
+        assert store.get_many(range(3, 10)) == expected
+        assert state._checkpoints.finish(wait=True) is not None
+        state._go_cold()
+        check_stores(state)
+        assert store.get_many(range(3, 10)) == expected
+        assert len(store) == 38
+
+
 def test_records_that_were_not_used_for_long_are_freed_as_others_come_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
