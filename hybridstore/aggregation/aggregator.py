@@ -302,3 +302,15 @@ class Builtin(Aggregator):
 
 def no_value() -> None:
     """The aggregate of no value, where any value takes its place."""
+
+
+class Choice(Builtin):
+    """A built-in aggregator that chooses one of its values by `add`; None chooses nothing."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, column: str | None, add: Add, *, where: Where = None, **more: Any) -> None:
+        def merge(older: Any, newer: Any) -> Any:
+            return older if newer is None else add(older, newer)
+
+        super().__init__(name, column, no_value, add, merge=merge, where=where, **more)

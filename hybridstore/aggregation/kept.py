@@ -12,7 +12,7 @@ from typing import Any
 
 from changelog.codec import pack
 
-from .aggregator import Builtin, no_value
+from .aggregator import Builtin, Choice
 from .projection import Where
 
 
@@ -35,7 +35,7 @@ def _value_of(state: Any) -> Any:
     return None if state is None else state[1]
 
 
-class First(Builtin):
+class First(Choice):
     """The first value in event order, whatever the order of arrival: None if none. Of equal times the value whose
     packed bytes are the smaller is the first.
 
@@ -46,19 +46,10 @@ class First(Builtin):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__(
-            "first",
-            column,
-            no_value,
-            _first_add,
-            merge=lambda older, newer: older if newer is None else _first_add(older, newer),
-            result=_value_of,
-            timed=True,
-            where=where,
-        )
+        super().__init__("first", column, _first_add, where=where, result=_value_of, timed=True)
 
 
-class Last(Builtin):
+class Last(Choice):
     """The last value in event order, whatever the order of arrival: None if none. Of equal times the value whose packed
     bytes are the greater is the last.
 
@@ -69,16 +60,7 @@ class Last(Builtin):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__(
-            "last",
-            column,
-            no_value,
-            _last_add,
-            merge=lambda older, newer: older if newer is None else _last_add(older, newer),
-            result=_value_of,
-            timed=True,
-            where=where,
-        )
+        super().__init__("last", column, _last_add, where=where, result=_value_of, timed=True)
 
 
 def _append(items: list[Any], pair: Sequence[Any]) -> list[Any]:

@@ -26,7 +26,7 @@ from math import nan
 from typing import Any, Final
 
 from . import exact
-from .aggregator import Builtin, independent_copy, no_value
+from .aggregator import Builtin, Choice, independent_copy, no_value
 from .projection import Where, name_of
 from .rows import TopRows
 
@@ -179,15 +179,7 @@ def _max_add(most: Any, value: Any) -> Any:
     return value if most is None or value >= most else most
 
 
-def _min_merge(older: Any, newer: Any) -> Any:
-    return older if newer is None else _min_add(older, newer)
-
-
-def _max_merge(older: Any, newer: Any) -> Any:
-    return older if newer is None else _max_add(older, newer)
-
-
-class Min(Builtin):
+class Min(Choice):
     """The least value: None if none. NaN is ignored; of equal values any may be returned (1 or 1.0). Spark's `min`
     returns the same, unless all values are NaN.
 
@@ -198,11 +190,11 @@ class Min(Builtin):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__("min", column, no_value, _min_add, merge=_min_merge, where=where)
+        super().__init__("min", column, _min_add, where=where)
         self.better = operator.le
 
 
-class Max(Builtin):
+class Max(Choice):
     """The greatest value: None if none. NaN is ignored, while for Spark's `max` NaN is the greatest value; of equal
     values any may be returned (1 or 1.0).
 
@@ -213,7 +205,7 @@ class Max(Builtin):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__("max", column, no_value, _max_add, merge=_max_merge, where=where)
+        super().__init__("max", column, _max_add, where=where)
         self.better = operator.ge
 
 

@@ -1,4 +1,5 @@
-"""Edge: the steps of every store before `apply`: check the arguments, log the change, move time.
+"""Edge: the interface of all stores, and the steps of each before `apply`: check the arguments, log the change, move
+time.
 
     put ─▶ `_check_value`, the rule of keys ─▶ late? ─▶ `_log_row` ─▶ `apply_put`
                                                            ├─ small atoms: one C call, packed when a frame is full
