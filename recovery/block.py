@@ -455,7 +455,7 @@ def lay_over(old: Columns, over: Columns, combine: Combine) -> Columns:
 
     O(n), and O(log n) for each key of `over`.
     """
-    change = laid(over, lambda key: old.between(key, key), combine, ADDED)
+    change = laid(over, old.rows_by_key(), combine, ADDED)
     return merge(old, change, set())
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice, pairwise, repeat
 from operator import lt
 from typing import Any, Final
@@ -86,6 +86,19 @@ class Columns:
         last = len(self.keys) if key_to is None else max(first, bisect_right(self.keys, key_to))
         return self.cut(first, last)
 
+    def rows_by_key(self) -> Callable[[Any], Columns]:
+        """Return a function that returns the records of a key, possibly none. O(keys), and O(log keys) for each call,
+        where `between` is O(keys) with counts.
+        """
+        keys, offsets = self.keys, self.offsets()
+
+        def rows_of(key: Any) -> Columns:
+            first = bisect_left(keys, key)
+            last = first + (first < len(keys) and keys[first] == key)
+            return self._slice(first, last, offsets[first], offsets[last])
+
+        return rows_of
+
     def split(self, limit: int) -> list[Columns]:
         """Return pieces of about `limit` records; a key's records stay together. O(n)."""
         total, keys = len(self), len(self.keys)
@@ -110,19 +123,14 @@ class Columns:
             return self
         froms = None if self.froms is None else [self.froms[place] for place in places]
         taken = [keys[place] for place in places]
-        if counts is None:
-            ints = tuple(array("q", [column[place] for place in places]) for column in self.ints)
-            return Columns(taken, None, ints, [self.values[place] for place in places], froms)
-        offsets = self.offsets()
-        times: tuple[array[int], ...] = tuple(array("q") for _ in self.ints)
-        values: list[Any] = []
-        # Record by record: an object for each key (a slice, a view) would take more memory than the records.
-        for place in places:
-            start, end = offsets[place], offsets[place + 1]
-            for column, taken_times in zip(self.ints, times, strict=True):
-                taken_times.extend(column[start:end])
-            values.extend(self.values[start:end])
-        return Columns(taken, without_ones([counts[place] for place in places]), times, values, froms)
+        rows = places
+        if counts is not None:
+            offsets = self.offsets()
+            starts, ends = map(offsets.__getitem__, places), map(offsets[1:].__getitem__, places)
+            rows = list(chain.from_iterable(map(range, starts, ends)))
+            counts = without_ones([counts[place] for place in places])
+        ints = tuple(array("q", map(column.__getitem__, rows)) for column in self.ints)
+        return Columns(taken, counts, ints, list(map(self.values.__getitem__, rows)), froms)
 
     def in_order(self) -> Columns:
         """Return the records sorted by key. O(n log n)."""

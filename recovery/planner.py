@@ -11,7 +11,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import compress, pairwise, repeat
 from typing import Any, Final, TypeAlias
 
@@ -103,7 +102,7 @@ class Planner:
                 if bucket not in capture.dropped:
                     self._keep(items) if self._erased is None else self._erase(bucket, items, self._erased)
             elif change.fresh or not items:
-                whole = self._plain(change, partial(_rows_of, _NONE), -1)
+                whole = self._plain(change, _NONE.rows_by_key(), -1)
                 self._rewrite(bucket, merge(_NONE, whole.columns, set()))
             else:
                 self._change(bucket, items, change)
@@ -175,7 +174,7 @@ class Planner:
         if look is None:
             parts = self._previous.parts(number, line)
             merged, keys = with_layers(parts[0], parts[1:]), [hiding(part) for part in parts]
-            change = self._plain(change, partial(_rows_of, merged), line.high)
+            change = self._plain(change, merged.rows_by_key(), line.high)
         else:
             keys = look.hiding
             change = self._plain(change, look.rows_of, line.high)
@@ -270,11 +269,6 @@ class Planner:
 
     def _rewrite(self, bucket: int, columns: Columns) -> None:
         pack_records(self._plan, self._writer, bucket, columns, self._limit, self._pack_block)
-
-
-def _rows_of(columns: Columns, key: Any) -> Columns:
-    """Return the records of a key, possibly none. O(log keys), with counts O(keys)."""
-    return columns.between(key, key)
 
 
 def _counted(line: BlockEntry, change: BucketChange, look: Lookup) -> BlockEntry | None:

@@ -49,6 +49,9 @@ def test_cuts_are_slices_and_joined_pieces_are_the_whole(rows: Plain, data: st.D
     low, high = data.draw(st.integers(0, 40) | st.none()), data.draw(st.integers(0, 40) | st.none())
     within = [row for row in rows if (low is None or row[0] >= low) and (high is None or row[0] <= high)]
     assert content(whole.between(low, high)) == repr(within)
+    rows_of = whole.rows_by_key()
+    for key in range(-1, 42):
+        assert content(rows_of(key)) == content(whole.between(key, key))
 
 
 @given(plain | single, st.integers(1, 6))
