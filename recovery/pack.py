@@ -18,6 +18,7 @@ import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -81,8 +82,9 @@ class PackWriter:
 
     def _begin(self) -> None:
         self._nonce = os.urandom(_NONCE_BYTES)
-        self._parts: list[bytes | memoryview] = [HEADER.pack(MAGIC, FORMAT_VERSION, FORMAT_VERSION, 0, self._nonce)]
-        self._size = HEADER.size
+        # one copy of the bytes: `getvalue` gives the buffer itself
+        self._content = BytesIO()
+        self._size = self._content.write(HEADER.pack(MAGIC, FORMAT_VERSION, FORMAT_VERSION, 0, self._nonce))
         self._lines: list[FooterLine] = []
 
     def add(self, store: int, number: int, data: bytes | memoryview, hashed: bytes) -> tuple[int, int]:
@@ -93,8 +95,7 @@ class PackWriter:
         if self._size + len(data) > max(self._pack_bytes, share):
             self.finish()
         offset = self._size
-        self._parts.append(data)
-        self._size += len(data)
+        self._size += self._content.write(data)
         self._lines.append(FooterLine(store, number, offset, len(data), hashed))
         self.bytes += len(data)
         return self._number, offset
@@ -104,9 +105,9 @@ class PackWriter:
         if not self._lines:
             return
         stores, numbers, offsets, sizes, hashes = map(list, zip(*self._lines, strict=True))
-        self._parts.append(seal(pack([stores, numbers, offsets, sizes, b"".join(hashes)])))
-        self._parts.append(TRAILER.pack(self._size, MAGIC))
-        data = b"".join(self._parts)
+        self._content.write(seal(pack([stores, numbers, offsets, sizes, b"".join(hashes)])))
+        self._content.write(TRAILER.pack(self._size, MAGIC))
+        data = self._content.getvalue()
         name = str(PackName(self._version, max(0, time.time_ns()) // 1_000_000, self._nonce.hex()))
         # The name is random and used once: if it is taken, an earlier try has created this pack and its answer was
         # lost.

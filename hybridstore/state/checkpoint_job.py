@@ -4,28 +4,32 @@
     the writer process     restores the version from checkpoint and changelog,   a directory, after many changes
                            copies what changed, and writes that
 
-Both write with `recovery.write` and end with an `Outcome`. The process (`writer_process`) holds no lock: before each
-change of a name it looks whether its owner still does, and the names that it creates are new.
+The process bounds its memory: behind each `PIECE_RECORDS` records or `PIECE_BYTES` it writes a checkpoint of a version
+in between, and continues from that one. Both write with `recovery.write` and end with an `Outcome`. The process
+(`writer_process`) holds no lock: before each change of a name it looks whether its owner still does, and the names that
+it creates are new.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from changelog.files import Files
 from changelog.identity import Identity
+from changelog.reader import LoggedVersion
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
 from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
 from recovery.errors import CheckpointError
+from recovery.ladder import DirectoryLine
 from recovery.layout import CHANGELOG
+from recovery.line import Fault
 from recovery.prune import prune
-from recovery.restore import restore
+from recovery.restore import restore_line
 from recovery.write import CheckpointReport, write_checkpoint
 
 from ..collector import collector_held
@@ -33,7 +37,13 @@ from ..stores.cold_blocks import SPARING
 from .directory_log import sync_log
 from .group import StoreGroup
 from .lock import LockHolder, check_holder
+from .memory_budget import give_back
 from .own_files import OwnFiles
+
+# The changes that the process has in memory at a time, but for a commit that has more: some 300 to 650 bytes for a
+# record, by its kind, and its value, beside the 30 MB that the process takes.
+PIECE_RECORDS: Final = 150_000
+PIECE_BYTES: Final = 12 << 20
 
 
 def can_start() -> bool:
@@ -153,37 +163,86 @@ def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -
         alive()
         check_holder(path, job.holder)
 
-    files = _WriterFiles(Files(job.mode), check)
+    files, kept = _WriterFiles(Files(job.mode), check), opened or KeptPacks()
+    pieces: list[CheckpointReport] = []
+
+    def write() -> CheckpointReport:
+        # A changelog that ends before the place to which a checkpoint refers counts as damaged, so the log is synced
+        # first.
+        if not job.synced:
+            sync_log(path / CHANGELOG, files)
+        while not pieces or pieces[-1].version < job.version:
+            pieces.append(_write(job, path, files, alive, kept))
+        return _together(pieces)
+
+    def tidy() -> object:
+        # what the owner reads is kept, in case that it never hears of the checkpoint that replaces it
+        return prune(path, keep=job.keep + len(pieces) - 1, files=files)
+
     with collector_held():
-        return outcome_of(
-            partial(_write, job, path, files, alive, opened or KeptPacks()),
-            partial(prune, path, keep=job.keep, files=files),
-        )
+        return outcome_of(write, tidy)
+
+
+def _together(pieces: list[CheckpointReport]) -> CheckpointReport:
+    """Return the report of the last piece, with what all of them have written."""
+    blocks, packed, copied, written = (sum(column) for column in list(zip(*pieces, strict=True))[3:7])
+    return pieces[-1]._replace(
+        blocks_packed=blocks,
+        bytes_packed=packed,
+        bytes_copied=copied,
+        bytes_written=written,
+        seconds=sum(piece.seconds for piece in pieces),
+    )
+
+
+class _LineInPieces(DirectoryLine):
+    """The line of a state up to a version, `at`: that of the job, or an earlier one, behind which a piece ends and
+    whose place is `reached`.
+    """
+
+    reached: Position | None = None
+
+    def behind(self, reader: CheckpointReader | None) -> Iterator[LoggedVersion | Fault]:
+        """See `Line`. No version is cut."""
+        records = size = 0
+        self.reached = None
+        before: LoggedVersion | None = None
+        for item in super().behind(reader):
+            if isinstance(item, LoggedVersion):
+                records += sum(item.commit.records.values())
+                size += item.size
+                if before is not None and (records > PIECE_RECORDS or size > PIECE_BYTES):
+                    self.at, self.reached = before.commit.version, before.position
+                    return
+                before = item
+            yield item
 
 
 def _write(job: Job, path: Path, files: Files, alive: Callable[[], None], opened: KeptPacks) -> CheckpointReport:
-    # A changelog that ends before the place to which a checkpoint refers counts as damaged, so the log is synced first.
-    if not job.synced:
-        sync_log(path / CHANGELOG, files)
+    """Write the checkpoint of the job's version, or of an earlier one: a piece."""
     group = StoreGroup(_logged, bucket_divisor=job.divisor)
     SPARING.on = job.tables  # single records are read where blocks have tables
-    reached = restore(path, group, at=job.version, progress=lambda *_: alive(), identity=job.identity)
+    line = _LineInPieces(path, at=job.version, identity=job.identity)
+    reached = restore_line(line, group, progress=lambda *_: alive())
     opened.reader = reached.checkpoint
     report = reached.report
-    if report.digest != job.digest:
+    if report.version == job.version and report.digest != job.digest:
         raise CheckpointError(
             f"{path}: found version {job.version} with digest {report.digest.hex()}, expected {job.digest.hex()} (the "
             "changelog is of another line)"
         )
     group.reached(report.version, report.digest)
+    captures, settings = group.capture(), dict(group.settings)
+    del group  # the maps: the captures have the records
+    give_back()
     return write_checkpoint(
         LocalStorage(path, files=files),
         identity=job.identity,
-        version=job.version,
-        digest=job.digest,
-        position=job.position,
-        settings=dict(group.settings),
-        captures=group.capture(),
+        version=report.version,
+        digest=report.digest,
+        position=line.reached or job.position,
+        settings=settings,
+        captures=captures,
         previous=reached.checkpoint,
         sizes=job.sizes,
         pack_bytes=job.pack_bytes,

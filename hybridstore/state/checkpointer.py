@@ -35,7 +35,7 @@ from recovery.directory import Traffic
 from recovery.errors import CheckpointError
 from recovery.write import CheckpointReport, write_checkpoint
 
-from .checkpoint_job import Job, Outcome, opened, outcome_of
+from .checkpoint_job import PIECE_BYTES, PIECE_RECORDS, Job, Outcome, opened, outcome_of
 from .group import StoreGroup
 from .hydration import pass_on
 from .log_lines import info, warn
@@ -48,13 +48,10 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS: Final = 30.0
 # The changes that the writer process is for: a thread is done with fewer records in milliseconds. The process takes
-# 30 MB, and at work 300 to 650 bytes for each record, by its kind, and its value: up to 128 MB under a limit of memory,
-# 700 MB without.
+# 30 MB, and more at work (`checkpoint_job`).
 BESIDE_RECORDS: Final = 4096
 _MOST_RECORDS: Final = 1_000_000
 _MOST_BYTES: Final = 64 << 20
-MOST_RECORDS_LIMITED: Final = 150_000
-MOST_BYTES_LIMITED: Final = 12 << 20
 # After so many failures of the process, one after the other, a state does without it.
 _MOST_FAILURES: Final = 3
 # How long the first checkpoint is expected to take for each record, and by how much of its time a late one is expected
@@ -327,7 +324,7 @@ class Checkpointer:
     def _given(self, storage: Storage, beside: Callable[[], Job | None]) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""
         limited = BUDGET.limit is not None
-        records, size = (MOST_RECORDS_LIMITED, MOST_BYTES_LIMITED) if limited else (_MOST_RECORDS, _MOST_BYTES)
+        records, size = (PIECE_RECORDS, PIECE_BYTES) if limited else (_MOST_RECORDS, _MOST_BYTES)
         fits = BESIDE_RECORDS <= self.since.records <= records and self.since.bytes <= size
         job = beside() if fits and not (self._alone or self._refused) else None
         if job is None:

@@ -44,7 +44,8 @@ from recovery.directory import Ahead
 from ..stores.cold_blocks import SPARING
 from ..stores.cold_tail import Maps
 from ..stores.sizes import map_bytes
-from .checkpointer import MOST_BYTES_LIMITED, MOST_RECORDS_LIMITED, Checkpointer
+from .checkpoint_job import PIECE_BYTES, PIECE_RECORDS
+from .checkpointer import Checkpointer
 from .group import StoreGroup
 from .hydration import COMMIT_BUDGET_MS, hydrate, read_ahead, stop_ahead
 from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, Copying, give_back, usable
@@ -412,8 +413,8 @@ class Memory:
         if records < min(_CUT_RECORDS, max(_CUT_LEAST, _CUT_RECORDS // BUDGET.states)):
             return False
         reader = self._checkpoints.reader
-        enough = 0 if reader is None else min(reader.meta.records // _CUT_SHARE, MOST_RECORDS_LIMITED // 2)
-        return records >= enough or logged.bytes / times >= MOST_BYTES_LIMITED // 2
+        enough = 0 if reader is None else min(reader.meta.records // _CUT_SHARE, PIECE_RECORDS // 2)
+        return records >= enough or logged.bytes / times >= PIECE_BYTES // 2
 
     def _waiting(self, records: int) -> float:
         """Return how long a commit of so many records waits for the checkpoint in progress (s)."""

@@ -53,6 +53,7 @@ class Killing(Files):
         return super().__getattribute__(name)
 
 checkpoint_job.Files = Killing
+checkpoint_job.PIECE_RECORDS = {piece}
 main()
 """
 
@@ -164,10 +165,19 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> AtOnce:
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("limit", [None, 1], ids=["in memory", "under a limit"])
+@pytest.mark.parametrize(
+    ("limit", "piece"), [(None, 150_000), (1, 150_000), (None, 12)], ids=["in memory", "under a limit", "in pieces"]
+)
 def test_a_state_whose_checkpoints_are_made_beside_is_that_of_a_twin(
-    tmp_path: Path, at_once: AtOnce, seed: int, rounds: int, limit: int | None
+    tmp_path: Path,
+    at_once: AtOnce,
+    seed: int,
+    rounds: int,
+    limit: int | None,
+    piece: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(checkpoint_job, "PIECE_RECORDS", piece)
     for turn in range(rounds):
         dice = random.Random(seed + turn)
         beside, twin = Stores(tmp_path / f"beside {turn}", limit), Stores(tmp_path / f"twin {turn}", None)
@@ -264,17 +274,19 @@ def test_small_checkpoints_and_those_that_a_caller_waits_for_are_made_here(
 # --- what dies, hangs or outlives its owner ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("piece", [150_000, 12], ids=["whole", "in pieces"])
 def test_a_process_killed_at_any_write_fails_one_checkpoint_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     right: dict[str, int] = {}
     state = opened(tmp_path)
     at, died = 1, 0
     while True:
-        monkeypatch.setattr(writer_process, "PROGRAM", KILLED.format(at=at))
+        monkeypatch.setattr(writer_process, "PROGRAM", KILLED.format(at=at, piece=piece))
         for i in range(20):
             right[f"k{(at + 7 * i) % 50}"] = state.key_value("kv")[f"k{(at + 7 * i) % 50}"] = at
-        state.commit()
+            if i % 5 == 4:
+                state.commit()
         failure = checkpoint(state)
         if WRITER.pid is not None:
             thread = listener()

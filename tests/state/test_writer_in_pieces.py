@@ -1,0 +1,72 @@
+"""The writer process makes the checkpoint of a long tail in pieces, which bound what it has in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from changelog.storage import LocalStorage
+from hybridstore.state import checkpoint_job
+from hybridstore.state.checkpoint_job import make
+from hybridstore.state.checkpointer import Target
+from recovery.layout import list_checkpoints
+from recovery.verify import verify
+from recovery.write import CheckpointReport
+from tests.tools.hooks import crash
+
+NEVER = hs.CheckpointPolicy(max_restore="1 day")
+
+
+def checkpoint_beside(state: hs.State) -> CheckpointReport:
+    """Make a checkpoint as the process does, of which the owner never hears."""
+    group, log = state._group, state._log
+    assert log is not None
+    job = state._home.job(Target(state._home.storage, state._identity, group.version, group.digest, log.position))
+    assert job is not None
+    outcome = make(job, lambda: None)
+    assert (outcome.error, outcome.prune_error) == (None, None)
+    assert outcome.report is not None
+    return outcome.report
+
+
+@pytest.mark.parametrize(("records", "size"), [(10, 1 << 20), (150_000, 1200)], ids=["by records", "by bytes"])
+def test_many_changes_are_written_in_pieces_that_bound_what_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int, size: int
+) -> None:
+    monkeypatch.setattr(checkpoint_job, "PIECE_RECORDS", records)
+    monkeypatch.setattr(checkpoint_job, "PIECE_BYTES", size)
+    write, reports = checkpoint_job.write_checkpoint, list[CheckpointReport]()
+
+    def reported(*given: Any, **named: Any) -> CheckpointReport:
+        reports.append(write(*given, **named))
+        return reports[-1]
+
+    with hs.open(tmp_path, durability="os", checkpoints=NEVER) as state:
+        kv = state.key_value("kv")
+        kv["first"] = 0
+        state.commit()
+        state.checkpoint(wait=True)
+        for commit in range(10):  # of 4 records and some 440 bytes; one of them has more than a piece
+            for i in range(40 if commit == 5 else 4):
+                kv[f"k{commit} {i}"] = "x" * 100
+            state.commit()
+        monkeypatch.setattr(checkpoint_job, "write_checkpoint", reported)
+        last = checkpoint_beside(state)
+        # that of version 1 is kept as well, for an owner that never hears of the others
+        assert [name.version for name in list_checkpoints(LocalStorage(tmp_path))] == [1, 3, 5, 6, 7, 9, 11]
+        assert [report.version for report in reports] == [3, 5, 6, 7, 9, 11]
+        assert (last.version, last.bytes_written) == (11, sum(report.bytes_written for report in reports))
+        right = dict(kv.all())
+        assert len(right) == 77
+        kv["next"] = 1
+        state.commit()
+        checkpoint_beside(state)
+        assert [name.version for name in list_checkpoints(LocalStorage(tmp_path))] == [11, 12]
+        assert list(verify(tmp_path, decode=True)) == []
+        crash(state)
+    with hs.open(tmp_path) as state:
+        assert state.restore_report.tail_versions == 0
+        assert dict(state.key_value("kv").all()) == right | {"next": 1}
