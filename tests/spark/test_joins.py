@@ -346,6 +346,8 @@ def test_steps_late_rows_and_broadcast_tables_give_the_rows_of_the_plain_engine(
     # a row of another time than the first, so that at least one is late
     batches[0]["left"].append(("k0.0", "left-first", 60))
     batches[1]["left"].append(("k0.0", "left-late", 1))
+    # a row whose key the other side never has
+    batches[0]["left"].append(("alone", "left-alone", 60))
     kept = hs.stream(name="l", key="k", timestamp="lt").filter(lambda row: not row["lv"].endswith(".0"))
     renamed = hs.stream(name="r", key="key", timestamp="rt").map(
         lambda row: {"key": row["k"], "rt": row["rt"], "size": len(row["rv"]), "rv": row["rv"]},
