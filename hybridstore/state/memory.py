@@ -403,7 +403,7 @@ class Memory:
         """
         parting = begins and self._filled and self._cools
         for store in self._group.stores.values():
-            store.parting = parting
+            store.part(begins=parting)
 
     def _many(self, logged: Logged, times: float = 1) -> bool:
         """Return whether so much was logged that a checkpoint begins once memory is used, or so many times that.

@@ -268,8 +268,6 @@ class Tailed(ABC):
     ops: tuple[int, int, int | None]
     # Whether `cool` can be called, rows of a tail and far blocks aside.
     cools: ClassVar[bool] = False
-    # Set while a checkpoint begins behind which the store will become cold: what has changed is put apart.
-    parting: bool = False
     lookups: Lookups
     _journal: Journal
     _keys: KeyRule
@@ -388,7 +386,7 @@ class Tailed(ABC):
 
     @property
     def parted(self) -> bool:
-        """Whether changes of before a checkpoint began lie apart (`parting`), until the store becomes cold. O(1)."""
+        """Whether changes of before a checkpoint began lie apart (`part`), until the store becomes cold. O(1)."""
         return False
 
     @property

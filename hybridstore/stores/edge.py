@@ -108,6 +108,11 @@ class Edge(Tailed):
     def count_lookups(self, limited: bool) -> None:
         """Count lookups from now on while memory is `limited`, and no longer without a limit. O(1)."""
 
+    def part(self, *, begins: bool) -> None:
+        """A checkpoint `begins` behind which the store will become cold: what has changed may be put apart; or the
+        checkpoint has begun. O(1).
+        """
+
     # --- erase ------------------------------------------------------------------------------------------------
 
     @entry

@@ -327,7 +327,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         if self._older:
             self._forget(key)
         i = bucket.covering(key) if bucket.cold else -1
-        if i >= 0 or self._fresh:  # the next checkpoint may have the key
+        if i >= 0 or self._older.fresh:  # the next checkpoint may have the key
             self.apply_put(key, TOMBSTONE)
             if self._order is not None:
                 self._order.changed.add(key)
@@ -447,7 +447,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
 
     def _install(self, columns: Columns) -> None:
         """Put rows of a block under those written since."""
-        if self._fresh:
+        if self._older.fresh:
             columns = self._unknown(columns)
         keys, values = columns.keys, columns.values
         runs = self._runs
@@ -486,7 +486,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
     def _loaded(self, entry: BlockEntry) -> None:
         # tombstones in this block's range are not needed any more, unless the next checkpoint may have the keys
         runs, buried = self._runs, self._buried.pop(entry.block, [])
-        if self._fresh and buried:
+        if self._older.fresh and buried:
             self._buried.setdefault(-1, []).extend(buried)
             return
         for key in buried:
@@ -497,7 +497,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         self._firsts = []
         if not self._bucket.cold:
             self._over_cold.clear()
-            self._twice = 0
+            self._older.twice = 0
 
     def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
         self._gather()
@@ -535,7 +535,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         runs, bucket = self._runs, self._bucket
         for key, value in runs.items():
             # a tombstone lies over a cold block, or over what the next checkpoint has
-            assert value is not TOMBSTONE or self._fresh or bucket.covering(key) >= 0, ("tombstone alone", key)
+            assert value is not TOMBSTONE or self._older.fresh or bucket.covering(key) >= 0, ("tombstone alone", key)
             if self.ttl_ms is not None and value is not TOMBSTONE:
                 # no expired row is kept, and every live row is in the heap
                 assert value[1] > self._expired, ("expired row", key, value, self._expired)

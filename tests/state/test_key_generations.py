@@ -86,9 +86,9 @@ class Life:
 
     def free(self, dice: random.Random) -> None:
         store: Any = self.store
-        before, count = sum(map(len, store._older[store._fresh :])), dice.randrange(40)
+        before, count = sum(map(len, store._older[store._older.fresh :])), dice.randrange(40)
         assert store.free(count) == min(before, count)
-        assert sum(map(len, store._older[store._fresh :])) == max(0, before - count)
+        assert sum(map(len, store._older[store._older.fresh :])) == max(0, before - count)
 
 
 def _fails(*_: Any, **__: Any) -> None:
