@@ -248,7 +248,10 @@ class LocalStorage:
 
     def path(self, name: str) -> Path | None:
         """See `Storage`. O(1)."""
-        with _Opened(self.root / name) as file:
+        path = self.root / name
+        if path.exists():
+            return path
+        with _Opened(path) as file:
             return file.path
 
     def list(self, prefix: str = "", after: str = "") -> Sequence[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from changelog.codec import pack, packer
@@ -64,11 +64,11 @@ class PackedKeys(NamedTuple):
         return PackedKey(self.keys[place], self.packed[place], self.hashes[place], self.exact)
 
 
-def packed_keys(keys: Sequence[Any]) -> PackedKeys:
+def packed_keys(keys: Sequence[Any], pack_one: Callable[[object], bytes] | None = None) -> PackedKeys:
     """Return keys of one store, at least one, as tables look for them: their own packed bytes, not those of an equal
-    key. O(keys).
+    key. `pack_one` is a packer that the caller has: two of them at a time take 10 µs to make. O(keys).
     """
-    pack_one = packer()
+    pack_one = pack_one or packer()
     packed = list(map(pack_one, keys))
     exact = type(keys[0]) in EXACT
     hashes = list(map(zlib.crc32, packed if exact else map(pack_one, map(plain, keys))))

@@ -77,12 +77,12 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
     if len(keys) > MOST_KEYS:
         raise ValueError(f"{len(keys)} keys in a block, expected {MOST_KEYS} or fewer")
     pack_one = packer()
-    _, stored_keys, hashes, exact = packed_keys(keys)
+    _, stored_keys, hashes, exact = packed_keys(keys, pack_one)
     packed_values = list(map(pack_one, columns.values))
     parts = [bytes([_FIVE]), array_header(len(keys))]
     key_places = list(accumulate(map(len, stored_keys), initial=sum(map(len, parts))))
     parts += stored_keys
-    between = [packer()(pack_counts(columns)), array_header(len(columns.ints))]
+    between = [pack_one(pack_counts(columns)), array_header(len(columns.ints))]
     size, ints = key_places[-1] + sum(map(len, between)), array("I")
     for column in columns.ints:
         between.append(pack_one(to_little(column)))
@@ -525,8 +525,10 @@ class Layers:
         counts = base.counts(wanted)
         asked: Sequence[int] = range(len(keys))
         if all(table.single for table in tables):
-            # nothing was deleted, so a key of the base has its record whatever the layers say
+            # nothing was deleted, so a key of the base has its record whatever the layers say, and the largest of
+            # these, the oldest ones, have most of the others
             asked = [at for at, count in enumerate(counts) if not count]
+            layers.reverse()
             if not asked:
                 return counts
         # most keys are in no layer: a set of all hashes says so at once, if they are not too many for it

@@ -37,7 +37,6 @@ from ..stores.cold_blocks import SPARING
 from .directory_log import sync_log
 from .group import StoreGroup
 from .lock import LockHolder, check_holder
-from .memory_budget import give_back
 from .own_files import OwnFiles
 
 # The changes that the process has in memory at a time, but for a commit that has more: some 300 to 650 bytes for a
@@ -234,7 +233,6 @@ def _write(job: Job, path: Path, files: Files, alive: Callable[[], None], opened
     group.reached(report.version, report.digest)
     captures, settings = group.capture(), dict(group.settings)
     del group  # the maps: the captures have the records
-    give_back()
     return write_checkpoint(
         LocalStorage(path, files=files),
         identity=job.identity,
