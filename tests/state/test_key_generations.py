@@ -119,6 +119,11 @@ def test_a_store_with_generations_equals_a_dict(
         assert dict(state.key_value("k", ttl=ttl).all()) == life.rows
 
 
+def test_a_store_has_no_more_attributes_than_python_keeps_in_one_place(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        assert len(vars(state.key_value("k"))) <= 30
+
+
 def test_a_block_that_is_loaded_whole_has_no_row_in_place_of_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
