@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,71 @@ def test_a_test_that_ends_its_process_fails_once_and_all_others_run(tmp_path: Pa
     (tmp_path / "test_05.py").write_text(passing + ending)
     answer = run(tmp_path, "-n2")
     assert "1 failed, 49 passed" in answer.splitlines()[-1], answer
+
+
+class Process:
+    """Stands for a process of tests: what it was told, with the rule of pytest-xdist that it begins a test only when it
+    knows what comes behind it.
+    """
+
+    def __init__(self) -> None:
+        self.gateway = SimpleNamespace(id="gw")
+        self.tests: list[int] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, tests: list[int]) -> None:
+        self.tests += tests
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    def next(self) -> int | None:
+        return self.tests.pop(0) if len(self.tests) > self.shutting_down ^ 1 else None
+
+
+@pytest.mark.parametrize("units", [[2, 1, 1, 3], [1, 1], [3, 1], [4, 4, 1, 1, 1]])
+@pytest.mark.parametrize("late", [False, True])
+def test_what_a_process_leaves_is_run_by_others_whatever_they_have(units: list[int], late: bool) -> None:
+    names = [f"tests/a/test_{file}.py::test_{test}" for file, count in enumerate(units) for test in range(count)]
+    options = SimpleNamespace(loadscopereorder=False)
+    config: Any = SimpleNamespace(option=options, getvalue=lambda name: ["popen", "popen"])
+    log: Any = SimpleNamespace(loadscopesched=lambda *_: None)
+    scheduling = side_by_side.Scheduling(config, log)
+    first, second, third = Process(), Process(), Process()
+    for process in (first, second):
+        scheduling.add_node(process)
+    for process in (first, second):
+        scheduling.add_node_collection(process, names)
+    scheduling.schedule()
+    ran = list[str]()
+
+    def run(process: Process) -> None:
+        while (test := process.next()) is not None:
+            ran.append(names[test])
+            scheduling.mark_test_complete(process, test)
+
+    def end(process: Process) -> None:
+        ended_in = scheduling.remove_node(process)
+        ran.extend([ended_in] if ended_in else [])
+
+    if late:  # the other process is through with all that it can get
+        run(second)
+    scheduling.add_node(third)  # it is not ready yet
+    end(first)
+    if second.shutting_down:
+        run(second)
+        end(second)
+    scheduling.add_node_collection(third, names)
+    scheduling.schedule()
+    for _ in names:
+        for process in (second, third):
+            if process in scheduling.nodes:
+                run(process)
+    assert scheduling.tests_finished
+    for process in {second, third} & {*scheduling.nodes}:
+        process.shutdown()
+        run(process)
+    assert sorted(ran) == sorted(names)
 
 
 def test_the_seed_of_this_run_is_in_the_environment() -> None:

@@ -129,15 +129,28 @@ class Scheduling(LoadScopeScheduling):
     def remove_node(self, node: Any) -> str | None:
         """Stop waiting for a process, and return the test in which it ended, which no other process begins again.
 
-        pytest-xdist hands out its units again with those that are complete: a process that gets one of them has nothing
-        to report, so it gets no further unit and the run never ends.
+        The rest of its units goes to others. pytest-xdist itself hands out all of its units again, and at once: a
+        process that gets one that is complete has nothing to report, so it gets no further unit and the run never ends.
         """
-        ended_in = super().remove_node(node)
-        if ended_in is not None and ended_in in (tests := self.workqueue.get(unit(ended_in), {})):
-            tests[ended_in] = True
-        for name in [name for name, tests in self.workqueue.items() if all(tests.values())]:
-            del self.workqueue[name]
+        units = self.assigned_work.pop(node)
+        if not self._pending_of(units):
+            return None
+        ended_in = next(name for tests in units.values() for name, ended in tests.items() if not ended)
+        units[unit(ended_in)][ended_in] = True
+        self.workqueue.update((name, tests) for name, tests in units.items() if not all(tests.values()))
+        for other in self.assigned_work:
+            self._reschedule(other)
         return ended_in
+
+    def _reschedule(self, node: Any) -> None:
+        """Give a process more units, if it needs some and has told which tests it knows. A process begins a test only
+        when it knows the next one, or that there is none.
+        """
+        if node not in self.registered_collections:
+            return
+        super()._reschedule(node)
+        while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            self._assign_work_unit(node)
 
     def _assign_work_unit(self, node: Any) -> None:
         units = self.assigned_work.get(node, {})
