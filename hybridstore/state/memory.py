@@ -428,7 +428,8 @@ class Memory:
         """Return how long a commit of so many records waits so that the room is not used up before the checkpoint in
         progress has been made: their part of the time that remains, less what has passed since the commit before (s).
         """
-        room = self._room - self._unchecked.records - (SPARING.loaded - self._loaded)
+        # a record that is read and written comes in once
+        room = self._room - max(self._unchecked.records, SPARING.loaded - self._loaded)
         part = min(1.0, records / max(1.0, room)) * self._checkpoints.remaining()
         return min(_STEADY_SECONDS, part - (time.monotonic() - self._waited))
 
