@@ -123,11 +123,12 @@ class Columns:
             return self
         froms = None if self.froms is None else [self.froms[place] for place in places]
         taken = [keys[place] for place in places]
-        rows = places
+        rows: Sequence[int] = places
         if counts is not None:
             offsets = self.offsets()
             starts, ends = map(offsets.__getitem__, places), map(offsets[1:].__getitem__, places)
-            rows = list(chain.from_iterable(map(range, starts, ends)))
+            # no object for each row, which would take more memory than the records
+            rows = array("q", chain.from_iterable(map(range, starts, ends)))
             counts = without_ones([counts[place] for place in places])
         ints = tuple(array("q", map(column.__getitem__, rows)) for column in self.ints)
         return Columns(taken, counts, ints, list(map(self.values.__getitem__, rows)), froms)
