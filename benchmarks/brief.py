@@ -23,7 +23,7 @@ PLOTS: Final = {
     "state-by-limit.png": "operations per second of a key-value store against its state over its memory limit, beside "
     "RocksDB with a cache of the limit; both axes logarithmic",
     "commit-latency.png": "latency of a commit against the percentile of commits, with and without checkpoints, paced "
-    "and as fast as it goes; both axes logarithmic",
+    "and unpaced; both axes logarithmic",
 }
 _READY: Final = "to the first read and write"
 _ALL: Final = "to everything in memory"

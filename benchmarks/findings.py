@@ -87,7 +87,7 @@ def restart(figures: Figures) -> list[str]:
         grown = records / smallest.settings["records"]
         sentences.append(
             f"From {smallest.settings['records']:,} to {records:,} records, {number(grown)} times as many, the attach "
-            f"grows from {first.figure()} to {attach.figure()}: it grows with the lines of the directory, one for "
+            f"takes {first.figure()} and {attach.figure()}: it grows with the lines of the directory, one for "
             f"about {BLOCK_RECORDS:,} records, not with what is stored."
         )
     pickled = line_of(largest, "pickle: to everything in memory")

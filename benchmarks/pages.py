@@ -263,7 +263,7 @@ SUITES = {
     "commit latency": (
         "Latency of commits",
         "A commit is 10 puts of random keys and `commit`, alone and beside checkpoints in the background, in a loop as "
-        "fast as it goes and in one paced at half of that rate. The ratio is to the loop without checkpoints. "
+        "fast as possible and in one paced at half of that rate. The ratio is to the loop without checkpoints. "
         "`python -m benchmarks commit-latency` prints it.",
     ),
     "beyond memory": (

@@ -21,8 +21,8 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 PERFORMANCE = (ROOT / "docs/performance-tables.md").read_text(encoding="utf-8")
 # The sentences of the README with figures; each group is a figure in whole units of the words behind it.
 FIGURES = (
-    r"At five million records that is about (?P<ready>\S+) ms; a replay of the whole changelog takes (?P<replay>\S+) "
-    r"seconds\. LMDB, SQLite and RocksDB, .*, are ready in (?P<peers_from>\S+) to (?P<peers_to>\S+) ms\. On Spark a "
+    r"At a million records that is about (?P<ready>\S+) ms; a replay of the whole changelog takes (?P<replay>\S+) "
+    r"ms\. LMDB, SQLite and RocksDB, .*, are ready in (?P<peers_from>\S+) to (?P<peers_to>\S+) ms\. On Spark a "
     r"batch of 100,000 rows over 100,000 keys takes (?P<batch>.+) second; Spark's own aggregation takes (?P<own>\S+), "
     r"and its operators for Python code (?P<python_from>\S+) to (?P<python_to>\S+)\. All figures"
 )
@@ -80,7 +80,7 @@ def measured(page: str) -> dict[str, list[float]]:
     """Return what the page of figures has for each figure of the README: one number, or all that the figure is for."""
 
     def restart(*engines: str) -> list[float]:
-        return sorted(cell(page, f"{engine}, to the first read and write", 4) for engine in engines)
+        return sorted(cell(page, f"{engine}, to the first read and write", 3) for engine in engines)
 
     title = "Work count, keys 100,000, rows 100,000, batches 8 "
     spark = page.partition(title)[2].partition("\nWork ")[0]
@@ -89,7 +89,7 @@ def measured(page: str) -> dict[str, list[float]]:
     slow = sorted(cell(spark, name, 1) / 1000 for name in python)
     return {
         "ready": restart("hybridstore"),
-        "replay": [number / 1000 for number in restart("replay")],
+        "replay": restart("replay"),
         "peers_from": peers[:1],
         "peers_to": peers[-1:],
         "batch": [cell(spark, "hybridstore", 1) / 1000],
