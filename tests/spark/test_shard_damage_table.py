@@ -1,4 +1,5 @@
-"""What each reader of a shard says to each kind of damage: a provider, verify and an inspection, in one table.
+"""What each reader of a shard says to each kind of damage, in one table: a provider, verify, an inspection, a follower,
+the data source, the commands that copy a state, and a rescale.
 
 The shard has versions 1 to 8, an object for each, and checkpoints of 3 and 6. A row is a damage; the version that
 loads, or the error and its words; what verify names: "log 7" is an object, "checkpoint 6" an index, "pack 6" its pack,
@@ -50,6 +51,7 @@ from tests.tools.shard_tools import (
     put,
     segment,
     versions,
+    write,
 )
 
 NEWEST = 8
@@ -59,9 +61,13 @@ NEWEST = 8
 def made_query(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made") / "query"
     build(root, NEWEST, policy=OFTEN)
-    agree_on_description(operator(root), {"shards": 1}, 0)
+    agree_on_description(operator(root), {"shards": 1, "program": {"key": ["k"]}}, 0)
     assert versions(root) == [*range(1, NEWEST + 1)]
     assert [name.version for name in checkpoints(root)] == [3, 6]
+    other = provider(root.parent / "other", policy=OFTEN)
+    for version in range(6):
+        write(other, version, **{f"other{version}": version})
+        other.maintain(wait=True)
     return root
 
 
@@ -78,6 +84,11 @@ def foreign(file: Path) -> None:
     raw = file.read_bytes()
     header = decode_header(raw[:HEADER_BYTES], file)._replace(identity=Identity(bytes(16)))
     file.write_bytes(header.encode() + raw[HEADER_BYTES:])
+
+
+def another_pack(root: Path) -> None:
+    """Put a whole, sound pack of another shard under the name of checkpoint 6's pack."""
+    shutil.copy(pack_of(root.parent / "other", 6), pack_of(root, 6))
 
 
 def another_attempt(root: Path) -> None:
@@ -164,6 +175,7 @@ ROWS: dict[str, Row] = {
     "checkpoint: index": Row(lambda r: flip(checkpoint(r, 6), 4116), 8, ("checkpoint 6",)),
     "checkpoint: index missing": Row(lambda r: checkpoint(r, 6).unlink(), 8),
     "checkpoint: pack missing": Row(lambda r: pack_of(r, 6).unlink(), 8, ("pack 6",)),
+    "checkpoint: another shard's pack": Row(another_pack, 8, ("pack 6", "pack 6")),
     "both checkpoints missing": Row(lambda r: [checkpoint(r, version).unlink() for version in (3, 6)], 8),
     "both checkpoints and the oldest object missing": Row(
         lambda r: [path.unlink() for path in (checkpoint(r, 3), checkpoint(r, 6), segment(r, 1))],
@@ -194,11 +206,30 @@ def source(root: Path, version: int) -> int:
     return sum(len(list(opened.rows(store))) for store in opened.stores)
 
 
+def rescaled(root: Path, version: int) -> None:
+    """A rescale reads every old shard before it says what it would do."""
+    for batch in range(version):
+        for folder, text in (
+            ("offsets", 'v1\n{"batchWatermarkMs": 0, "batchTimestampMs": 0}\n{}'),
+            ("commits", "v1\n{}"),
+        ):
+            (root / folder).mkdir(exist_ok=True)
+            (root / folder / str(batch)).write_text(text)
+    hs.rescale(root, "op", shards=2, dry_run=True, stopped=True, routes={"default": "key"})
+
+
+# What a reader from outside opens: how many records it finds, or None for one that only ends.
 OUTSIDE: dict[str, Callable[[Path, int], int | None]] = {
+    "get_store": lambda root, version: len(content(provider(root).get_store(version))),
+    "get_read_store": lambda root, version: len(content(provider(root).get_read_store(version))),
     "follow": followed,
     "source": source,
     "info": lambda root, version: command("inspect", "info", "{}")(root / SHARD),
+    "compact": lambda root, version: command("inspect", "compact", "{}", "--to", "{new}", "--write")(root / SHARD),
+    "pack": lambda root, version: command("inspect", "pack", "{}", "--to", "{new}")(root / SHARD),
+    "rescale": rescaled,
 }
+ONLY_END = dict.fromkeys(("info", "compact", "pack", "rescale"))
 
 
 def answer_of(reader: Callable[[Path, int], int | None], root: Path, version: int) -> int | Exception | None:
@@ -214,17 +245,17 @@ def test_damage(made_query: Path, tmp_path: Path, name: str) -> None:
     row = ROWS[name]
     root = tmp_path / "query"
     shutil.copytree(made_query, root)
+    (tmp_path / "other").symlink_to(made_query.parent / "other")
     row.damage(root)
     (place,) = resolve(root / SHARD)
     verifier = PlaceVerifier(place, Progress("", 0, shown=False))
     verifier.run()
-    # What a reader from outside opens: the follower, the data source, a command.
     answers = {reader: answer_of(read, root, row.newest) for reader, read in OUTSIDE.items()}
     assert tuple(name_of(root, fault.file) for fault in verifier.faults) == row.verify
     if isinstance(row.loads, int):
         view = open_view(place)
         assert (view.seen, view.faults) == (row.newest, [])
-        assert answers == {"follow": row.loads, "source": row.loads, "info": None}
+        assert answers == dict.fromkeys(OUTSIDE, row.loads) | ONLY_END
         loaded = content(provider(root).get_read_store(row.newest))
         assert len(loaded) == row.loads
         assert {record.key: record.value for record in view.store("default").records()} == loaded
@@ -251,6 +282,7 @@ def test_what_can_be_reached_is_repaired(
     row = ROWS[name]
     root, new = tmp_path / "query", tmp_path / "new"
     shutil.copytree(made_query, root)
+    (tmp_path / "other").symlink_to(made_query.parent / "other")
     row.damage(root)
     code = run(["inspect", "repair", str(root / SHARD), "--to", str(new), "--write"])
     shown = capsys.readouterr().err
