@@ -110,7 +110,8 @@ def _parser() -> ArgumentParser:
     command.add_argument("--turns", type=int, default=1, help=turns)
     command.add_argument("--storage", choices=("disk", "s3"), default="disk", help=storage)
     command = suite("state-by-limit", "Operations of a store as its state outgrows its limit, beside RocksDB.", 1)
-    command.add_argument("--records", type=int, default=500_000, help="records in the store (default: 500000)")
+    limit = f"bytes (default: {state_by_limit.LIMIT})"
+    command.add_argument("--limit", type=int, default=state_by_limit.LIMIT, help=limit)
     command.add_argument("--operations", type=int, default=50_000, help="operations of each work (default: 50000)")
     texts = ",".join(f"{share:g}" for share in state_by_limit.SHARES)
     command.add_argument("--shares", default=texts, help=f"the state over its limit (default: {texts})")
@@ -192,7 +193,7 @@ def _beyond_memory(given: Namespace) -> _Suites:
 
 
 def _state_by_limit(given: Namespace) -> _Suites:
-    options = {name: getattr(given, name) for name in ("records", "operations", "peers")}
+    options = {name: getattr(given, name) for name in ("limit", "operations", "peers")}
     shares = [float(share) for share in given.shares.split(",")]
     return [lambda: state_by_limit.measure(given.folder, **options, shares=shares)] * given.runs
 

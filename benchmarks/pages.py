@@ -277,9 +277,9 @@ SUITES = {
     ),
     "state by limit": (
         "State against its limit",
-        "Read-modify-writes a second of a key-value store whose limit is its state, as it is in memory without a "
-        "limit, over each of the shares; beside RocksDB with a cache of the limit. Each in a process of its own; every "
-        "read is checked. `python -m benchmarks state-by-limit` prints it.",
+        "Read-modify-writes a second of a key-value store whose state, as it would be in memory without a limit, is "
+        "each of the shares of its limit; beside RocksDB with a cache of the limit. Each in a process of its own; "
+        "every read is checked. `python -m benchmarks state-by-limit` prints it.",
     ),
     "joins": (
         "Joins",

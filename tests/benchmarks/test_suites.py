@@ -479,7 +479,9 @@ def test_a_store_on_an_object_store_is_measured_under_a_limit(tmp_path: Path) ->
 def test_state_by_limit_has_a_rate_and_memory_of_each_share_and_work(tmp_path: Path) -> None:
     from benchmarks.suites import state_by_limit
 
-    result = state_by_limit.measure(tmp_path, records=500, operations=50, shares=(2,), works=["zipf"], peers=False)
+    result = state_by_limit.measure(
+        tmp_path, limit=50_000, sample=500, operations=50, shares=(2,), works=["zipf"], peers=False
+    )
     names = [f"hybridstore, zipf{what}: state 2x the limit" for what in ("", ", anonymous memory")]
     assert [line.name for line in result.lines] == names
     assert result.lines[0].value > 0
