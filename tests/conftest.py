@@ -190,6 +190,8 @@ def classic(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"
     (folder / "work").mkdir()
     with chdir(folder / "work"):
         session = builder.getOrCreate()
+    if not STRESS:
+        quick_java.quicken_files(session)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
