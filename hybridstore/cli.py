@@ -71,7 +71,7 @@ SECTIONS: Final[dict[str, dict[str, Command]]] = {
     },
     "a new directory from an old directory": {
         "compact": Command("A copy with one fresh checkpoint.", "state/ --to small/ --write"),
-        "repair": Command("A copy of all readable data that can be opened.", "state/ --to mended/ --write"),
+        "repair": Command("A copy of all readable data that can be opened.", "state/ --to repaired/ --write"),
     },
 }
 GROUPS: Final = {

@@ -59,7 +59,7 @@ def _block_of_code(package: str, loader: Any) -> Iterator[str]:
 
     code = getattr(loader, "get_code", lambda name: None)(package)
     if code is None:
-        raise ImportError(f"{package}: found neither source nor code of the package, expected one (install it anew)")
+        raise ImportError(f"{package}: found neither source nor code of the package, expected one (reinstall it)")
     steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     begin = next(place for place, step in enumerate(steps) if step.argval == "TYPE_CHECKING")
     module = ""

@@ -50,8 +50,8 @@ class AttemptLine:
     on_names  called with the names of objects whenever they are listed; may raise
 
     After `open` or `behind`, `standing` has the objects that count, and `line` those behind the checkpoint, newest
-    first, each with its parent. Raises Lost, Absent, FileNotFoundError (removed meanwhile) and the errors of damaged or
-    foreign objects.
+    first, each with its parent. Raises MissingParent, Absent, FileNotFoundError (removed meanwhile) and the errors of
+    damaged or foreign objects.
     """
 
     def __init__(

@@ -189,7 +189,7 @@ class CountingObjects:
         """Yield the objects of the line that ends at or below `version`, newest first, each with its parent.
 
         It begins with `top` and follows parents, down to the first one at or below
-        `base`. `parent_of` gives an object's parent, as its header says. Raises Lost. O(versions), one call of
+        `base`. `parent_of` gives an object's parent, as its header says. Raises MissingParent. O(versions), one call of
         `parent_of` for each.
         """
         name = self.top(version, parent_of)

@@ -58,7 +58,7 @@ def marked(output: Any, column: str, df: DataFrame) -> Any:
 def check_event_time(times: pa.ChunkedArray, watermark: Watermark, operator: Operator, batch: Batch) -> None:
     """Raise ValueError if a time is not later than the watermark of the batch before; a null is no time. O(n).
 
-    Spark's next operator would drop such a row in silence.
+    Spark's next operator would silently drop such a row.
     """
     import pyarrow.compute as pc
 

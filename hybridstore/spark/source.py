@@ -11,7 +11,7 @@
     pushdown   "true": take filters on `shard` and `store` over from Spark (needs
                spark.sql.python.filterPushdown.enabled)
 
-Keys and values are text (JSON unless they are text themselves); with a schema of one's own, `.schema("key string, value
+Keys and values are text (JSON unless they are text themselves); with a schema of your own, `.schema("key string, value
 bigint")`, columns named `key` and `value` come typed.
 """
 

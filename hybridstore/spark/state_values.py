@@ -157,7 +157,7 @@ def _plain(value: Any) -> Any:
 
 def _null(value: Any) -> Any:
     """Return the null that a value of another type than its column's becomes. Raises Spark's error for an object that
-    its unpickler cannot make, so that the value is not lost in silence.
+    its unpickler cannot make, so that the value is not silently lost.
     """
     value = _plain(value)
     kind = type(value)

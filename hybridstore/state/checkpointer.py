@@ -319,7 +319,7 @@ class Checkpointer:
     def _refuse(self, error: OSError) -> None:
         self._refused = True
         self.failed_beside += 1
-        self._warn(f"{self._where}: checkpoints are made in a thread, for want of a process: {error}", error)
+        self._warn(f"{self._where}: checkpoints are made in a thread, because no process starts: {error}", error)
 
     def _given(self, storage: Storage, beside: Callable[[], Job | None]) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""

@@ -353,7 +353,7 @@ def test_where_no_process_can_be_started_a_thread_makes_the_checkpoints(
         numbers = state.metrics()
         assert (numbers.checkpoints_written, numbers.failed_checkpoints) == (3, 0)
         assert (numbers.checkpoints_by_writer_process, numbers.failures_of_writer_process) == (0, 1)
-    assert [line.count("for want of a process") for line in caplog.messages] == [1]
+    assert [line.count("because no process starts") for line in caplog.messages] == [1]
 
 
 def test_what_outlives_its_owner_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,4 +76,4 @@ def test_under_a_limit_a_process_that_cannot_be_started_is_asked_for_once(
             state._memory.relief(Logged(), renewed=True)
         checkpoint(state)
         assert (state.metrics().failures_of_writer_process, state.metrics().failed_checkpoints) == (1, 0)
-    assert [line.count("for want of a process") for line in caplog.messages] == [1]
+    assert [line.count("because no process starts") for line in caplog.messages] == [1]
