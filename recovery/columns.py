@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise, repeat
 from operator import lt
 from typing import Any, Final
@@ -18,6 +19,7 @@ from changelog.codec import pack
 WHOLE: Final = -1
 
 
+@dataclass(slots=True, eq=False)
 class Columns:
     """The records of a block, or of a change to one, by column. Keys are unique and sorted in Python's order.
 
@@ -25,21 +27,11 @@ class Columns:
     integer is at or after it are replaced by those here. Records of a key are in the order of their first integer.
     """
 
-    __slots__ = ("counts", "froms", "ints", "keys", "values")
-
-    def __init__(
-        self,
-        keys: list[Any],
-        counts: list[int] | None,
-        ints: tuple[array[int], ...],
-        values: list[Any],
-        froms: list[int] | None = None,
-    ) -> None:
-        self.keys = keys
-        self.counts = counts
-        self.ints = ints
-        self.values = values
-        self.froms = froms
+    keys: list[Any]
+    counts: list[int] | None
+    ints: tuple[array[int], ...]
+    values: list[Any]
+    froms: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self.values)

@@ -356,15 +356,10 @@ class Walk:
 
 
 def log_walk(
-    changelog: Path,
-    at: Step | None,
-    *,
-    start: Position | None = None,
-    identity: Identity | None = None,
-    skim: bool = False,
+    changelog: Path, at: Step | None, *, start: Position | None = None, identity: Identity | None = None
 ) -> Walk:
     """Return a walk along the changelog of a plain store.
 
     `start` is the place of version `at`, if a checkpoint names one.
     """
-    return Walk(log_segments(changelog, start), at, start=start, identity=identity, skim=skim)
+    return Walk(log_segments(changelog, start), at, start=start, identity=identity)

@@ -99,14 +99,12 @@ class OfRows(Aggregator):
         self.parameters = list(parameters)
 
     def with_time(self, column: str) -> Aggregator:
-        """Return this aggregator for rows whose time is in a column."""
         bound = copying.copy(self)
         bound.time_column = column
         return bound
 
     @property
     def projection(self) -> Projection:
-        """What the aggregator is given of a row."""
         return Projection(where=self.where, by=self.by, columns=self.chosen_columns, time=self.time_column)
 
     def __repr__(self) -> str:

@@ -63,7 +63,6 @@ class Loading(Program):
         return self._described
 
     def output_schema(self, schema: pa.Schema) -> Any:
-        """Return what a task gives back."""
         return DONE
 
     def open(self, group: StoreGroup) -> LoadingRunner:

@@ -78,7 +78,6 @@ class OperatorShards(Shards):
 
     @property
     def place(self) -> Storage:
-        """The operator's objects."""
         return self.at.operator(self.operator)
 
     def identity(self, shard: int, generation: int, shards: int) -> StateStoreId:

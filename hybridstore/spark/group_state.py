@@ -6,6 +6,7 @@ The state of a group is one variable of `processor_state`, and its time-out one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 from ..clock import Duration, Watermark
@@ -90,13 +91,14 @@ def apply_in_pandas_with_state(
         late,
         df.schema,
         FrameSettings.of(df.sparkSession),
+        key_columns(df, keys),
     )
-    program.key_columns = key_columns(df, keys)
     by_clock = timeoutConf == "ProcessingTimeTimeout"
     program.tick_ms = ticks_of(clock_ticks, by_clock, 'timeoutConf="ProcessingTimeTimeout"')
     return apply_program(df, program, **place)
 
 
+@dataclass(eq=False, repr=False)
 class GroupProgram(Program):
     """A function of groups and their state as a program of the operator."""
 
@@ -106,39 +108,28 @@ class GroupProgram(Program):
     null_keys = "group"
     wide_keys = True
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        key: tuple[str, ...],
-        output: Any,
-        state: Any,
-        timeout: str,
-        late: str | None,
-        schema: Any,
-        settings: FrameSettings,
-    ) -> None:
-        self.function = function
-        self.key = key
-        self.output = output
-        self.state = state
-        self.timeout = timeout
-        self.late = late
-        self.schema = schema
-        self.key_columns: list[Column] = []
-        self.settings = settings
+    function: Callable[..., Any]
+    key: tuple[str, ...] = field()
+    output: Any
+    state: Any
+    timeout: str
+    late: str | None
+    schema: Any
+    settings: FrameSettings
+    key_columns: list[Column] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
         # Groups time out in shards without rows, too.
-        self.empty_shards = _EMPTY_SHARDS.get(timeout)
+        self.empty_shards = _EMPTY_SHARDS.get(self.timeout)
 
     def describe(self) -> dict[str, Any]:
         """The kind of the time-outs. The schema of the state is compared by the variable that holds it."""
         return {"groups": self.timeout}
 
     def output_schema(self, schema: pa.Schema) -> Any:
-        """The schema that the caller gave."""
         return self.output
 
     def open(self, group: StoreGroup) -> GroupRunner:
-        """Open the variable and the timers."""
         return GroupRunner(self, group)
 
 
@@ -156,7 +147,6 @@ class GroupRunner(Runner):
         self.dropped = 0
 
     def begin(self, batch: Batch, shard: int, shards: int, location: Location) -> None:
-        """Set the batch's times; called before `process`."""
         self._batch_ms, self._watermark_ms = batch.timestamp_ms, batch.watermark_ms
         if self._program.timeout == "EventTimeTimeout" and batch.number > 0:
             self._late_ms = watermark_of(location, batch).late_ms

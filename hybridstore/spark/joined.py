@@ -127,7 +127,6 @@ class JoinProgram(TopologyProgram):
         self.everywhere = f"`{SIDE}` = {RIGHT}" if plan.joined is not None and plan.joined.on is not None else None
 
     def columns(self) -> tuple[str, ...]:
-        """Return (): all columns of the union are needed."""
         return ()
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -178,7 +177,6 @@ class JoinProgram(TopologyProgram):
         return pa.schema(fields)
 
     def open(self, group: StoreGroup) -> JoinRunner:
-        """Open the join on the stores of a shard."""
         return JoinRunner(self.plan, group, clocked=self.clocked, allow=self.allow, event_time=self.event_time)
 
 
@@ -215,7 +213,6 @@ class JoinRunner(TopologyRunner):
         self._event_time = event_time
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
-        """Join one shard's rows of one batch as a commit, and return the results. O(n log n)."""
         import pyarrow as pa
 
         run = self._run

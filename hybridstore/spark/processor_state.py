@@ -294,7 +294,6 @@ class ListVariable(Variable):
             changed.extend(elements)
 
     def clear(self) -> None:
-        """Remove the elements of the current key."""
         self._added.pop(self.key, None)
         super().clear()
 

@@ -292,10 +292,6 @@ def _clock(value: Any) -> datetime:
     raise AttributeError(f"state value: found {type(value).__name__} {value!r}, expected a datetime")
 
 
-def _clock_time(value: Any) -> datetime:
-    return _clock(value).replace(tzinfo=None)
-
-
 def _array(parts: Sequence[Column]) -> Convert:
     put = _putting(parts[0].kind)
 
@@ -363,7 +359,7 @@ _PUT: Final[dict[str, Convert]] = {
     "string": _text,
     "date": _date,
     "timestamp": _moment,
-    "timestamp_ntz": _clock_time,
+    "timestamp_ntz": lambda value: _clock(value).replace(tzinfo=None),
     "void": lambda value: None,
 }
 _PUT_NESTED: Final[dict[str, Callable[[Sequence[Column]], Convert]]] = {"array": _array, "map": _map, "struct": _struct}
@@ -376,19 +372,16 @@ def _reading(kind: ColumnKind) -> Convert | None:
     """Return the function that converts a stored value, which is not None, for the user; None if it stays as it is."""
     word = kind.name.partition("<")[0].partition("(")[0]
     if word == "timestamp":
-        return _local
+        return lambda value: value.astimezone().replace(tzinfo=None)
     if word in ("array", "map", "struct"):
         reads = [_reading(part.kind) for part in kind.parts]
         if word == "array":
             return _list_of(reads[0])
         if word == "map":
             return _dict_of(*reads)
-        return _row_of([part.name for part in kind.parts], reads)
+        names = [part.name for part in kind.parts]
+        return lambda value: _row(names, [_applied(read, part) for read, part in zip(reads, value, strict=True)])
     return None
-
-
-def _local(value: datetime) -> datetime:
-    return value.astimezone().replace(tzinfo=None)
 
 
 def _applied(read: Convert | None, part: Any) -> Any:
@@ -405,10 +398,6 @@ def _dict_of(read_key: Convert | None, read: Convert | None) -> Convert:
     if read_key is None and read is None:
         return dict
     return lambda value: {_applied(read_key, key): _applied(read, part) for key, part in value.items()}
-
-
-def _row_of(names: list[str], reads: Sequence[Convert | None]) -> Convert:
-    return lambda value: _row(names, [_applied(read, part) for read, part in zip(reads, value, strict=True)])
 
 
 def _row(names: list[str], parts: Sequence[Any]) -> Any:

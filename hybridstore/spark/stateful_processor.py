@@ -5,6 +5,7 @@ unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import pairwise, zip_longest
@@ -114,8 +115,8 @@ def run_processor(
         raise ValueError(f"outputMode: found {asked.output_mode!r}, expected append or update")
     df, keys = grouping_of(grouped, asked.key)
     late, output = watermark_column(df), spark_schema(asked.output)
-    program = kind(asked.processor, keys, output, mode, late if mode == "EventTime" else None, {}, asked.upgrade)
-    program.key_columns = key_columns(df, keys)
+    late = late if mode == "EventTime" else None
+    program = kind(asked.processor, keys, output, mode, late, {}, asked.upgrade, key_columns(df, keys))
     program.event_time = asked.event_time or None
     program.tick_ms = ticks_of(asked.clock_ticks, mode == "ProcessingTime", 'timeMode="ProcessingTime"')
     program.see(df)
@@ -177,6 +178,7 @@ def grouping_of(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFram
     return grouped._df, grouping(grouped, grouped._df)
 
 
+@dataclass(eq=False, repr=False)
 class ProcessorProgram(Program):
     """A stateful processor as a program of the operator. `initial` has rows by the text of their grouping key."""
 
@@ -188,29 +190,21 @@ class ProcessorProgram(Program):
     # `init` of a new program deletes and changes state in every shard, and initial state is for all of them.
     begins_everywhere = True
 
-    def __init__(
-        self,
-        processor: StatefulProcessor,
-        key: tuple[str, ...],
-        output: Any,
-        mode: str,
-        late: str | None,
-        initial: dict[str, list[Any]],
-        upgrade: Mapping[str, Upgrade] | None = None,
-    ) -> None:
-        self.processor = processor
-        self.initial_schema: Any = None
-        self.upgrade = dict(upgrade or {})
-        self.key = key
-        self.key_columns: list[Column] = []
-        self.output = output
-        self.mode = mode
-        self.late = late
+    processor: StatefulProcessor
+    key: tuple[str, ...] = field()
+    output: Any
+    mode: str
+    late: str | None
+    initial: dict[str, list[Any]]
+    upgrade: Mapping[str, Upgrade] | None = None
+    key_columns: list[Column] = field(default_factory=list)
+    initial_schema: Any = None
+
+    def __post_init__(self) -> None:
         # Timers expire in shards without rows, too: when the watermark moves, or in every batch (processing time).
-        self.empty_shards = "watermark" if late else "batch" if mode == "ProcessingTime" else None
-        self.initial = initial
+        self.empty_shards = "watermark" if self.late else "batch" if self.mode == "ProcessingTime" else None
         # the grouping columns of the initial state
-        self.initial_key = key
+        self.initial_key = self.key
 
     def see(self, df: DataFrame) -> None:
         """Take from the input what the form of the rows needs: nothing."""
@@ -230,11 +224,9 @@ class ProcessorProgram(Program):
         return [Difference(differs("timeMode", before, after), "consent", note, f"timeMode {before} to {after}")]
 
     def output_schema(self, schema: pa.Schema) -> Any:
-        """The schema that the caller gave."""
         return self.output
 
     def open(self, group: StoreGroup) -> ProcessorRunner:
-        """Let the processor open its variables."""
         return ProcessorRunner(self, group)
 
 
@@ -262,7 +254,6 @@ class ProcessorRunner(Runner):
         self._shards = 1
 
     def begin(self, batch: Batch, shard: int, shards: int, location: Location) -> None:
-        """Set the batch and its times; called before `process`."""
         mode = self._program.mode
         self._shard, self._shards = shard, shards
         processing = -1 if mode == "None" else batch.timestamp_ms

@@ -65,7 +65,6 @@ class DirectoryLog:
 
     @property
     def bytes_written(self) -> int:
-        """Bytes written since the state was opened."""
         return self._writer.bytes_written
 
     def check_place(self) -> None:
@@ -81,11 +80,6 @@ class DirectoryLog:
         self._writer.mutations(body)
 
     def commit(self, group: StoreGroup) -> Logged:
-        """Seal the journal of `group` as its next version, make the version durable, and return the counts of the
-        logged records.
-
-        O(bytes).
-        """
         self.check_place()
         digest = group.journal.seal()
         counts = group.journal.records
@@ -98,7 +92,6 @@ class DirectoryLog:
         return logged
 
     def rollback(self, group: StoreGroup) -> None:
-        """Remove the frames of the version in progress, and empty the journal of `group`."""
         self.check_place()
         group.journal.restart(group.digest)
         self._writer.rollback()
@@ -108,7 +101,6 @@ class DirectoryLog:
         self._lock.check()
 
     def part_here(self) -> None:
-        """End the segment because a checkpoint begins, so that the segment can be pruned later."""
         self._writer.leave(PRUNABLE_BYTES)
 
     def part_now(self, version: int) -> None:

@@ -111,7 +111,6 @@ class StoreGroup:
         )
 
     def restorable(self, number: int) -> Store:
-        """Return a store by number. Raises KeyError."""
         return self._by_number[number]
 
     def reached(self, version: int, digest: bytes) -> None:

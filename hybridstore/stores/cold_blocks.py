@@ -208,7 +208,6 @@ class TouchedBlock(PartBlock):
 
     @property
     def keys(self) -> tuple[int, int]:
-        """As of a `PartBlock`."""
         return self.touched, self.touched
 
     @property
@@ -232,7 +231,6 @@ class TakenBlock(PartBlock):
 
     @property
     def keys(self) -> tuple[int, int]:
-        """As of a `PartBlock`."""
         taken = len(self.taken)
         return taken, taken - self._untouched
 
@@ -246,7 +244,6 @@ class TakenBlock(PartBlock):
 
     @property
     def low(self) -> int:
-        """As of a `ColdBlock`."""
         return self._low
 
     def take_first(self, keys: Collection[Any], low: int) -> None:

@@ -216,18 +216,15 @@ class TailKeys(KeyRule):
         self.fast = None  # every key passes this check
 
     def admit(self, key: Any, *, pin: bool = True) -> bool:
-        """As the rule; also touches the key."""
         short = self.rule.admit(key, pin=pin)
         self._touch([key])
         return short
 
     def admit_all(self, keys: list[Any]) -> None:
-        """As the rule; also touches the keys."""
         self.rule.admit_all(keys)
         self._touch(keys)
 
     def check(self, key: Any) -> None:
-        """As the rule; also touches the key."""
         self.rule.check(key)
         self._touch([key])
 
@@ -237,20 +234,16 @@ class TailKeys(KeyRule):
         store.touch(keys)
 
     def pin(self, keys: Iterable[Any]) -> None:
-        """As the rule."""
         self.rule.pin(keys)
 
     @property
     def known(self) -> bool:
-        """As the rule."""
         return self.rule.known
 
     def describe(self) -> list[str] | None:
-        """As the rule."""
         return self.rule.describe()
 
     def restore(self, description: list[str] | None) -> None:
-        """As the rule."""
         self.rule.restore(description)
 
 

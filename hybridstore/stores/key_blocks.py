@@ -99,7 +99,6 @@ class KeyBlocks(Edge):
 
     @property
     def cold_records(self) -> int:
-        """Records in blocks that are still only in the checkpoint. O(blocks)."""
         return sum(block.records for block in self._bucket.cold if type(block) is not DecodedBlock)
 
     @property
@@ -114,9 +113,6 @@ class KeyBlocks(Edge):
 
     @property
     def bytes_in_memory(self) -> int:
-        """About how many bytes the records in memory take, those that wait included. Counting changes nothing.
-        O(blocks).
-        """
         dirty = getsizeof(self._dirty) if self._dirty else 0
         return self._maps_bytes() + dirty + cold_bytes(self._bucket.cold) + self._tail.bytes
 

@@ -157,7 +157,6 @@ class KeyGenerations(KeyBlocks):
         return set()
 
     def unseal(self, sealed: Sealed) -> None:
-        """Take back a seal whose checkpoint failed: what had changed counts as changed again. O(records put apart)."""
         super().unseal(sealed)
         self._gather()
 

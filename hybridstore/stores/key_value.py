@@ -322,7 +322,6 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
             self._rebuild_heap()
 
     def apply_delete(self, key: Any) -> None:
-        """Remove one row; over a cold block, leave a tombstone."""
         bucket = self._bucket
         if self._older:
             self._forget(key)
@@ -446,7 +445,6 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         self._expired = NO_TIME
 
     def _install(self, columns: Columns) -> None:
-        """Put rows of a block under those written since."""
         if self._older.fresh:
             columns = self._unknown(columns)
         keys, values = columns.keys, columns.values
@@ -530,7 +528,6 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         return [*super().maps(), self._heap]
 
     def _check(self) -> None:
-        """Assert every invariant of the representation."""
         super()._check()
         runs, bucket = self._runs, self._bucket
         for key, value in runs.items():

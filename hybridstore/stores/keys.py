@@ -189,7 +189,6 @@ class CountedKeys(KeyRule):
         return super().admit(key, pin=pin)
 
     def check(self, key: Any) -> None:
-        """As the rule."""
         super().admit(key, pin=False)
 
     def _fast_of(self, kind: type) -> type | None:
@@ -208,11 +207,9 @@ class ShutKeys(KeyRule):
         self._error = error
 
     def admit(self, key: Any, *, pin: bool = True) -> bool:
-        """Raise what the store was shut with."""
         raise self._error
 
     def admit_all(self, keys: list[Any]) -> None:
-        """Raise what the store was shut with."""
         raise self._error
 
 

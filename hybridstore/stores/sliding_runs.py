@@ -268,7 +268,6 @@ class SlidingRuns(KeyBlocks):
         return sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values()) + self._block_records
 
     def _check(self) -> None:
-        """Assert every invariant of the representation."""
         self._check_cold()
         self._check_tail()
         expired = self._low - 1

@@ -429,7 +429,6 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         return super()._state() | {"emitted": [self._journal.version, packed] if kept else None}
 
     def _check(self) -> None:
-        """Assert every invariant of the representation."""
         self._check_cold()
         self._check_tail()
         runs, bucket = self._runs, self._bucket

@@ -114,7 +114,6 @@ class TimeBuckets(Edge):
         self.move_time(ts)
 
     def apply_time(self, ts: int) -> None:
-        """Move stream time to `ts` (if that is later) and free the buckets that expired. O(expired)."""
         if ts <= self._stream_time:
             return
         self._stream_time = ts
@@ -510,7 +509,6 @@ class TimeBuckets(Edge):
         return sum(bucket.records for bucket in self._buckets.values())
 
     def _check(self) -> None:
-        """Assert the invariants of the buckets."""
         self._check_tail()
         width, expired = self._width, self._expired
         assert self._sorted is None or self._sorted == sorted(self._buckets), ("bucket order", self._sorted)

@@ -228,7 +228,6 @@ class StateStoreProvider:
         lenient: Callable[[], bool] = lambda: False,
         cache: ShardCache | None = None,
         sizes: Sizes = SHARD_SIZES,
-        debug: bool = False,
         files: Files = REAL_FILES,
         storage: Storage | None = None,
     ) -> None:
@@ -243,7 +242,6 @@ class StateStoreProvider:
         self._attempts = count(1) if attempts is None else attempts
         self._cache = CACHE if cache is None else cache
         self._sizes = sizes
-        self._debug = debug
         self._open: StateStore | None = None
         self._closed = False
         self._last = ShardMetrics()
@@ -282,7 +280,7 @@ class StateStoreProvider:
         shard = self._cache.take(self.path, self.id.identity)
         if shard is None or not shard.group.journal.empty:
             # In the second case a store was changed after its commit or abort: that change belongs to no version.
-            shard = Shard(self.log.storage, self._policy, self._sizes, debug=self._debug)
+            shard = Shard(self.log.storage, self._policy, self._sizes)
         loaded = shard.load(self.log, version, run.runs, run.run_id)
         self._open = StateStore(self, shard.group, version, loaded, shard, next(self._attempts))
         return self._open

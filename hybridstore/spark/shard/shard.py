@@ -126,9 +126,9 @@ class Shard:
     shard's.
     """
 
-    def __init__(self, storage: Storage, policy: CheckpointPolicy, sizes: Sizes, *, debug: bool = False) -> None:
+    def __init__(self, storage: Storage, policy: CheckpointPolicy, sizes: Sizes) -> None:
         self._bodies: list[bytes] = []
-        self.group = StoreGroup(self._bodies.append, debug=debug)
+        self.group = StoreGroup(self._bodies.append)
         self.reached = LoadedVersion()
         # The parents of the newest log objects that this process has read or written: pruning asks for them.
         self.parents: dict[LogName, Step] = {}

@@ -180,7 +180,6 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         return sorted((row for row in self._windows() if row[2].changed), key=lambda row: row[:2])
 
     def changed(self) -> list[Result]:
-        """See `Windowed.changed`: by start and then key."""
         return [self._result(key, start, window) for start, key, window in self._changes()]
 
     def ended(self, after: int, through: int | None) -> list[Result]:

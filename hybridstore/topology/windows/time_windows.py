@@ -64,7 +64,6 @@ class TimeWindowed(Windowed[WindowStore]):
         return [-1, self.aggregates.init()] if stored is None else list(self.form.changeable(stored))
 
     def changed(self) -> list[Result]:
-        """See `Windowed.changed`: by start and then key."""
         self.open = dict(sorted(self.open.items()))
         return [self._result(window, slot) for window, slot in self.open.items()]
 
