@@ -208,14 +208,33 @@ def unseal_fields(data: bytes, where: str, version: int) -> dict[str, Any]:
 
 def unpack_block(data: bytes | memoryview, where: str) -> Columns:
     """Read a block. Raises CorruptCheckpointError, naming `where`, when its checksum or its form is wrong. O(size)."""
+    try:
+        return _columns(*unpack(_payload(data, where)))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _unreadable(error, where) from error
+
+
+def unpack_keys(data: bytes | memoryview, where: str) -> Columns:
+    """Read a block, but None in place of each value. Raises as `unpack_block`. O(keys), and a copy of the block."""
+    try:
+        stream = unpacker(_payload(data, where))
+        stream.read_array_header()
+        keys, counted, packed_ints = stream.unpack(), stream.unpack(), stream.unpack()
+        return _columns(keys, counted, packed_ints, [None] * stream.read_array_header())
+    except UNPACK_ERRORS as error:
+        raise _unreadable(error, where) from error
+
+
+def _payload(data: bytes | memoryview, where: str) -> memoryview:
     if not is_sound(data):
         raise CorruptCheckpointError(
             f"{where}: block checksum mismatch (reopen to fall back to the previous checkpoint)"
         )
-    try:
-        return _columns(*unpack(memoryview(data)[4:]))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise CorruptCheckpointError(f"{where}: block cannot be read: {error}") from error
+    return memoryview(data)[4:]
+
+
+def _unreadable(error: Exception, where: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(f"{where}: block cannot be read: {error}")
 
 
 def unpack_block_in_slices(data: bytes, where: str, pause: Callable[[], None]) -> Columns:

@@ -42,6 +42,8 @@ _HASH_BYTES: Final = 16
 _FETCHED_BYTES: Final = 64 << 20
 
 Decoded = TypeVar("Decoded")
+# Reads a block, and names the place in errors: all of it, or its keys.
+Unpack: TypeAlias = Callable[[bytes | memoryview, str], Columns]
 _Span: TypeAlias = tuple[int, int]
 
 
@@ -352,10 +354,10 @@ class CheckpointReader:
         if entry.layers and self.far:
             self.prefetch([entry])
 
-    def layer(self, store: int, entry: BlockEntry, place: Extent) -> Columns:
+    def layer(self, store: int, entry: BlockEntry, place: Extent, unpack: Unpack | None = None) -> Columns:
         """Load the base or a layer of a block. Raises CorruptCheckpointError. O(its size)."""
-        where = self._where(store, entry, place)
-        return self._read_twice(place, lambda data: unpack_block(self._checked(place, data, where), where))
+        where, unpack = self._where(store, entry, place), unpack or unpack_block
+        return self._read_twice(place, lambda data: unpack(self._checked(place, data, where), where))
 
     def with_layers(self, store: int, entry: BlockEntry, base: Columns) -> Columns:
         """Return the records of a block: those of its base with its layers over them. Raises CorruptCheckpointError.

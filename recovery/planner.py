@@ -32,6 +32,7 @@ from .block import (
     layer_of,
     merge,
     pack_block,
+    unpack_keys,
     with_layers,
 )
 from .checkpoint import CheckpointReader
@@ -40,7 +41,7 @@ from .directory import PageEntry
 from .erase import Erasure
 from .errors import CorruptCheckpointError
 from .pack import PackWriter
-from .table import MOST_KEYS, Lookup
+from .table import MOST_KEYS, Layers, Lookup, Whole
 
 # So many layers of a block of about one size become one.
 LAYERS: Final = 8
@@ -159,10 +160,10 @@ class Planner:
 
     def _change_block(self, line: BlockEntry, change: BucketChange) -> None:
         """Write what changed of a block as a layer over it, or the block anew. O(changed log keys) where single records
-        can be read and a layer is written, else O(block).
+        can be read and a layer is written, O(keys) where no row is laid over others, else O(block).
         """
         try:
-            self._change_looked(line, change, self._looked(line))
+            self._change_looked(line, change, self._looked(line, change))
         except CorruptCheckpointError:
             assert self._previous is not None
             self._previous.block(self._capture.number, line)  # a single record does not say which file is damaged
@@ -181,27 +182,36 @@ class Planner:
         if not (change.columns.keys or change.removed):
             self._keep([[line]])  # all rows over the block were deleted again
             return
+        whole = None if look is None else _counted(line, change, look)
+        if whole is not None and self._add_layer(line, change, whole, keys):
+            return
         if look is not None:
-            whole = _counted(line, change, look)
-            if whole is not None and self._add_layer(line, change, whole, keys):
-                return
             merged = self._previous.block(number, line)
         merged = merge(merged, change.columns, change.removed)
-        if look is None and merged.keys:
+        if whole is None and merged.keys:
             whole = entry_of(line.block, line.bucket, merged, line.places[0])
             if self._add_layer(line, change, whole, keys):
                 return  # with the expired records of the block, which its line counts
         self._rewrite(line.bucket, self._live_rows(merged))
 
-    def _looked(self, line: BlockEntry) -> Lookup | None:
-        """Return what finds single records of a block; None if the block is to be decoded instead: because it has no
-        table, or because reading it twice is more requests.
+    def _looked(self, line: BlockEntry, change: BucketChange) -> Lookup | None:
+        """Return what finds single records of a block, or only counts them where no row of the change is laid over
+        others; None if the block is to be decoded instead: because its records are needed and it has no table, because
+        it is rewritten anyway, or because reading it twice is more requests.
         """
         assert self._previous is not None
-        if self._pack_block is pack_block or self._previous.far:
+        if self._previous.far:
             return None
-        look = self._previous.look(self._capture.number, line)
-        return look if look.kept else None
+        if self._pack_block is not pack_block:
+            look = self._previous.look(self._capture.number, line)
+            if look.kept:
+                return look
+        changed = len(change.columns.keys) + len(change.removed)
+        if change.over is not None or changed * LAYERED_SHARE > line.keys:
+            return None
+        number, layer = self._capture.number, self._previous.layer
+        parts = [Whole(layer(number, line, place, unpack_keys)) for place in reversed(line.places)]
+        return parts[0] if len(parts) == 1 else Layers(parts)
 
     def _plain(self, change: BucketChange, older_of: Callable[[Any], Columns], high: int) -> BucketChange:
         """Return a change of a block, whose times are at most `high`, without rows to be laid over others, and which

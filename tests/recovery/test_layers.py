@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import hybridstore as hs
 from changelog.identity import Identity
 from changelog.segment import Position
+from changelog.storage import LocalStorage, Storage
 from hybridstore.state.opening import Tuning
 from recovery.block import (
     WHOLE,
@@ -123,8 +124,8 @@ def test_layers_of_added_rows_are_the_rows_of_a_dict(base: Content, layers: list
 class Line:
     """A line of checkpoints of one key-value store."""
 
-    def __init__(self, *, tables: bool) -> None:
-        self.storage = MemoryStorage()
+    def __init__(self, storage: Storage | None = None, *, tables: bool) -> None:
+        self.storage = MemoryStorage() if storage is None else storage
         self.rows: dict[str, bytes] = {}
         self.reader: CheckpointReader | None = None
         self.version = 0
@@ -156,10 +157,13 @@ class Line:
         return list(self.reader.directory(1))
 
 
+@pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("tables", [False, True])
-def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(tables: bool) -> None:
+def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(
+    tmp_path: Path, tables: bool, far: bool
+) -> None:
     r = random.Random(7)
-    line = Line(tables=tables)
+    line = Line(None if far else LocalStorage(tmp_path), tables=tables)
     line.checkpoint({f"key {i:05d}": r.randbytes(40) for i in range(4000)}, set())
     written = changed_bytes = 0
     for number in range(60):
@@ -188,6 +192,33 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(tables:
     assert written < (8 if tables else 6) * changed_bytes
     assert any(entry.layers for entry in line.entries())
     assert all(type(line.reader._look_at(1, e, e.places[0])) is RecordTable for e in line.entries()) is tables
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_a_checkpoint_of_few_changes_decodes_no_value_of_their_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool
+) -> None:
+    line = Line(LocalStorage(tmp_path), tables=tables)
+    line.checkpoint({f"key {i:03d}": b"x" * 40 for i in range(200)}, set())
+    line.checkpoint({"key 120": b"y", "key 121": b"y"}, {"key 122"})
+    with monkeypatch.context() as patch:
+        for reading in ("block", "parts"):
+            patch.setattr(CheckpointReader, reading, lambda *_: pytest.fail("the block was decoded"))
+        line.checkpoint({"key 120": b"z", "key 300": b"z"}, {"key 121", "key 123"})
+    (entry,) = line.entries()
+    assert line.reader is not None
+    block = line.reader.block(1, entry)
+    assert dict(zip(block.keys, block.values, strict=True)) == line.rows
+    assert (len(entry.layers), entry.keys, entry.first, entry.last) == (2, 198, "key 000", "key 300")
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_a_block_that_loses_its_first_key_gets_a_layer(tmp_path: Path, tables: bool) -> None:
+    line = Line(LocalStorage(tmp_path), tables=tables)
+    line.checkpoint({f"key {i:03d}": b"x" * 40 for i in range(200)}, set())
+    line.checkpoint({}, {"key 000"})
+    (entry,) = line.entries()
+    assert (len(entry.layers), entry.keys, entry.first) == (1, 199, "key 001")
 
 
 def test_the_layers_of_a_far_block_are_read_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
