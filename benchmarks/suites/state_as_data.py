@@ -37,7 +37,7 @@ SHAPES: dict[str, Callable[[int], Any]] = {
     "several shapes": lambda i: {"n": i, "name": "a"} if i % 3 else {"n": i, "name": "a", "more": i * 0.5},
     "inner dict": lambda i: {**{f"f{j}": i + j for j in range(6)}, "name": "a", "inner": {"a": i, "b": 0.5}},
     "German keys": lambda i: {"größe": i, "höhe": i * 0.5, "straße": f"weg {i % 1000}"},
-    "lists": lambda i: [i, i * 0.5, "a"],
+    "lists": lambda i: [i, i + 1, i + 2],
 }
 _POLICY = hs.CheckpointPolicy(every_commits=None)
 

@@ -13,6 +13,7 @@ from recovery.columns import Columns
 from recovery.packed import PackedBlock, PackedItems, PackedSpans, packed_items
 from recovery.packed_fields import PackedFields
 
+from ..collector import collector_held
 from ..stores.kinds import Row
 from .texts import format_key, plain, to_json
 
@@ -93,15 +94,20 @@ def stream_by_column(
         raise ValueError(f"rows_per_batch: found {rows_per_batch}, expected at least 1")
     makers = [_Column(name, times, text=text) for name in names]
     cut = _cut(pieces, makers, rows_per_batch)
-    parts = next(cut)
-    first = [maker.array(part) for maker, part in zip(makers, parts, strict=True)]
+
+    def batch() -> list[pa.Array] | None:
+        with collector_held():  # which would visit the decoded objects of the batch again and again
+            parts = next(cut, None)
+            return None if parts is None else [maker.array(part) for maker, part in zip(makers, parts, strict=True)]
+
+    first = batch() or []
     schema = pa.schema([pa.field(name, column.type) for name, column in zip(names, first, strict=True)])
 
     def batches() -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch(first, schema=schema)
-        for parts in cut:
-            arrays = [maker.array(part) for maker, part in zip(makers, parts, strict=True)]
+        arrays: list[pa.Array] | None = first
+        while arrays is not None:
             yield pa.record_batch(arrays, schema=schema)
+            arrays = batch()
 
     return pa.RecordBatchReader.from_batches(schema, batches())
 
@@ -385,7 +391,7 @@ def _struct(dicts: list[dict[Any, Any] | None]) -> pa.Array | None:
         return None
     arrays = list[pa.Array]()
     for name in names:
-        typed = _typed([each.get(name) for each in there])
+        typed = _typed(list(map(dict.get, there, repeat(name))))
         if typed is None:
             return None
         arrays.append(typed)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -134,6 +135,20 @@ def test_text_with_nulls_is_text_in_every_batch() -> None:
     values = ["a", None, "b", None, None, "c"]
     table = stream_of((), (Row("k", (), value) for value in values), rows_per_batch=2).read_all()
     assert table["value"].to_pylist() == values
+
+
+def test_the_collector_does_not_visit_the_objects_of_a_batch() -> None:
+    seen = list[bool]()
+
+    def rows() -> Iterator[Row]:
+        for number in range(4):
+            seen.append(gc.isenabled())
+            yield Row(number, (), [number])
+
+    for batch in stream_of((), rows(), rows_per_batch=2):
+        assert gc.isenabled()
+        assert batch.num_rows == 2
+    assert seen == [False] * 4
 
 
 def test_wrong_columns_are_named() -> None:
