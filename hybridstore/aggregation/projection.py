@@ -48,11 +48,6 @@ class Projection:
     time: str | None = None
 
     @property
-    def chooses(self) -> bool:
-        """Whether values are rows, with what decides between them."""
-        return self.by is not None
-
-    @property
     def needs(self) -> tuple[str, ...] | None:
         """The columns that are needed, None for whole rows."""
         if self.where is not None or self.by is None or self.columns is None:

@@ -257,15 +257,6 @@ class Followed:
     def warm(self, budget_ms: float, limit: int | None = None) -> bool:
         """Load cold blocks for about `budget_ms`, at least one; False when nothing was loaded, because all blocks are
         in memory, or those in memory take a third of `limit` (bytes). O(blocks loaded).
-
-        >>> with hs.open("state") as state:
-        ...     state.key_value("users")["ann"] = 1
-        ...     state.commit()
-        ...     state.checkpoint(wait=True)
-        1
-        >>> view = hs.inspect("state").follow()
-        >>> view.warm(5.0), view.warm(5.0), view.get("users", "ann")[0].value
-        (True, False, 1)
         """
         if limit is not None and self._memory() > _room(limit) * 2 // 3:
             return False
@@ -279,14 +270,6 @@ class Followed:
     def keep_within(self, limit: int) -> bool:
         """Forget the records in memory where they take more than half of `limit` (bytes), by estimate: all blocks are
         cold then. True when it did. The changelog behind the checkpoint stays. O(blocks), or O(pages + tail).
-
-        >>> with hs.open("state") as state:
-        ...     state.key_value("users")["ann"] = 1
-        ...     state.commit()
-        1
-        >>> view = hs.inspect("state").follow()
-        >>> view.keep_within(1_000_000)
-        False
         """
         if self._memory() <= max(_room(limit), self._least * 5 // 4):
             return False

@@ -67,12 +67,6 @@ class ShardMetrics:
     Every number is a field, in the order of the columns of a row. `load` is "empty", "hit", "catch-up" (segments
     replayed on the state in memory), "checkpoint" or "changelog" (reloads). `failed_checkpoints` and
     `failed_clearings` count failures of this process after commits since it loaded the shard.
-
-    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
-    >>> provider = StateStoreProvider(StateStoreId("checkpoint", "visits", 0))
-    >>> numbers = provider.metrics()
-    >>> numbers.version, numbers.records
-    (0, {})
     """
 
     operator: str | None = _number()

@@ -55,16 +55,6 @@ class StateStore(NamedStores):
 
     The stores are opened as with a `State`: by `key_value`, `window`, and the other kinds, or by `open(name,
     kind, parameters)`.
-
-    >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
-    >>> from hybridstore.spark.launches import begin
-    >>> shard = StateStoreId("checkpoint", "visits", 0)
-    >>> run = begin(StateStoreProvider(shard).operator, batch=0)
-    >>> store = StateStoreProvider(shard, claim=run).get_store(0)
-    >>> store.window("clicks", retention="1 hour").put("ann", 1, ts=60_000)
-    >>> store.abort()
-    >>> store.has_committed
-    False
     """
 
     def __init__(
@@ -95,11 +85,6 @@ class StateStore(NamedStores):
             raise HybridStoreError(f"{self._provider.path}: commit: found a read store, expected a store of get_store")
         return self._shard
 
-    @property
-    def has_committed(self) -> bool:
-        """True once `commit` has returned."""
-        return self.committed is not None
-
     def open(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Any:
         """Return the store of this name, defining it if missing; a read store raises KeyError for a missing
         store.
@@ -127,19 +112,9 @@ class StateStore(NamedStores):
         """Commit version + 1, durably, and return it; `metrics` are kept in its commit. O(changes), one create.
 
         Raises CannotCommitError when the object could not be created, StateClosedError after a commit or abort.
-
-        >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
-        >>> from hybridstore.spark.launches import begin
-        >>> shard = StateStoreId("checkpoint", "visits", 0)
-        >>> run = begin(StateStoreProvider(shard).operator, batch=0)
-        >>> store = StateStoreProvider(shard, claim=run).get_store(0)
-        >>> store.key_value("users").put("ann", 1)
-        >>> store.commit(), store.has_committed
-        (1, True)
         """
         self.usable()
         shard = self.shard
-        self.group.check_watched()
         try:
             self._provider._commit(self, shard, metrics or {})
         finally:
@@ -152,42 +127,19 @@ class StateStore(NamedStores):
         self._provider._ended(self)
 
     def abort(self) -> None:
-        """Discard the changes. Harmless after a commit, twice, and after the provider was closed.
-
-        >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
-        >>> store = StateStoreProvider(StateStoreId("checkpoint", "visits", 0)).get_read_store(0)
-        >>> store.abort()
-        """
+        """Discard the changes. Harmless after a commit, twice, and after the provider was closed."""
         if not self._ended:
             self._end()
             if self._shard is not None:
                 self._shard.checkpoints.finish(wait=True)
 
     def dropped_by(self, store: Any) -> dict[str, int]:
-        """Return how many records a store has dropped since this version was loaded, by reason.
-
-        >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
-        >>> from hybridstore.spark.launches import begin
-        >>> shard = StateStoreId("checkpoint", "visits", 0)
-        >>> run = begin(StateStoreProvider(shard).operator, batch=0)
-        >>> store = StateStoreProvider(shard, claim=run).get_store(0)
-        >>> clicks = store.window("clicks", retention=100)
-        >>> clicks.put("ann", 1, ts=1_000)
-        >>> clicks.put("ann", 1, ts=5)
-        >>> store.dropped_by(clicks)
-        {'expired': 1, 'grace': 0}
-        """
+        """Return how many records a store has dropped since this version was loaded, by reason."""
         before = self._dropped.get(store.name, {})
         return {reason: count - before.get(reason, 0) for reason, count in store.dropped.items()}
 
     def metrics(self) -> ShardMetrics:
-        """Return the numbers as of now; after a commit those of the commit.
-
-        >>> from hybridstore.spark.shard.provider import StateStoreId, StateStoreProvider
-        >>> store = StateStoreProvider(StateStoreId("checkpoint", "visits", 0)).get_read_store(0)
-        >>> store.metrics().version
-        0
-        """
+        """Return the numbers as of now; after a commit those of the commit."""
         return self._provider._metrics(self)
 
     def __repr__(self) -> str:
@@ -317,12 +269,6 @@ class StateStoreProvider:
 
     # --- committing -----------------------------------------------------------------------------------------------
 
-    def commit(self, metrics: dict[str, Any] | None = None) -> int:
-        """Commit the open write store; see `StateStore.commit`."""
-        if self._open is None:
-            raise StateClosedError(f"{self.path}: no store is open for writing (get_store first)")
-        return self._open.commit(metrics)
-
     def abort(self) -> None:
         """Abort the open write store, if any."""
         if self._open is not None:
@@ -447,7 +393,7 @@ class StateStoreProvider:
         )
 
     def _metrics(self, store: StateStore) -> ShardMetrics:
-        if store.has_committed:
+        if store.committed is not None:
             return self._last
         reached = store.loaded.reached if store.read_only else store.shard.reached
         return self._numbers(store, store.version, Logged(), reached.since)
