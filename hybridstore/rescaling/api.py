@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
-from changelog.storage import LocalStorage, Storage, is_url, local_path
+from changelog.storage import LocalStorage, Storage, local_path
 from recovery.layout import SPARK_FOLDER
 
 from ..errors import StateDirectoryError
 from ..progress import OnProgress, watching
-from ..spark.location import Location, locate
+from ..spark.location import Location, located
 from ..state.arguments import RULES, check
 from ..state.generations import refuse_bucket_pin
 from ..state.lock import refuse_pin
@@ -130,18 +130,3 @@ def _plain(location: str | PathLike[str] | Location, state_location: object) -> 
     if any((local_path(location) / name).is_dir() for name in (SPARK_FOLDER, "offsets")):
         raise RescaleError(f"{location}: a Spark query has its checkpoint there, expected an operator's name, too")
     return location
-
-
-def located(
-    location: str | PathLike[str] | Location,
-    state_location: str | PathLike[str] | None,
-) -> Location:
-    """Return the location of a query. Raises SparkSetupError for a scheme that is not supported."""
-    if isinstance(location, Location):
-        return location
-    places = [
-        place if place is None or is_url(place) else local_path(place).absolute()
-        for place in (location, state_location)
-    ]
-    assert places[0] is not None
-    return locate(places[0], places[1])

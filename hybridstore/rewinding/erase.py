@@ -24,7 +24,7 @@ from changelog.cloud_storage import CloudStorage
 from changelog.errors import HybridStoreError
 from changelog.storage import LocalStorage, Storage, exists, is_url, storage_at
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, ERASING, ERASING_SHARDS, PINS
+from recovery.layout import CHANGELOG, ERASING, ERASING_SHARDS, PINS, SPARK_FOLDER
 
 from ..inspection.options import FINE, NEGATIVE, UsageError, last_options, typed_key
 from ..inspection.show.output import Out
@@ -277,13 +277,14 @@ def _places_of(location: str | os.PathLike[str]) -> list[str | os.PathLike[str]]
 
 
 def _query(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> _ErasedState:
-    from ..rescaling.api import located  # only here: Spark's modules load much
-    from .erase_operator import OperatorPart, operators_of
+    from ..spark.location import located  # only here: Spark's modules load much
+    from ..spark.reading import operators_in
+    from .erase_operator import OperatorPart
 
     at = located(location, asked.state_location)
     storage = at.states()
     path = storage.root if isinstance(storage, LocalStorage) else None
-    names = operators_of(at)
+    names = operators_in(storage.below(SPARK_FOLDER))
     if not names or asked.operator not in (None, *names):
         what = "no state of an operator" if asked.operator is None else f"no operator {asked.operator!r}"
         raise RestoreError(f"{at.state}: found {what} (known: {', '.join(names) or 'none'}; or give --state)")
@@ -295,7 +296,7 @@ def _query(location: str | os.PathLike[str] | Location, asked: _QueryNames) -> _
     for pin in (pin_path(folder, name) for folder in folders for name in pin_names(folder)):
         if path is None:
             check_whole(pin)
-        parts += [OperatorPart(located(pin, None), name, stopped=True) for name in chosen]
+        parts += [OperatorPart(located(pin), name, stopped=True) for name in chosen]
     parts += [OperatorPart(at, name, stopped=asked.stopped) for name in chosen]
     return _ErasedState(at.state, path, parts, folders, storage)
 

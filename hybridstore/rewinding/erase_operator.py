@@ -29,7 +29,7 @@ from changelog.storage import LocalStorage, Storage
 from recovery.checkpoint import CheckpointReader, read_meta
 from recovery.erase import ERASURES
 from recovery.errors import RestoreError
-from recovery.layout import CHECKPOINTS, LOG, OPERATOR, PACKS, SPARK_FOLDER, LogName, list_checkpoints
+from recovery.layout import CHECKPOINTS, LOG, PACKS, LogName, list_checkpoints
 from recovery.line import Step
 from recovery.rule import NOTE
 from recovery.runs import newest_claim
@@ -221,12 +221,6 @@ class OperatorPart:
 
     def _takes(self, store: str, keys: GivenKeys, key: Any) -> bool:
         return key is not None and wanted(store, keys, self._program).takes(key)
-
-
-def operators_of(location: Location) -> list[str]:
-    """Return the names of the operators with state at a location, sorted. O(operators) lists."""
-    storage = location.states().below(SPARK_FOLDER)
-    return [name for name in storage.folders() if OPERATOR in storage.folders(name)]
 
 
 def _bytes_of(storage: Storage) -> int:

@@ -87,6 +87,18 @@ def locate(
     return Location(str(checkpoint), str(state), of_checkpoint, of_state, *kept)
 
 
+def located(
+    location: str | os.PathLike[str] | Location, state_location: str | os.PathLike[str] | None = None
+) -> Location:
+    """Return the location of a query whose state is read or changed by this process: a path may be relative. Raises as
+    `locate`.
+    """
+    if isinstance(location, Location):
+        return location
+    places = (location, *([] if state_location is None else [state_location]))
+    return locate(*(place if is_url(place) else local_path(place).absolute() for place in places))
+
+
 def _checked(name: str, location: str | os.PathLike[str]) -> str:
     if not isinstance(location, (str, os.PathLike)):
         raise SparkSetupError(f"{name}: found {type(location).__name__}, expected a path or a URL")

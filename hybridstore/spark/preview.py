@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any
 
 from ..errors import ForeignFileError
-from .location import locate
+from .location import located
 from .operator_file import in_force, read_chain
 from .query_log import committed
 from .reading import newest_version, open_version, operators, shards
@@ -23,16 +23,16 @@ def operator_program(
     Raises ForeignFileError if the operator must be named or does not exist; MissingVersionError without a state.
     O(names below the location), and a restore for each requested shard.
     """
-    located = locate(location)
-    names = operators(located)
+    at = located(location)
+    names = operators(at)
     if operator not in names and (operator is not None or len(names) > 1):
         raise ForeignFileError(f"{location}: operator: found {operator!r}, expected one of {', '.join(names)}")
     name = operator or names[0]
-    chain = read_chain(located.operator(name))
-    program: dict[str, Any] = in_force(chain, committed(located.query()) + 1)["program"]
+    chain = read_chain(at.operator(name))
+    program: dict[str, Any] = in_force(chain, committed(at.query()) + 1)["program"]
 
     def stores() -> Iterator[Mapping[str, Any]]:
-        states = shards(located, name)
+        states = shards(at, name)
         version = newest_version(states)
         for state in states:
             yield open_version(state, version).stores

@@ -14,7 +14,7 @@ from changelog.changes import DELETED, expand
 from changelog.codec import unpack
 from changelog.frame import CommitFrame
 from changelog.mutation import SYSTEM, mutations
-from changelog.storage import is_url, local_path
+from changelog.storage import Storage
 from recovery.layout import OPERATOR, SPARK_FOLDER, LogName
 from recovery.rule import MissingParent, Runs
 from recovery.runs import newest_claim
@@ -22,7 +22,7 @@ from recovery.runs import newest_claim
 from ..reading.version import Version
 from ..stores.kinds import ROWS, Row
 from .errors import MissingVersionError
-from .location import Location, locate
+from .location import Location, located
 from .operator_file import has_moved, newest_operator, read_operator
 from .query_log import committed
 from .shard.log import AttemptLog
@@ -69,26 +69,24 @@ class ShardState(NamedTuple):
 
 def operators(location: str | Path | Location) -> list[str]:
     """Return the names of the operators with state at a location, sorted. Raises MissingVersionError if none exists.
-    O(objects below it).
+    O(operators) lists.
     """
-    storage = _location(location).states().below(SPARK_FOLDER)
-    parts = (name.split("/") for name in storage.list())
-    names = sorted({part[0] for part in parts if len(part) == 3 and part[1] == OPERATOR})
+    storage = located(location).states().below(SPARK_FOLDER)
+    names = operators_in(storage)
     if not names:
         raise MissingVersionError(f"{storage.url}: no operator's state found (is this the query's checkpointLocation?)")
     return names
 
 
-def _location(location: str | Path | Location) -> Location:
-    if isinstance(location, Location):
-        return location
-    return locate(location if is_url(location) else local_path(location).absolute())
+def operators_in(storage: Storage) -> list[str]:
+    """Return the names of the operators with state in a place of operators, sorted. O(operators) lists."""
+    return [name for name in storage.folders() if OPERATOR in storage.folders(name)]
 
 
 def shards(location: str | Path | Location, operator: str | None = None) -> list[ShardState]:
     """Return the shards of an operator (None: the only one), by number. Raises MissingVersionError when a shard has no
     object, and as `operators`."""
-    location = _location(location)
+    location = located(location)
     if operator is None or not newest_operator(location.operator(operator)):
         names = operators(location)
         if operator is None and len(names) > 1:

@@ -72,6 +72,14 @@ def test_the_same_number_of_shards_is_refused() -> None:
     refused(begun(), "has 2 shards already", shards=2)
 
 
+def test_who_reads_the_state_of_a_query_takes_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(location=locate(tmp_path / "query"))
+    monkeypatch.chdir(tmp_path)
+    assert TOTALS.compare("query") == []
+    assert [row["shard"] for row in hsp.metrics("query")] == [0, 1]
+    assert hs.rescale("query", "op", shards=4, dry_run=True).shards == 2
+
+
 def test_an_operator_that_is_not_there_is_refused() -> None:
     with pytest.raises(hs.RescaleError, match="no operator 'other' has state there"):
         hs.rescale(begun().location, "other", shards=4)
