@@ -13,8 +13,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -32,6 +33,8 @@ from .generations import ORIGIN
 
 # The errors of a state that may be read and not written: of another user, or a snapshot of a file system.
 _READ_ONLY: Final = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
+# The name of the note of a fork.
+_NOTE: Final = re.compile(rf"{FORKS}/[0-9a-f]{{32}}")
 # A fork on an object store has the last one of these from its first object on.
 _OF_STATES: Final = (CHANGELOG, CHECKPOINTS, GENERATIONS, SPARK_FOLDER, FORKS)
 
@@ -101,17 +104,32 @@ def origins_of(state: Path | str) -> list[Path | str]:
 
 
 def forks_of(state: Path | str) -> list[Path | str]:
-    """Return where the forks of a state are, and their forks; notes of those that are no more are removed. O(forks)."""
+    """Return where the forks of a state are, and their forks: those too that were made when a state in between was no
+    more, and so are not noted here. Notes of forks that are no more are removed. O(forks).
+    """
+    forks, waiting = list[Path | str](), _noted_forks(state)
+    while waiting:
+        fork = waiting.pop()
+        # where states were moved, one may be noted as a fork of its own fork
+        if fork not in forks and note_of(fork) != note_of(state):
+            forks.append(fork)
+            with suppress(OSError, HybridStoreError):  # who cannot read a fork names it
+                waiting += _noted_forks(fork)
+    return sorted(forks, key=str)
+
+
+def _noted_forks(state: Path | str) -> list[Path | str]:
+    """Return the forks that are noted at a state; notes of those that are no more are removed."""
     storage, forks = storage_at(state), list[Path | str]()
     for name in storage.list(f"{FORKS}/"):
-        if name == ORIGIN:
+        if _NOTE.fullmatch(name) is None:
             continue
         fork = _noted(state, name)
         if _is_state(fork):
             forks.append(fork)
         else:
             storage.delete([name])
-    return sorted(forks, key=str)
+    return forks
 
 
 def _is_state(place: Path | str) -> bool:
