@@ -172,10 +172,11 @@ class KeyGenerations(KeyBlocks):
             merged: dict[Any, Any] = {}
             for each in (*reversed(self._older[:fresh]), self._runs):
                 merged.update(each)
-            for key in self._buried.pop(-1, ()):
+            for key in self._buried.get(-1, ()):
                 if merged.get(key) is TOMBSTONE:  # known by `_dirty`
                     del merged[key]
-            with self._journal.sure:
+            with self._journal.sure:  # until here nothing has changed
+                self._buried.pop(-1, None)
                 if self._bucket.cold:
                     self._over_cold.update(merged)
                 self._runs = self._bucket.runs = merged

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hybridstore as hs
+from tests.state.test_interrupts import Interrupt
 from tests.tools.hooks import check_stores
 from tests.tools.vector_runner import SMALL
 
@@ -151,6 +154,31 @@ def test_a_block_that_is_loaded_whole_has_no_row_in_place_of_a_newer_one(
         check_stores(state)
         assert store.get_many(range(3, 10)) == expected
         assert len(store) == 38
+
+
+def test_a_count_that_is_interrupted_at_any_line_leaves_no_deleted_key_in_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    went_on = 0
+    for nth in count(1):
+        life = Life(tmp_path / str(nth), None, monkeypatch)
+        store, state = life.store, life.state
+        with state:
+            store.put_many((i, i) for i in range(20))
+            state.commit()
+            state._memory._filled = True
+            state._begin_checkpoint(state._usable())
+            store.delete(3)
+            assert store.parted
+            interrupt = Interrupt(nth, KeyboardInterrupt)
+            with suppress(KeyboardInterrupt), interrupt:
+                len(store)
+            with suppress(hs.StatePoisonedError):
+                assert (len(store), store.get_many([3, 4])) == (19, [None, 4])
+                went_on += 1
+        if interrupt.seen < nth:
+            break
+    assert 10 < went_on < nth
 
 
 def test_records_that_were_not_used_for_long_are_freed_as_others_come_in(
