@@ -497,31 +497,6 @@ def test_forks_of_pins_and_of_shards_are_named(tmp_path: Path) -> None:
     assert not bytes_left(tmp_path / "one-shard", b"key-")
 
 
-def test_a_fork_of_a_fork_is_named_where_the_one_in_between_was_removed_before(tmp_path: Path) -> None:
-    first, second, third, fourth = (tmp_path / name for name in "abcd")
-    fill(first, 4, 4)
-    hs.fork(first, second)
-    hs.fork(second, third)
-    shutil.rmtree(second)
-    hs.fork(third, fourth)
-    with pytest.raises(RestoreError, match=f"found forks that have the keys: {third}, {fourth} "):
-        hs.erase(first, "key-ann")
-    hs.erase(first, "key-ann", forks="erase")
-    for state in (first, third, fourth):
-        assert hs.prove(state, "key-ann").traces == []
-
-
-def test_a_place_that_is_a_fork_of_its_own_fork_is_erased_once(tmp_path: Path) -> None:
-    first, second = tmp_path / "a", tmp_path / "b"
-    fill(first, 4, 4)
-    hs.fork(first, second)
-    first.rename(tmp_path / "moved")
-    hs.fork(second, first)
-    shutil.rmtree(first)
-    (tmp_path / "moved").rename(first)
-    assert hs.erase(first, "key-ann", forks="erase").places == [first, second]
-
-
 def test_a_fork_may_have_a_name_like_that_of_an_unfinished_one(tmp_path: Path) -> None:
     fill(tmp_path / "s", 4, 3)
     hs.fork(tmp_path / "s", tmp_path / ".mine.fork")

@@ -18,6 +18,7 @@ from hybridstore.state import in_place
 from hybridstore.state.directory import State
 from hybridstore.state.registry import kept_from_erase
 from recovery.checkpoint import read_meta
+from recovery.errors import RestoreError
 from recovery.layout import CheckpointName, list_checkpoints
 from tests.conftest import STRESS
 from tests.state.test_erase import KEEP, bytes_left, content, fill, kill_from, secrets, without
@@ -437,3 +438,28 @@ def test_a_damaged_checkpoint_of_the_version_is_not_taken_for_the_erased_one(
         assert state.settings["erase"] is None
         assert [entry["keys"] for entry in state.settings["erasures"]] == [4]
     assert not secrets(tmp_path)
+
+
+def test_a_fork_of_a_fork_is_named_where_the_one_in_between_was_removed_before(tmp_path: Path) -> None:
+    first, second, third, fourth = (tmp_path / name for name in "abcd")
+    fill(first, 4, 4)
+    hs.fork(first, second)
+    hs.fork(second, third)
+    shutil.rmtree(second)
+    hs.fork(third, fourth)
+    with pytest.raises(RestoreError, match=f"found forks that have the keys: {third}, {fourth} "):
+        hs.erase(first, "key-ann")
+    hs.erase(first, "key-ann", forks="erase")
+    for state in (first, third, fourth):
+        assert hs.prove(state, "key-ann").traces == []
+
+
+def test_a_place_that_is_a_fork_of_its_own_fork_is_erased_once(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    fill(first, 4, 4)
+    hs.fork(first, second)
+    first.rename(tmp_path / "moved")
+    hs.fork(second, first)
+    shutil.rmtree(first)
+    (tmp_path / "moved").rename(first)
+    assert hs.erase(first, "key-ann", forks="erase").places == [first, second]
