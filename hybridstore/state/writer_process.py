@@ -112,7 +112,8 @@ class WriterProcess:
         thread a millisecond or two, else O(1).
         """
         with self._lock:
-            link = self._start() if self._link is None else self._link
+            known = self._link
+            link = self._start() if known is None else known
             self._users.add(user)
             self._number += 1
             number = self._number
@@ -125,8 +126,12 @@ class WriterProcess:
                 whole = link.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(data)
             except BlockingIOError:
                 whole = False
-            except BaseException:
+            except BaseException as error:
                 self._pending.pop(number, None)
+                if known is not None and isinstance(error, BrokenPipeError | ConnectionResetError):
+                    # it was killed while it waited for a job, and the thread that listens has not said so yet
+                    self._ended(link, "has ended")
+                    return self.give(job, user, then)
                 raise
             if not whole:
                 self.kill("took no job, and was ended")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,3 +79,32 @@ def test_under_a_limit_a_process_that_cannot_be_started_is_asked_for_once(
         checkpoint(state)
         assert (state.metrics().failures_of_writer_process, state.metrics().failed_checkpoints) == (1, 0)
     assert [line.count("because no process starts") for line in caplog.messages] == [1]
+
+
+def test_a_process_that_was_killed_a_moment_before_its_job_is_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 0)
+    with opened(tmp_path, 1 << 40) as state:
+        state.key_value("kv")["a"] = 1
+        state.commit()
+        checkpoint(state)
+        first = WRITER.pid
+        assert first is not None
+        assert WRITER._link is not None
+        state.key_value("kv")["a"] = 2
+        state.commit()
+        with WRITER._lock:  # the thread that listens cannot say that it has ended
+            os.kill(first, signal.SIGKILL)
+            ended = select.poll()
+            ended.register(WRITER._link, select.POLLHUP)
+            ended.poll()
+            state.checkpoint()
+        state._checkpoints.finish(wait=True)
+        assert state._checkpoints.failure is None
+        assert WRITER.pid not in (None, first)
+        numbers = state.metrics()
+        assert (numbers.checkpoints_by_writer_process, numbers.failures_of_writer_process) == (2, 0)
+        threads = [each for each in threading.enumerate() if each.name == "hybridstore-writer"]
+    for thread in threads:
+        thread.join()  # waits for the process
