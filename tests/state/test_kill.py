@@ -1,15 +1,18 @@
 """`kill -9` of a real writer at a random moment: what it acknowledged is there, and nothing that it did not commit.
 
 The writer runs in a process of its own, commits small versions as fast as it can, with checkpoints in the background,
-and says so after each. Where a process beside the writer makes the checkpoints, it is killed at another moment, too.
+and says so after each. Under a limit, records are freed and read again, and lie in several dicts. Where a process
+beside the writer makes the checkpoints, in pieces, it is killed at another moment, too.
 With HYBRIDSTORE_STRESS=N there are 50 * N rounds; without, 8 on a disk, and 3 with that process or on an object store.
 """
 
+import inspect
 import json
 import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +22,32 @@ import hybridstore as hs
 from tests.conftest import STRESS
 from tests.tools.hooks import check_stores, crash
 
-WRITER = """
+
+def facts_of(number: int) -> Iterator[tuple[int, float | None]]:
+    """What a version puts and deletes of some keys, of which there are 600."""
+    for i in range(12):
+        yield (number * 97 + i * i) % 600, None if i % 5 == 3 else number + i / 7
+
+
+WRITER = (
+    f"from __future__ import annotations\n{inspect.getsource(facts_of)}"
+    + """
 import json
 import os
 import signal
 import sys
 from datetime import timedelta
 import hybridstore as hs
-from hybridstore.state import checkpointer
+from hybridstore.state import checkpointer, memory, writer_process
 from hybridstore.state.opening import Tuning
 from hybridstore.state.writer_process import WRITER
 
 beside = int(sys.argv[4])
 if beside:
     checkpointer.BESIDE_RECORDS = checkpointer.RETRY_SECONDS = 0
+    in_pieces = "from hybridstore.state import checkpoint_job; checkpoint_job.PIECE_RECORDS = 80"
+    writer_process.PROGRAM = writer_process.PROGRAM.replace("main()", f"{in_pieces}; main()")
+memory._FREED_ENTRIES = 16
 # Checkpoints all the time, so that the kill often meets one.
 policy = hs.CheckpointPolicy(max_restore=timedelta(hours=1), every_commits=7, keep=2)
 settings = json.loads(sys.argv[3])
@@ -42,6 +57,7 @@ state = hs.open(
 )
 counts, rows = state.key_value("counts"), state.window("rows", retention=500)
 sums = state.sliding("sums", size=500, aggregator=hs.Sum())
+facts, seen = state.key_value("facts"), state.key_value("seen", ttl=300)
 number = counts.get("last") or 0
 claims = state.version - number
 print("ready", number, flush=True)
@@ -52,8 +68,13 @@ while True:
     counts["last"] = number
     counts[f"step {number % 50}"] = number
     sums.add("k", number, number * 10 + 9)
+    for key, value in facts_of(number):
+        facts.get(key + 300)
+        facts.put(key, value)
+        seen.put(key, value, number * 10)
     if number % 5 == 0:
         counts["never"] = number
+        facts.clear()
         rows.put("never", number, number * 10 + 9)
         state.rollback()
         for i in range(10):
@@ -61,14 +82,24 @@ while True:
         counts["last"] = number
         counts[f"step {number % 50}"] = number
         sums.add("k", number, number * 10 + 9)
+        for key, value in facts_of(number):
+            facts.put(key, value)
+            seen.put(key, value, number * 10)
     if state.commit() != number + claims:
         raise SystemExit("a version is missing")
     beside -= 1
     if beside == 0 and WRITER.pid is not None:
         os.kill(WRITER.pid, signal.SIGKILL)
-    sys.stdout.write(f"{number}\\n")
+    sys.stdout.write(f"{number} {state.metrics().freed_records}\\n")
     sys.stdout.flush()
 """
+)
+
+
+def expected_facts(version: int, after: int = 0) -> dict[int, float]:
+    """What versions behind `after` have put and not deleted."""
+    facts = {key: value for number in range(after + 1, version + 1) for key, value in facts_of(number)}
+    return {key: value for key, value in sorted(facts.items()) if value is not None}
 
 
 def expected(version: int) -> tuple[dict[str, int], list[tuple[tuple[str, int], int]]]:
@@ -85,10 +116,10 @@ def expected(version: int) -> tuple[dict[str, int], list[tuple[tuple[str, int], 
     return counts, rows
 
 
-def round_of(location: str, after: int, limit: int, options: dict[str, Any], beside: int) -> tuple[int, int]:
+def round_of(location: str, after: int, limit: int, options: dict[str, Any], beside: int) -> tuple[int, int, int]:
     """Start the writer, with a limit of memory unless that is 0, kill it when it has acknowledged `after` commits, and
-    return how many commits there were before, and with those that it has acknowledged. The process beside it is killed
-    after `beside` commits (0: a thread makes the checkpoints).
+    return how many commits there were before, and with those that it has acknowledged, and how many records it has
+    freed. The process beside it is killed after `beside` commits (0: a thread makes the checkpoints).
     """
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, location, str(limit), json.dumps(options), str(beside)],
@@ -98,13 +129,13 @@ def round_of(location: str, after: int, limit: int, options: dict[str, Any], bes
     )
     assert writer.stdout is not None
     with writer.stdout as out:
-        first = last = int(out.readline().split()[1])
-        for _ in range(after):
-            last = int(out.readline())
+        first = int(out.readline().split()[1])
+        lines = [f"{first} 0\n", *(out.readline() for _ in range(after))]
         writer.send_signal(signal.SIGKILL)
-        last = max([last, *(int(line) for line in out.read().split("\n")[:-1])])
+        lines += out.read().splitlines(keepends=True)
     assert writer.wait() == -signal.SIGKILL
-    return first, last
+    last, freed = map(int, [line for line in lines if line.endswith("\n")][-1].split())
+    return first, last, freed
 
 
 def killed_again_and_again(
@@ -112,16 +143,17 @@ def killed_again_and_again(
 ) -> None:
     """Kill writers of one state; after each, the state has all that was acknowledged, and at most one commit more."""
     dice = random.Random(seed)
-    reached = least = 0
+    reached = least = all_freed = 0
     for _ in range(kills):
         # a process beside the writer takes its time to start
         after, beside = dice.randint(0, 40), 0
         if process:
             after = dice.randint(40, 200)
             beside = dice.randint(1, 2 * after)
-        first, acknowledged = round_of(location, after, limit, options, beside)
+        first, acknowledged, freed = round_of(location, after, limit, options, beside)
         assert first == reached
         least += after
+        all_freed += freed
         with hs.open(hs.Bucket(location, **options) if options else location) as state:
             reached = state.key_value("counts").get("last") or 0
             assert reached in (acknowledged, acknowledged + 1)
@@ -130,6 +162,10 @@ def killed_again_and_again(
             if reached:
                 assert dict(state.key_value("counts").all()) == counts
                 assert list(state.window("rows", retention=500).all()) == rows
+                facts, seen = state.key_value("facts"), state.key_value("seen", ttl=300)
+                assert dict(facts.all()) == expected_facts(reached)
+                assert len(facts) == len(expected_facts(reached))
+                assert dict(seen.all()) == expected_facts(reached, max(0, reached - 30))
                 window = state.sliding("sums", size=500, aggregator=hs.Sum()).get("k")
                 assert window is not None
                 assert window[3] == sum(range(max(1, reached - 50), reached + 1))
@@ -137,6 +173,7 @@ def killed_again_and_again(
             if dice.random() < 0.5:
                 crash(state)
     assert reached >= least
+    assert all_freed or not (limit and STRESS)
 
 
 @pytest.mark.slow
