@@ -29,6 +29,7 @@ BATCH = 100_000
 CHANGES = 1_000
 TURNS = 5
 SHARDS = 4
+SMALL_BATCHES = 6
 GOALS = {"fork ms": 50.0, "pin ms": 50.0, "erase ms": 2_000.0, "arrow records/s": 4_000_000.0}
 SHAPES: dict[str, Callable[[int], Any]] = {
     "whole numbers": lambda i: i,
@@ -70,7 +71,9 @@ def change(path: Path, records: int) -> None:
 
 
 def fill(location: Path, records: int) -> None:
-    """Run a query of Spark's that counts rows by key in four shards, until each key has state."""
+    """Run a query of Spark's that counts rows by key in four shards, until each key has state; then small batches, in
+    which its checkpoints are made.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark.sql import SparkSession
@@ -84,9 +87,11 @@ def fill(location: Path, records: int) -> None:
     source = location.with_name("source")
     source.mkdir()
     many = 5 * BATCH
-    for start in range(0, records, many):
-        keys = [key_of(i) for i in range(start, min(start + many, records))]
-        pq.write_table(pa.table({"k": keys, "v": pa.array([1] * len(keys), pa.int64())}), source / f"{start:09d}")
+    filling = [range(start, min(start + many, records)) for start in range(0, records, many)]
+    for number, part in enumerate([*filling, *[range(0, records, max(1, records // CHANGES))] * SMALL_BATCHES]):
+        table = pa.table({"k": [key_of(i) for i in part], "v": pa.array([1] * len(part), pa.int64())})
+        pq.write_table(table, source / f"{number:09d}")
+        os.utime(source / f"{number:09d}", (1_760_000_000 + number,) * 2)
     builder = SparkSession.builder.master("local[2]")
     for name, value in settings_of("hybridstore").items():
         builder = builder.config(name, value)

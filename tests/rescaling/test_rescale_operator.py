@@ -454,3 +454,19 @@ def test_a_served_operator_is_followed_through_a_rescale(tmp_path: Path) -> None
     assert view.refresh()
     assert (view.version, len(view._places)) == (4, 4)
     assert sorted(view["windows"]) == sorted(follow(resolve(tmp_path), None)["windows"])
+
+
+def test_a_followed_operator_is_followed_through_changes_of_its_program(tmp_path: Path) -> None:
+    job = begun(location=locate(str(tmp_path), None))
+    view = follow(resolve(tmp_path), None, lambda: resolve(tmp_path))
+    windows = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(1000, grace=500))
+    counted = windows.aggregate(total=hs.Sum("n"), most=hs.Max("n"))
+    for batch, (program, words) in enumerate(
+        [(counted, ("add aggregate most from now",)), (TOTALS, ("drop aggregate most",))], 3
+    ):
+        job.change(program, *words)
+        job.start(2)
+        job.batch(rows_of(batch))
+        assert view.refresh()
+        assert view.version == batch + 1
+        assert sorted(view["windows"]) == sorted(follow(resolve(tmp_path), None)["windows"])

@@ -391,6 +391,28 @@ def test_an_erase_takes_pins_names_forks_and_sees_those_that_are_being_made(
     assert hs.prove(where, "k2").traces == []
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_an_erase_leaves_no_byte_of_a_key_in_its_cache(place: Place, tmp_path: Path, running: bool) -> None:
+    def cached() -> bool:
+        return any(b"a long key" in file.read_bytes() for file in (tmp_path / "cache").rglob("*") if file.is_file())
+
+    with hs.open(place("s")) as state:
+        table = state.key_value("rows")
+        table.put_many({"a long key": 1, "b": 2})
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(place("s")) as state:
+        assert state.key_value("rows")["b"] == 2
+        assert cached()
+        if running:
+            state.key_value("rows").erase("a long key")
+            state.commit()
+    if not running:
+        hs.erase(place("s"), "a long key")
+    assert not cached()
+    assert hs.prove(place("s"), "a long key").traces == []
+
+
 def test_whenever_an_erase_of_shards_is_killed_jobs_are_refused_until_the_command_has_ended(place: Place) -> None:
     topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
     for _ in topology.run([{"k": f"{n % 7}", "ts": n} for n in range(600)], place("s"), shards=2, commit_rows=300):

@@ -104,6 +104,16 @@ class Five:
             "store": lambda: self.state.key_value("another"), "hand_over": self.state.hand_over,
         }  # fmt: skip
 
+    def large_writes(self, big: str) -> list[Callable[[], Any]]:
+        return [
+            lambda: self.kv.put(big, big), lambda: self.kv.put_many({"k1": big}), lambda: self.kv.pop(big, big),
+            lambda: self.kv.put_columns(["k1"], [big]), lambda: self.ttl.put("k1", big, 50),
+            lambda: self.window.put("k1", big, 50), lambda: self.window.put_many([("k1", big, 5)]),
+            lambda: self.session.put("k1", big, start=5, end=50), lambda: self.sliding.add("k1", big, 50),
+            lambda: self.sliding.add_columns(["k1"], [big], [50]), lambda: self.buffer.put("k1", big, 50),
+            lambda: self.state.set("a", big),
+        ]  # fmt: skip
+
     def reads(self) -> dict[str, Callable[[], Any]]:
         return {
             "kv.get absent": lambda: self.kv.get("absent"), "kv.get_many": lambda: self.kv.get_many(["k1"]),
@@ -151,6 +161,16 @@ def test_another_threads_call_is_refused_and_changes_nothing(five: Five) -> None
     assert five.state.group.journal.items == journal
     assert five.state.commit() == 2
     check_stores(five.state)
+
+
+@pytest.mark.parametrize("size", [1, 10_000, 70_000, 1_100_000, 20_000_000])
+def test_another_threads_write_is_refused_whatever_the_size_of_the_value(five: Five, size: int) -> None:
+    before, journal = five.contents(), list(five.state.group.journal.items)
+    for number, call in enumerate(five.large_writes("x" * size)):
+        assert isinstance(in_thread(call), StateInUseError), number
+    assert five.contents() == before
+    assert five.state.group.journal.items == journal
+    assert five.state.commit() == 2
 
 
 def test_no_public_method_of_a_store_is_forgotten(five: Five) -> None:
