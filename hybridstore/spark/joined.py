@@ -9,7 +9,7 @@ The watermark of a union is that of Spark's own policy for several (`spark.sql.s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -177,7 +177,7 @@ class JoinProgram(TopologyProgram):
         return pa.schema(fields)
 
     def open(self, group: StoreGroup) -> JoinRunner:
-        return JoinRunner(self.plan, group, clocked=self.clocked, allow=self.allow, event_time=self.event_time)
+        return JoinRunner(self, group)
 
 
 def _late_type(join: Join, rows: Sequence[Any]) -> Any:
@@ -199,18 +199,6 @@ def _late_type(join: Join, rows: Sequence[Any]) -> Any:
 
 class JoinRunner(TopologyRunner):
     """A join that runs on one shard, a batch at a time: Arrow tables in and out."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        group: StoreGroup,
-        *,
-        clocked: bool = False,
-        allow: Collection[str] = (),
-        event_time: str | None = None,
-    ) -> None:
-        super().__init__(plan, group, clocked=clocked, allow=allow)
-        self._event_time = event_time
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         import pyarrow as pa

@@ -5,7 +5,8 @@ The column types of aggregates follow from the built-in aggregators; a user's ag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..clock import Watermark
@@ -120,14 +121,16 @@ class TopologyProgram(Program):
 
     def open(self, group: StoreGroup) -> TopologyRunner:
         kind = TopologyRunner if self.event_time is None or self.plan.windows is None else TimedRunner
-        return kind(self.plan, group, clocked=self.clocked, allow=self.allow)
+        return kind(self, group)
 
 
 class TopologyRunner(Runner):
     """A topology that runs on one shard, a batch at a time: Arrow tables in and out."""
 
-    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False, allow: Collection[str] = ()) -> None:
-        self._run = ShardRun(plan, group, clocked=clocked, where="the state of a shard", allow=allow)
+    def __init__(self, program: TopologyProgram, group: StoreGroup) -> None:
+        clocked, allow = program.clocked, program.allow
+        self._run = ShardRun(program.plan, group, clocked=clocked, where="the state of a shard", allow=allow)
+        self._event_time = program.event_time
 
     def begin(self, batch: Batch, shard: int, shards: int, location: Location) -> None:
         """Set the number of the shard, and of how many: rows were assigned to shards by their keys before any `map`."""
@@ -150,25 +153,25 @@ class TopologyRunner(Runner):
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Process one shard's rows of one batch as a commit, and return the results. O(n log n)."""
-        results = self._run.process_batch(table, watermark)
-        with collector_held():
-            if isinstance(self._run.logic, CustomLogic) and self._run.plan.errors_column is not None:
-                given = self._run.logic.output.columns(results)
-                known = [output_array(field, column) for field, column in zip(output, given, strict=False)]
-                return with_errors(self._run.plan, known, self._run.late_rows, output)
-            if isinstance(self._run.logic, CustomLogic):
-                columns = self._run.logic.output.columns(results)
-                arrays = [output_array(field, column) for field, column in zip(output, columns, strict=True)]
-                import pyarrow as pa
+        import pyarrow as pa
 
+        run = self._run
+        plan, logic = run.plan, run.logic
+        results = run.process_batch(table, watermark)
+        with collector_held():
+            if isinstance(logic, CustomLogic):
+                columns = logic.output.columns(results)
+                arrays = [output_array(field, column) for field, column in zip(output, columns, strict=False)]
+                if plan.errors_column is not None:
+                    return with_errors(plan, arrays, run.late_rows, output)
                 return pa.Table.from_arrays(arrays, schema=output)
-            results = self._run.logic.known(results)
-            if self._run.late_rows is None:
-                return to_arrow(self._run.plan, results, output)
-            known = to_arrow(self._run.plan, results, output.remove(len(output) - 1))
-            if isinstance(self._run.late_rows, FailedRows):
-                return with_errors(self._run.plan, known.columns, self._run.late_rows, output)
-            return with_late(self._run.plan, known, self._run.late_rows, output)
+            results = logic.known(results)
+            if run.late_rows is None:
+                return to_arrow(plan, results, output)
+            known = to_arrow(plan, results, output.remove(len(output) - 1))
+            if isinstance(run.late_rows, FailedRows):
+                return with_errors(plan, known.columns, run.late_rows, output)
+            return with_late(plan, known, run.late_rows, output)
 
 
 class TimedRunner(TopologyRunner):
@@ -264,47 +267,34 @@ def to_arrow(plan: Plan, results: Results, output: pa.Schema) -> pa.Table:
     """Turn results into a table of the output schema. O(results), by column."""
     import pyarrow as pa
 
-    if isinstance(results, ResultColumns):
-        return _by_column(plan, results, output)
     if not results:
         return output.empty_table()
-    keys, starts, ends, aggregates, _ = zip(*results, strict=True)
-    width = len(output.names) - len(plan.key) - len(plan.bounds)
-    none = (None,) * width
-    parts = [keys] if len(plan.key) == 1 else list(zip(*keys, strict=True))
-    columns = [*parts, *((starts, ends) if plan.bounds else ())]
-    columns += list(zip(*[a if a is not None else none for a in aggregates], strict=True))
-    arrays = []
-    for i, (field, column) in enumerate(zip(output, columns, strict=True)):
-        if i in _bounds(plan) and pa.types.is_timestamp(field.type):
-            arrays.append(_timestamps(list(column), field.type))
-        else:
-            arrays.append(result_array(plan, column, field, keys.__getitem__))
+    bounds = range(len(plan.key), len(plan.key) + len(plan.bounds))
+    key_of: Callable[[int], Any]
+    columns: list[Any]
+    if isinstance(results, ResultColumns):
+        key_of = partial(_key_at, results.keys)
+        columns = [*results.keys, *((results.starts, results.ends) if plan.bounds else ()), *results.aggregates]
+    else:
+        keys, starts, ends, aggregates, _ = zip(*results, strict=True)
+        key_of = keys.__getitem__
+        none = (None,) * (len(output) - bounds.stop)
+        columns = [keys] if len(plan.key) == 1 else list(zip(*keys, strict=True))
+        columns += [starts, ends] if plan.bounds else []
+        columns += zip(*[none if aggregate is None else aggregate for aggregate in aggregates], strict=True)
+    arrays = [
+        _timestamps(column, field.type)
+        if place in bounds and pa.types.is_timestamp(field.type)
+        else result_array(plan, column, field, key_of)
+        for place, (field, column) in enumerate(zip(output, columns, strict=True))
+    ]
     return pa.Table.from_arrays(arrays, schema=output)
 
 
-def _bounds(plan: Plan) -> range:
-    """Return the places of the bounds of windows among the columns of results."""
-    return range(len(plan.key), len(plan.key) + len(plan.bounds))
-
-
-def _by_column(plan: Plan, results: ResultColumns, output: pa.Schema) -> pa.Table:
-    """Turn results by column into a table of the output schema. O(results)."""
-    import pyarrow as pa
-
-    def key_of(place: int) -> Any:
-        parts = [part[place] if isinstance(part, list) else part[place].as_py() for part in results.keys]
-        return parts[0] if len(parts) == 1 else tuple(parts)
-
-    given = [*results.keys, *((results.starts, results.ends) if plan.bounds else ()), *results.aggregates]
-    arrays = []
-    bounds = _bounds(plan)
-    for i, (field, column) in enumerate(zip(output, given, strict=True)):
-        if i in bounds and pa.types.is_timestamp(field.type):
-            arrays.append(_timestamps(column, field.type))
-        else:
-            arrays.append(result_array(plan, column, field, key_of))
-    return pa.Table.from_arrays(arrays, schema=output)
+def _key_at(parts: list[Any], place: int) -> Any:
+    """Return the key of a result by column."""
+    key = [part[place] if isinstance(part, list) else part[place].as_py() for part in parts]
+    return key[0] if len(key) == 1 else tuple(key)
 
 
 def _timestamps(times: Any, kind: Any) -> Any:

@@ -10,14 +10,14 @@ import pyarrow as pa
 
 import hybridstore as hs
 from hybridstore.shards import shard_of
-from hybridstore.spark.program import TopologyRunner
+from hybridstore.spark.program import TopologyProgram, TopologyRunner
 from tests.tools.shard_tools import provider
 
 SHARDS = 4
 
 
 def runner(root: Path, topology: hs.Topology, shards: int) -> TopologyRunner:
-    runner = TopologyRunner(topology, provider(root).get_store(0).group)
+    runner = TopologyProgram(topology).open(provider(root).get_store(0).group)
     runner.begin(None, shard_of("a", SHARDS) % shards, shards, str(root))
     return runner
 
