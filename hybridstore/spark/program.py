@@ -5,7 +5,7 @@ The column types of aggregates follow from the built-in aggregators; a user's ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from ..topology.column_types import aggregate_type, check_columns, result_array
 from ..topology.custom import CustomLogic
 from ..topology.failures import FailedRows
 from ..topology.plan import Plan
-from ..topology.results import ResultColumns, Results
+from ..topology.results import Results, columns_of
 from ..topology.shard_run import LateRows, ShardRun
 from .contract import Program, Runner
 from .event_time import with_times
@@ -269,19 +269,9 @@ def to_arrow(plan: Plan, results: Results, output: pa.Schema) -> pa.Table:
 
     if not results:
         return output.empty_table()
+    columns = columns_of(plan, results)
+    key_of = partial(_key_at, columns[: len(plan.key)])
     bounds = range(len(plan.key), len(plan.key) + len(plan.bounds))
-    key_of: Callable[[int], Any]
-    columns: list[Any]
-    if isinstance(results, ResultColumns):
-        key_of = partial(_key_at, results.keys)
-        columns = [*results.keys, *((results.starts, results.ends) if plan.bounds else ()), *results.aggregates]
-    else:
-        keys, starts, ends, aggregates, _ = zip(*results, strict=True)
-        key_of = keys.__getitem__
-        none = (None,) * (len(output) - bounds.stop)
-        columns = [keys] if len(plan.key) == 1 else list(zip(*keys, strict=True))
-        columns += [starts, ends] if plan.bounds else []
-        columns += zip(*[none if aggregate is None else aggregate for aggregate in aggregates], strict=True)
     arrays = [
         _timestamps(column, field.type)
         if place in bounds and pa.types.is_timestamp(field.type)
@@ -293,7 +283,7 @@ def to_arrow(plan: Plan, results: Results, output: pa.Schema) -> pa.Table:
 
 def _key_at(parts: list[Any], place: int) -> Any:
     """Return the key of a result by column."""
-    key = [part[place] if isinstance(part, list) else part[place].as_py() for part in parts]
+    key = [part[place] if isinstance(part, list | tuple) else part[place].as_py() for part in parts]
     return key[0] if len(key) == 1 else tuple(key)
 
 

@@ -185,29 +185,36 @@ def with_given_keys(plan: Plan, results: Results) -> Results:
     return results._replace(keys=parts or [[] for _ in plan.key])
 
 
+def columns_of(plan: Plan, results: Results) -> list[Any]:
+    """Return results by column, as they are: key columns, window_start, window_end, aggregates (None for a removed
+    session). O(results).
+    """
+    if isinstance(results, ResultColumns):
+        return [*results.keys, *((results.starts, results.ends) if plan.bounds else ()), *results.aggregates]
+    keys, starts, ends, aggregates, _ = zip(*results, strict=True)
+    if None in aggregates:
+        removed = (None,) * len(plan.combined.names)
+        aggregates = tuple([removed if part is None else part for part in aggregates])
+    parts = [keys] if len(plan.key) == 1 else zip(*keys, strict=True)
+    return [*parts, *((starts, ends) if plan.bounds else ()), *zip(*aggregates, strict=True)]
+
+
 def tabled(plan: Plan, results: Results, times: TimeForm) -> ResultTable:
     """Return results by column: key columns, window_start, window_end, aggregates by name (None for a removed session).
 
     Raises OverflowError for a bound beyond datetime, if times are returned as datetimes. O(results).
     """
-    names, bounded = [*plan.key, *plan.bounds, *plan.combined.names], bool(plan.bounds)
-    if isinstance(results, ResultColumns):
-        if bounded:
-            _check_bounds(times, results.ends)
-        bounds = [results.starts, results.ends] if bounded else []
-        given = [*map(listed, results.keys), *bounds, *map(listed, results.aggregates)]
-        return ResultTable(names, times if bounded else None, given)
+    names, form = [*plan.key, *plan.bounds, *plan.combined.names], times if plan.bounds else None
     if not results:
-        return ResultTable(names, times if bounded else None, [[] for _ in names])
-    keys, starts, ends, aggregates, _ = zip(*results, strict=True)
-    if bounded:
-        _check_bounds(times, ends)
-    if None in aggregates:
-        removed = (None,) * len(plan.combined.names)
-        aggregates = tuple([removed if part is None else part for part in aggregates])
-    parts = [keys] if len(plan.key) == 1 else zip(*keys, strict=True)
-    columns = (*parts, *((starts, ends) if bounded else ()), *zip(*aggregates, strict=True))
-    return ResultTable(names, times if bounded else None, list(map(list, columns)))
+        return ResultTable(names, form, [[] for _ in names])
+    columns = columns_of(plan, results)
+    if plan.bounds:
+        _check_bounds(times, columns[len(plan.key) + 1])
+    if not isinstance(results, ResultColumns):
+        return ResultTable(names, form, list(map(list, columns)))
+    bounds = range(len(plan.key), len(plan.key) + len(plan.bounds))
+    given = [column if place in bounds else listed(column) for place, column in enumerate(columns)]
+    return ResultTable(names, form, given)
 
 
 def _check_bounds(times: TimeForm, ends: Any) -> None:
