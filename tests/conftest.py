@@ -16,7 +16,7 @@ import signal
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import chdir
+from contextlib import ExitStack, chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, settings
 from hybridstore.state.policy import SPEED
 from tests.tools import quick_java
 from tests.tools.hooks import as_reference_machine, forget_states
+from tests.tools.worker_server import worker_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,13 +189,16 @@ def classic(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"
         builder = builder.config(name, value)
     # where programs run that name files by relative paths (`workplace`)
     (folder / "work").mkdir()
-    with chdir(folder / "work"):
-        session = builder.getOrCreate()
-    if not STRESS:
-        quick_java.quicken_files(session)
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    with ExitStack() as life:
+        with chdir(folder / "work"), pytest.MonkeyPatch.context() as patch:
+            if not STRESS:
+                patch.setenv("WORKER_SERVER", life.enter_context(worker_server(folder)))
+            session = builder.getOrCreate()
+        if not STRESS:
+            quick_java.quicken_files(session)
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()
 
 
 @pytest.fixture(scope="session")
