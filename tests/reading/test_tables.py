@@ -6,6 +6,7 @@ import gc
 import json
 import random
 import sys
+import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -458,6 +459,24 @@ def test_rows_with_duplicates_written_behind_a_checkpoint_hide_none_of_their_blo
     assert [tally.key for tally in tallies(store._store, EVERYTHING._replace(reverse=True))] == ["c", "b", "a"]
     differences = compare(look(tmp_path, "clicks", at=1)._store, store._store)
     assert [(each.change, each.key, each.new) for each in differences] == [("added", "a", [3, 4]), ("added", "c", 5)]
+
+
+@pytest.mark.parametrize("value", [lambda n: {"n": n, "text": "x" * 100}, lambda n: ["x" * 100, f"{n}"]])
+def test_the_memory_of_a_table_is_that_of_a_batch(tmp_path: Path, value: Callable[[int], Any]) -> None:
+    with hs.open(tmp_path, _tuning=Tuning(block_records=500)) as state:
+        state.key_value("users").put_many({f"{number:06}": value(number) for number in range(40_000)})
+        state.commit()
+        state.checkpoint(wait=True)
+    most, before = 0, pa.total_allocated_bytes()
+    tracemalloc.start()
+    for batch in look(tmp_path, "users").arrow(rows_per_batch=1000):
+        most = max(most, pa.total_allocated_bytes() - before)
+        del batch
+    objects = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    whole = look(tmp_path, "users").arrow().read_all().nbytes
+    assert most < whole / 8
+    assert objects < whole / 4
 
 
 def test_a_range_of_keys_reads_its_blocks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

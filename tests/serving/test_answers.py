@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -365,6 +367,33 @@ def test_keys_without_records_are_bounded_in_time(served: Served, monkeypatch: p
     body = json.dumps({"keys": ["nobody"] * 100}).encode()
     answer = json.loads(served.answers.answer("POST", "/stores/users/rows", body).body)
     assert (answer["complete"], answer["why"][:22]) == (False, "the answer took longer")
+
+
+def test_an_answer_says_by_how_much_it_may_be_behind(
+    state: hs.State, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(shared_module, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def unreachable(self: Followed) -> bool:
+        raise OSError("the disk is away")
+
+    def behind() -> list[int]:
+        return [served.json(page)["behind_ms"] for page in ("", "stores/users", "stores/users/rows")]
+
+    served.shared.refresh()
+    assert behind() == [0, 0, 0]
+    state.key_value("users")["user-00"] = "new"
+    state.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(Followed, "refresh", unreachable)
+        for seconds in (5, 30):
+            now += seconds
+            served.shared.refresh()
+    assert behind() == [35_000] * 3
+    served.shared.refresh()
+    assert behind() == [0, 0, 0]
+    assert served.json("")["version"] == state.version
 
 
 def test_a_state_that_is_away_is_served_as_it_was(served: Served, tmp_path: Path) -> None:
