@@ -33,6 +33,12 @@ _FLOAT64: Final = 0xCB
 _UNSIGNED: Final = 0xCC
 _UINT64: Final = 0xCF
 _SIGNED: Final = 0xD0
+# The type of numpy, and the bytes, of the numbers behind such a first byte.
+_WIDE: Final = {
+    _UNSIGNED + 4 * signed + power: (f">{kind}{1 << power}", 1 << power)
+    for signed, kind in enumerate("ui")
+    for power in range(4)
+}
 _SHORT_TEXT: Final = range(0xA0, 0xC0)
 _TEXT_8: Final = 0xD9
 _TEXT_16: Final = 0xDA
@@ -148,14 +154,16 @@ class _Block:
     def _values(self, at: _Numbers, level: int) -> tuple[PackedField, _Numbers] | None:
         """Return the values at the places and where they end; None unless all are null or of one type."""
         heads = self.octets[at]
-        kinds = self._kinds[heads]
-        kind = int(kinds.max())
-        nulls = None
-        if int(kinds.min()) != kind:
-            nulls = kinds == _NULL
-            if not (nulls | (kinds == kind)).all():
-                return None
-        ends = at + self._steps[heads]
+        first, nulls = int(heads[0]), None
+        if (heads == first).all():  # as of most columns of numbers: less is to be found out
+            kind, ends = int(self._kinds[first]), at + int(self._steps[first])
+        else:
+            kinds = self._kinds[heads]
+            kind, ends = int(kinds.max()), at + self._steps[heads]
+            if int(kinds.min()) != kind:
+                nulls = kinds == _NULL
+                if not (nulls | (kinds == kind)).all():
+                    return None
         if kind == _NULL:
             return PackedField(None, None), ends
         if kind == _BOOL:
@@ -174,6 +182,10 @@ class _Block:
         """Return the numbers at the places; None if one is beyond int64. What is none of them gives any number."""
         import numpy as np
 
+        first = int(heads[0])
+        if first in _WIDE and (heads == first).all():
+            alike: _Numbers = self._as(*_WIDE[first])[at + 1].astype(np.int64)
+            return None if first == _UINT64 and (alike < 0).any() else alike
         numbers = heads.view(np.int8).astype(np.int64)  # of most small numbers the first byte is the number
         wide = (heads >= _UNSIGNED) & (heads < _NEGATIVE)
         if wide.any():

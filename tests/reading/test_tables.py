@@ -236,6 +236,9 @@ SHAPES = st.one_of(
     st.just(lambda number: {"n": number} if number != 70 else {"n": number, "m": 1}),
     st.just(lambda number: {"n": number, "of": {"x": number} if number % 3 else {}}),
     st.just(lambda number: {"n": number if number != 140 else 0.5}),
+    st.sampled_from([0, 7, 8, 15, 16, 31, 32, 62, 63]).map(
+        lambda bits: lambda number: {"n": (1 << bits) + number, "of": number - (1 << bits), "x": 5 * number}
+    ),
     st.just(lambda number: {"n": [number], "of": [{"x": 1}, {}][: number % 3]}),
 )
 
