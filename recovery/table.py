@@ -21,7 +21,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, islice, pairwise
 from math import isqrt
 from typing import Any, Final, TypeAlias
 
@@ -63,6 +63,8 @@ MOST_KEYS: Final = 1 << 16
 _SEARCH_PRICE: Final = 12
 # About 2 to the power of so many hashes have equal leading bits (`RecordTable._places`).
 _PLACE_BITS: Final = 4
+# So many bits for each hash say of nearly every other hash that it is none of them.
+_KNOWN_BITS: Final = 16
 # Bytes in which nearly all packed keys end.
 _NEAR: Final = 1 << 10
 # A record: its value, and its integers.
@@ -172,7 +174,6 @@ class RecordTable:
 
     __slots__ = (
         "_around",
-        "_data",
         "_froms",
         "_ints",
         "_order",
@@ -190,7 +191,8 @@ class RecordTable:
         """Raises ValueError or TypeError for a table of another form, or with another checksum. O(table)."""
         self.kept = kept
         self._where = where
-        self._data, self._payload = data, data[4:]
+        # a single view: each object of a block that a read touches is a miss of the processor's cache
+        self._payload = data[4:]
         count, columns, flags = _TAIL.unpack_from(data, len(data) - _END)
         if flags not in _FLAGS:
             raise ValueError(f"flags {flags}")
@@ -205,7 +207,7 @@ class RecordTable:
         begins = accumulate(sizes, initial=start)
         views = [data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
         self.hashes = views[0].cast("I")[:: _SLOT.size // 4]
-        self._slots = start
+        self._slots = start - 4  # in the payload, as all other places
         self._order = views[1].cast("H") if order else None
         self._rows = views[2].cast("I") if counted else None
         self._ints = views[3].cast("I") if columns else None
@@ -220,7 +222,7 @@ class RecordTable:
     @property
     def size(self) -> int:
         """The bytes of the table. O(1)."""
-        return len(self._data) - self._slots
+        return len(self._payload) - self._slots
 
     def __len__(self) -> int:
         """How many keys the block has."""
@@ -288,7 +290,7 @@ class RecordTable:
 
     def _stored(self, i: int, size: int) -> bytes:
         """Return so many bytes of the packed key of a hash."""
-        start = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)[1]
+        start = _SLOT.unpack_from(self._payload, self._slots + _SLOT.size * i)[1]
         return self._payload[start : start + size].tobytes()  # a view compares byte by byte
 
     def rows_of(self, key: Any) -> Columns:
@@ -335,10 +337,10 @@ class RecordTable:
         if self._order is None:
             # as below, without calls: the way of most reads
             try:
-                hash_there, at, start, stop, check = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
+                payload = self._payload
+                hash_there, at, start, stop, check = _SLOT.unpack_from(payload, self._slots + _SLOT.size * i)
                 if hash_there != hashed:
                     return None
-                payload = self._payload
                 if payload[at : at + len(packed)].tobytes() == packed:
                     packed_value = payload[start:stop]
                     if zlib.crc32(packed_value, hashed) != check:
@@ -358,7 +360,7 @@ class RecordTable:
 
     def slots_of(self, wanted: PackedKeys) -> list[int]:
         """Return for each key what `slot_of` says of it. Raises CorruptCheckpointError. O(log keys) for each."""
-        hashes, payload, data, slots, around = self.hashes, self._payload, self._data, self._slots, self._around
+        hashes, payload, slots, around = self.hashes, self._payload, self._slots, self._around
         end, head_of = len(hashes), _HEAD.unpack_from
         indexes: list[int] = []
         for packed, hashed in zip(wanted.packed, wanted.hashes, strict=True):
@@ -367,7 +369,7 @@ class RecordTable:
             low, high = expected - around, expected + around
             if not (low > 0 and high < end and low < (i := bisect_left(hashes, hashed, low, high)) < high):
                 i = bisect_left(hashes, hashed)
-            there, start = (0, 0) if i == end else head_of(data, slots + _SLOT.size * i)
+            there, start = (0, 0) if i == end else head_of(payload, slots + _SLOT.size * i)
             if i == end or there != hashed:
                 i = -1
             elif payload[start : start + len(packed)].tobytes() != packed:
@@ -413,7 +415,7 @@ class RecordTable:
         place = 0 if self._order is None else self._order[i]
         if self._froms is not None:
             froms = [self._froms[place if len(self._froms) > 1 else 0]]
-        *_, start, end, expected = _SLOT.unpack_from(self._data, self._slots + _SLOT.size * i)
+        *_, start, end, expected = _SLOT.unpack_from(payload, self._slots + _SLOT.size * i)
         first, last = (place, place + 1) if rows is None else (rows[place], rows[place + 1])
         check = zlib.crc32(payload[start:end], check)
         ints = tuple(self._times(first, last))
@@ -441,7 +443,7 @@ class Layers:
     replaces all older records.
     """
 
-    __slots__ = ("_known", "_parts", "_tables", "kept")
+    __slots__ = ("_known", "_parts", "_shift", "_tables", "kept")
 
     def __init__(self, parts: Sequence[RecordTable | Whole]) -> None:
         """`parts` are of the layers and of the base, the newest first."""
@@ -449,8 +451,10 @@ class Layers:
         tables = [part for part in parts if isinstance(part, RecordTable) and part.whole]
         # the parts, where each of them is a table whose records replace all older ones
         self._tables = tables if len(tables) == len(parts) else None
-        # the hashes of all layers, ascending, once single records are read: one search says that none knows a key
-        self._known: array[int] | None = None
+        # a bit for the leading bits (all but `_shift`) of each hash of the layers, once single records are read: one
+        # look says of most keys that no layer knows them
+        self._known: bytes | None = None
+        self._shift = 0
         self.kept = all(part.kept for part in parts)
 
     def __len__(self) -> int:
@@ -499,17 +503,26 @@ class Layers:
         exact = type(key) in EXACT
         packed = PACKERS.pack(key) if exact else pack(plain(key))
         hashed = zlib.crc32(packed)
-        known = self._known
-        if known is None:
-            known = self._known = array("I", sorted(chain.from_iterable(layer.hashes for layer in tables[:-1])))
-        i = bisect_left(known, hashed)
-        if i < len(known) and known[i] == hashed:
+        known, bit = self._known or self._find_known(tables), hashed >> self._shift
+        if known[bit >> 3] >> (bit & 7) & 1:
             wanted = PackedKey(key, packed, hashed, exact)
             for layer in tables[:-1]:
                 i, hashes = layer.first_of(hashed), layer.hashes
                 if i < len(hashes) and hashes[i] == hashed and (i := layer.slot_of(wanted, i)) >= 0:
                     return layer.record_at(key, packed, hashed, exact, i)
         return tables[-1].record_at(key, packed, hashed, exact)
+
+    def _find_known(self, tables: list[RecordTable]) -> bytes:
+        """Set the bits of the hashes of all layers. O(hashes)."""
+        hashes = [hashed for layer in tables[:-1] for hashed in layer.hashes.tolist()]
+        size = max(3, (_KNOWN_BITS * len(hashes)).bit_length())
+        self._shift = shift = 32 - size
+        known = bytearray(1 << size - 3)
+        for hashed in hashes:
+            bit = hashed >> shift
+            known[bit >> 3] |= 1 << (bit & 7)
+        self._known = bytes(known)
+        return self._known
 
     def counts_of(self, keys: Sequence[Any]) -> list[int]:
         """Return how many records each of the keys has. Raises CorruptCheckpointError. O(hashes of the layers), and

@@ -213,7 +213,7 @@ class TailKeys(KeyRule):
         self.rule = rule
         # Weak, because the store refers to its rule: only the collector would free a cycle of the two.
         self._store_of = weakref.ref(touched)
-        self.fast = None  # every key passes this check
+        self.fast = self.read = None  # every key passes this check
 
     def admit(self, key: Any, *, pin: bool = True) -> bool:
         short = self.rule.admit(key, pin=pin)

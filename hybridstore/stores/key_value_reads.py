@@ -59,8 +59,10 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         # A value in the dict is right, whoever finds it. All else needs the turn: the dict may be empty for a moment,
         # and loading changes it.
         keys = self._keys
-        if type(key) is not keys.fast:
-            if type(keys) is TailKeys:
+        if type(key) is not keys.read:
+            if type(keys) is CountedKeys and type(key) is keys.fast:
+                self.lookups.asked += 1  # as `admit`, without a call
+            elif type(keys) is TailKeys:
                 self._warm_up(key, keys.rule)
             else:
                 keys.admit(key, pin=False)
@@ -86,8 +88,9 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         turn = self._turn
         before, turn.busy = turn.busy, self
         try:
-            if self._older and (row := self._recall(key)) is not None:
-                return row
+            for older in self._older:
+                if key in older:
+                    return self._recall(key)
             cold, firsts = self._bucket.cold, self._firsts
             if len(firsts) != len(cold):  # a page was opened
                 firsts = self._firsts = list(map(first_key, cold))
@@ -155,7 +158,7 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         """Apply the rows of the tail that a key has, if it passes the rule, and load the block that may hold the key.
         Raises as the rule.
         """
-        if type(key) is not rule.fast:
+        if type(key) is not rule.read:
             rule.admit(key, pin=False)
         if type(self._keys) is TailKeys:
             self.touch([key])

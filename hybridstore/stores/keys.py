@@ -37,18 +37,18 @@ class Lookups:
 
 class KeyRule:
     """The type of a store's keys. `fast` is the type that needs no further check as long as a key is short (str,
-    bytes), or None.
+    bytes), or None; `read` is the one that needs none when a key is read.
 
     On a hot path: `if type(key) is not rule.fast or len(key) > SMALL: small = rule.admit(key) and small`.
     """
 
-    __slots__ = ("_parts", "_scalar", "_store", "fast")
+    __slots__ = ("_parts", "_scalar", "_store", "fast", "read")
 
     def __init__(self, store: str) -> None:
         self._store = store
         self._scalar: type | None = None
         self._parts: tuple[type, ...] | None = None
-        self.fast: Any = None
+        self._be_fast(None)
 
     def admit(self, key: Any, *, pin: bool = True) -> bool:
         """Raise TypeError or ValueError unless `key` may be a key of this store. Return whether the key is short.
@@ -82,15 +82,15 @@ class KeyRule:
             raise self._mismatch(key)
         if pin:
             self._scalar = kind
-            self.fast = self._fast_of(kind)
+            self._be_fast(kind)
         return short
 
     def check(self, key: Any) -> None:
         """Raise as `admit`, and decide nothing: the key is a bound, or is not read now."""
         self.admit(key, pin=False)
 
-    def _fast_of(self, kind: type) -> type | None:
-        return kind if kind in _FAST else None
+    def _be_fast(self, kind: type | None) -> None:
+        self.fast = self.read = kind if kind in _FAST else None
 
     def _is_short(self, key: Any) -> bool:
         size = key_bytes(key)
@@ -100,11 +100,12 @@ class KeyRule:
 
     def admit_all(self, keys: list[Any]) -> None:
         """Admit every key of a column, or raise and decide nothing. O(n), at C speed for text, bytes, bool and int."""
-        known = self._scalar, self._parts, self.fast
+        known = self._scalar, self._parts
         try:
             self._admit_all(keys)
         except BaseException:
-            self._scalar, self._parts, self.fast = known
+            self._scalar, self._parts = known
+            self._be_fast(self._scalar)
             raise
 
     def _admit_all(self, keys: list[Any]) -> None:
@@ -158,19 +159,18 @@ class KeyRule:
 
     def restore(self, description: list[str] | None) -> None:
         """Use a stored description."""
-        self._scalar = self._parts = self.fast = None
-        if not description:
-            return
-        if description[0] == "tuple":
+        self._scalar = self._parts = None
+        if description and description[0] == "tuple":
             self._parts = tuple(_BY_NAME[name] for name in description[1:])
-        else:
+        elif description:
             self._scalar = _BY_NAME[description[0]]
-            self.fast = self._fast_of(self._scalar)
+        self._be_fast(self._scalar)
 
 
 class CountedKeys(KeyRule):
-    """The rule of a key-value store under a limit of memory: it counts the keys that are read. No type is `fast`, so
-    every key passes here; without a limit, a read that finds its key in memory pays for no count.
+    """The rule of a key-value store under a limit of memory: it counts the keys that are read. No type is `read`: a
+    read of a `fast` one counts by itself, and every other key passes here. Without a limit, a read that finds its key
+    in memory pays for no count.
     """
 
     __slots__ = ("_counts",)
@@ -183,16 +183,16 @@ class CountedKeys(KeyRule):
         """As the rule; without `pin`, a key is read."""
         if not pin:
             self._counts.asked += 1
-        kind = type(key)
-        if kind is self._scalar and (kind is str or kind is bytes) and (not pin or len(key) <= SMALL):
-            return True
+            if type(key) is self.fast:
+                return True  # also of a key that is too long, as without a limit: no record has it
         return super().admit(key, pin=pin)
 
     def check(self, key: Any) -> None:
         super().admit(key, pin=False)
 
-    def _fast_of(self, kind: type) -> type | None:
-        return None
+    def _be_fast(self, kind: type | None) -> None:
+        super()._be_fast(kind)
+        self.read = None
 
 
 class ShutKeys(KeyRule):
