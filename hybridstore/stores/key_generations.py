@@ -13,7 +13,7 @@ have a row that was replaced since, but never in front of the newer one, and no 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain, repeat
 from sys import getsizeof
 from typing import Any, ClassVar, Final
@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final
 from recovery.block import Columns
 from recovery.directory import Directory
 
+from ..clock import INT64_MAX
 from .buckets import TOMBSTONE, Sealed
 from .cold_blocks import PartBlock, TouchedBlock, only
 from .cold_tail import Maps
@@ -121,6 +122,11 @@ class KeyGenerations(KeyBlocks):
     def _touch(self, key: Any, *, absent: bool = False) -> None:
         if self._recall(key) is None:
             super()._touch(key, absent=absent)
+
+    def prefetch(self, keys: Collection[Any], time_from: int = 0, time_to: int = INT64_MAX) -> None:
+        if self.far:
+            known = [self._runs, *self._older]
+            super().prefetch([key for key in keys if not any(key in each for each in known)], time_from, time_to)
 
     @property
     def changed_keys(self) -> tuple[int, int]:

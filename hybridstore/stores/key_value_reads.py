@@ -187,8 +187,7 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         self.lookups.asked += len(wanted)
         bucket = self._bucket
         if bucket.cold or self._older:
-            if self.far:
-                self.prefetch([key for key in wanted if key not in self._runs])
+            self.prefetch(wanted)
             for key in wanted:
                 if key not in self._runs:  # of now: loading a block makes another one
                     self._touch(key)

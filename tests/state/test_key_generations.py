@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.stores import key_blocks
 from tests.state.test_interrupts import Interrupt
 from tests.tools.hooks import check_stores
 from tests.tools.vector_runner import SMALL
@@ -154,6 +155,25 @@ def test_a_block_that_is_loaded_whole_has_no_row_in_place_of_a_newer_one(
         check_stores(state)
         assert store.get_many(range(3, 10)) == expected
         assert len(store) == 38
+
+
+def test_a_far_block_is_not_read_for_what_an_older_dict_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life, asked = Life(tmp_path / "s", None, monkeypatch), list[list[int]]()
+    store = life.store
+    with life.state as state:
+        store.put_many((i, i) for i in range(40))
+        state.commit()
+        state.checkpoint(wait=True)
+        state._go_cold()
+        assert store.get(7) == 7  # in the dict
+        store.delete(9)
+        assert store.free(4) == 4
+        freed = [i for i in range(40) if i not in (7, 9) and not any(i in older for older in store._older)]
+        monkeypatch.setattr(type(store), "far", property(lambda _: True))
+        monkeypatch.setattr(key_blocks, "prefetch", lambda _, wanted: asked.extend(list(keys) for _, keys in wanted))
+        assert store.get_many(range(40)) == [*range(9), None, *range(10, 40)]
+    assert asked == [freed]
+    assert len(freed) == 4
 
 
 def test_a_count_that_is_interrupted_at_any_line_leaves_no_deleted_key_in_the_next_one(
