@@ -9,7 +9,6 @@ and the command can be run again.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from argparse import ArgumentParser, Namespace
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from changelog.cached_storage import bare
 from changelog.cloud_storage import CloudStorage
@@ -40,7 +39,7 @@ from ..state.generations import (
 )
 from ..state.given_keys import GivenKeys
 from ..state.lock import pin_above
-from ..state.registry import forks_of, kept_from_erase, origins_of
+from ..state.registry import forks_of, is_unfinished, kept_from_erase, origins_of
 from .command import is_query
 from .erase_state import StatePart
 from .makers import check_whole
@@ -49,8 +48,6 @@ from .parts import ErasedCounts, ErasePart
 if TYPE_CHECKING:
     from ..spark.location import Location
 
-# The folder in which a fork is made, which a kill leaves behind.
-_UNFINISHED: Final = re.compile(r"\..*\.[0-9a-f]{16}\.fork", re.DOTALL)
 Forks = Literal["refuse", "erase", "leave"]
 
 
@@ -120,7 +117,7 @@ def erase(
     target = _target(location, asked)
     with ExitStack() as stack:
         noted = target.locked(stack)  # before its forks are looked at, so that none is being made
-        unfinished = [fork for fork in noted if isinstance(fork, Path) and _UNFINISHED.fullmatch(fork.name)]
+        unfinished = [fork for fork in noted if is_unfinished(fork)]
         others = [fork for fork in noted if fork not in unfinished and _may_have(fork, chosen, operator)]
         if others and forks == "refuse":
             names = ", ".join(map(str, others))

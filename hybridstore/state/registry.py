@@ -35,6 +35,7 @@ from .generations import ORIGIN
 _READ_ONLY: Final = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 # The name of the note of a fork.
 _NOTE: Final = re.compile(rf"{FORKS}/[0-9a-f]{{32}}")
+_UNFINISHED: Final = re.compile(r"\..*\.[0-9a-f]{16}\.fork", re.DOTALL)
 # A fork on an object store has the last one of these from its first object on.
 _OF_STATES: Final = (CHANGELOG, CHECKPOINTS, GENERATIONS, SPARK_FOLDER, FORKS)
 
@@ -107,29 +108,33 @@ def forks_of(state: Path | str) -> list[Path | str]:
     """Return where the forks of a state are, and their forks: those too that were made when a state in between was no
     more, and so are not noted here. Notes of forks that are no more are removed. O(forks).
     """
-    forks, waiting = list[Path | str](), _noted_forks(state)
+    forks, waiting = list[Path | str](), list[Path | str]()
+    for name, fork in _notes_at(state):
+        if _is_state(fork):
+            waiting.append(fork)
+        else:
+            storage_at(state).delete([name])
     while waiting:
         fork = waiting.pop()
         # where states were moved, one may be noted as a fork of its own fork
         if fork not in forks and note_of(fork) != note_of(state):
             forks.append(fork)
             with suppress(OSError, HybridStoreError):  # who cannot read a fork names it
-                waiting += _noted_forks(fork)
+                # nothing is removed there, where a fork may be in the making: nobody has locked that state
+                waiting += [each for _, each in _notes_at(fork) if _is_state(each) and not is_unfinished(each)]
     return sorted(forks, key=str)
 
 
-def _noted_forks(state: Path | str) -> list[Path | str]:
-    """Return the forks that are noted at a state; notes of those that are no more are removed."""
-    storage, forks = storage_at(state), list[Path | str]()
-    for name in storage.list(f"{FORKS}/"):
-        if _NOTE.fullmatch(name) is None:
-            continue
-        fork = _noted(state, name)
-        if _is_state(fork):
-            forks.append(fork)
-        else:
-            storage.delete([name])
-    return forks
+def is_unfinished(fork: Path | str) -> bool:
+    """Return whether a noted fork is the folder in which one is made, which a kill leaves behind. O(1)."""
+    return isinstance(fork, Path) and _UNFINISHED.fullmatch(fork.name) is not None
+
+
+def _notes_at(state: Path | str) -> Iterator[tuple[str, Path | str]]:
+    """Yield the names of the notes of a state's forks, and where these are, or were."""
+    for name in storage_at(state).list(f"{FORKS}/"):
+        if _NOTE.fullmatch(name):
+            yield name, _noted(state, name)
 
 
 def _is_state(place: Path | str) -> bool:

@@ -14,6 +14,7 @@ import hybridstore as hs
 from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.errors import StatePoisonedError
+from hybridstore.rewinding import fork as forking
 from hybridstore.state import in_place
 from hybridstore.state.directory import State
 from hybridstore.state.registry import kept_from_erase
@@ -463,3 +464,21 @@ def test_a_place_that_is_a_fork_of_its_own_fork_is_erased_once(tmp_path: Path) -
     shutil.rmtree(first)
     (tmp_path / "moved").rename(first)
     assert hs.erase(first, "key-ann", forks="erase").places == [first, second]
+
+
+def test_an_erase_leaves_a_fork_that_is_being_made_of_a_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third, fourth = (tmp_path / name for name in "abcd")
+    fill(first, 4, 4)
+    hs.fork(first, second)
+    hs.fork(second, third)
+    shutil.rmtree(second)  # the next fork locks the third state, and not the first one
+    fill_fork = forking._fill
+
+    def filled(*given: Any) -> None:
+        fill_fork(*given)
+        assert hs.erase(first, "key-ann", forks="leave").holders == [third]
+
+    monkeypatch.setattr(forking, "_fill", filled)
+    hs.fork(third, fourth)
+    assert secrets(fourth)
+    assert hs.erase(first, "key-ann", forks="leave").holders == [third, fourth]
