@@ -241,7 +241,7 @@ def _processor(asked: Asked) -> Move:
         raise ImportRefusedError(f"{where}: timeMode: found {ours}, expected {theirs} as in the old query")
     # `init` changes the processor, so it is asked of a copy
     asking: ProcessorProgram = pickle.loads(cloudpickle.dumps(program))  # type: ignore[no-untyped-call]
-    known = opened(asking, StoreGroup(lambda body: None), 0).variables
+    known = opened(asking, StoreGroup(), 0).variables
     for name, kind in asked.operator.variables.items():
         if not isinstance(known.get(name), CLASSES[kind]):
             raise ImportRefusedError(

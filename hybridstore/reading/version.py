@@ -382,8 +382,4 @@ def _through(walk: Iterable[Committed | Fault], at: int) -> Iterator[Committed |
 
 
 def _empty() -> tuple[StoreGroup, Step, int, Logged]:
-    return StoreGroup(_nowhere), EMPTY, 0, Logged()
-
-
-def _nowhere(body: bytes) -> None:
-    """A version that is read logs nothing."""
+    return StoreGroup(), EMPTY, 0, Logged()

@@ -253,7 +253,7 @@ class View:
         self._thorough = place.path is not None if thorough is None else thorough
         self._round = 0  # bytes replayed since the last round
         self._expected = place.identity()
-        self._group = StoreGroup(_nowhere)
+        self._group = StoreGroup()
         self._began(None)
 
     def _began(self, reader: CheckpointReader | None) -> None:
@@ -457,10 +457,6 @@ class View:
             self._group.stores[record.name].chill(directory)
         storage.delete(str(name) for name in list_checkpoints(storage) if str(name) != report.name)
         collect_packs(storage, through=self.version)
-
-
-def _nowhere(body: bytes) -> None:
-    """A view logs nothing."""
 
 
 def _reason(error: Exception) -> str:

@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
-from changelog.storage import LocalStorage, Storage, local_path
+from changelog.storage import local_path
 from recovery.layout import SPARK_FOLDER
 
 from ..errors import StateDirectoryError
 from ..progress import OnProgress, watching
 from ..spark.location import Location, located
 from ..state.arguments import RULES, check
-from ..state.generations import refuse_bucket_pin
-from ..state.lock import refuse_pin
+from ..state.lock import refuse_pinned
 from .engine import RescaleArguments
 from .plain import go_back_state, remove_old_state, rescale_state
 from .report import RescaleError, RescaleReport
@@ -90,7 +89,10 @@ def rescale(
                 report = rescale_state(place, asked)
         else:
             at = located(location, state_location)
-            _refuse_pin(at.states())
+            try:
+                refuse_pinned(at.states())
+            except StateDirectoryError as error:
+                raise RescaleError(str(error)) from None
             if back:
                 report = go_back(at, operator, stopped=stopped)
             else:
@@ -112,16 +114,6 @@ def remove_old_shards(
     if operator is None:
         return remove_old_state(_plain(location, state_location))
     return remove_old(located(location, state_location), operator)
-
-
-def _refuse_pin(place: Storage) -> None:
-    try:
-        if isinstance(place, LocalStorage):
-            refuse_pin(place.root)
-        else:
-            refuse_bucket_pin(place)
-    except StateDirectoryError as error:
-        raise RescaleError(str(error)) from None
 
 
 def _plain(location: str | PathLike[str] | Location, state_location: object) -> str | PathLike[str]:

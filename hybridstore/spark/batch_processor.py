@@ -53,6 +53,6 @@ class BatchFunction:
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         # Each call has a tick of its shard, also below a `coalesce`, where the number of the task does not say it.
         for shard, table in by_shard([part for part in batches if part.num_rows], self.tasks):
-            runner = self.program.open(StoreGroup(lambda body: None))
+            runner = self.program.open(StoreGroup())
             runner.begin_alone(int(time.time() * 1000), shard, self.tasks)
             yield from runner.process(table.cast(self.rows), self.output).to_batches()

@@ -12,17 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import getLogger
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 from weakref import WeakKeyDictionary
-
-from changelog.storage import is_url
 
 from ..errors import StateDirectoryError
 from ..state.arguments import check
 from ..state.changes import Difference, announce, consents
-from ..state.generations import refuse_bucket_pin
-from ..state.lock import refuse_pin
+from ..state.lock import refuse_pinned
 from ..state.policy import CheckpointPolicy
 from ..topology.changes import OtherInputs
 from .arrow_schema import arrow_schema
@@ -238,10 +234,7 @@ def _begin(operator: Operator, default: int) -> tuple[int, int, list[Difference]
     """
     location = operator.location
     try:
-        if is_url(location.state):
-            refuse_bucket_pin(location.states())
-        else:
-            refuse_pin(Path(location.state))
+        refuse_pinned(location.states())
     except StateDirectoryError as error:
         raise SparkSetupError(str(error)) from None
     check_reachable(location, operator.name)

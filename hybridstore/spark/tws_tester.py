@@ -71,7 +71,7 @@ class TwsTester:
         self._times: Callable[[int, int], Any] = TimerValues
         self._expired: Callable[[int], Any] = ExpiredTimerInfo
         self._now = self._watermark = 0
-        self._group = StoreGroup(lambda body: None)
+        self._group = StoreGroup()
         self.handle = Handle(self._group, keys=GroupingKeys(list[Column]()), mode=mode)
         processor.init(self.handle)  # type: ignore[arg-type]  # has the methods of Spark's handle
         self.handle.ready()

@@ -236,17 +236,6 @@ def levels_of_pin(storage: Storage) -> int | None:
     return None
 
 
-def refuse_bucket_pin(storage: Storage) -> None:
-    """Raise StateDirectoryError for what is a pin on an object store, or belongs to a pin. As `levels_of_pin`."""
-    levels = levels_of_pin(storage)
-    if levels is not None:
-        state, _, name, *_ = storage.url.rsplit("/", levels + 1)
-        raise StateDirectoryError(
-            f"{storage.url}: belongs to the pin {name}, which is read and never written (begin another state there: "
-            f"hybridstore fork {state}@{name} NEW)"
-        )
-
-
 def check_generation(place: LocalStorage) -> None:
     """Raise ProgramMismatchError if a rescale has moved the state of a directory into other shards: writes to the
     old one would be lost to the job. One look for a directory.

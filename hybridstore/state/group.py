@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 VERSION: Final = "version"
 
 
+def log_nothing(body: bytes) -> None:
+    """The sink of stores that are read, or live as long as the process."""
+
+
 class StoreGroup:
     """Stores by name, the journal they log to, named settings, and the version and digest reached."""
 
     def __init__(
         self,
-        sink: Callable[[bytes], None],
+        sink: Callable[[bytes], None] = log_nothing,
         *,
         debug: bool = False,
         frame_records: int = 1000,

@@ -37,9 +37,9 @@ from .bucket_log import BucketLog, Pace
 from .checkpoint_job import Job, can_start
 from .checkpointer import Target
 from .directory_log import DirectoryLog
-from .generations import check_generation, identity_at, refuse_bucket_pin
+from .generations import check_generation, identity_at
 from .group import StoreGroup
-from .lock import DirectoryLock, check_for_loss, claim
+from .lock import DirectoryLock, check_for_loss, claim, refuse_pinned
 from .log import Log
 from .memory_budget import BUDGET, pack_bytes
 from .opening import Opening
@@ -240,7 +240,7 @@ class BucketHome:
         answers the restore uses too.
         """
         if not (self._asked.read_only or self._asked.erasing):
-            refuse_bucket_pin(self.storage)
+            refuse_pinned(self.storage)
         if not self._outlook.begun:
             self._outlook.begin(_LISTED)
         if not (self._outlook.list(f"{CHANGELOG}/") or self._outlook.list(f"{CHECKPOINTS}/")):

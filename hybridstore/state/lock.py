@@ -20,12 +20,13 @@ from typing import Any, Final, NamedTuple
 
 from changelog.files import FILE_MODE, Files, make_folders
 from changelog.segment import segment_name
+from changelog.storage import LocalStorage, Storage
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, ERASING, GENERATIONS, LOCK, PINS, SPARK_FOLDER
 from recovery.restore import Reached
 
 from ..errors import ForeignFileError, StateDirectoryError, StateLockedError
-from .generations import unended_erase
+from .generations import levels_of_pin, unended_erase
 
 # What a folder with one of these is: a state, a topology, or the place of the state of a Spark query.
 _OF_STATES: Final = (LOCK, CHANGELOG, GENERATIONS, SPARK_FOLDER)
@@ -249,11 +250,23 @@ def claim(path: Path, files: Files, *, read_only: bool, erasing: bool = False) -
 def refuse_pin(path: Path) -> None:
     """Raise StateDirectoryError for what is a pin, or belongs to a pin. O(1)."""
     if (pinned := pin_above(path)) is not None:
-        state, name = pinned.parent.parent, pinned.name
-        raise StateDirectoryError(
-            f"{path}: belongs to the pin {name}, which is read and never written (begin another state there: "
-            f"hybridstore fork {state}@{name} NEW)"
-        )
+        raise _pinned(path, pinned.parent.parent, pinned.name)
+
+
+def refuse_pinned(storage: Storage) -> None:
+    """Raise as `refuse_pin`, also for a place on an object store, there as `levels_of_pin`."""
+    if isinstance(storage, LocalStorage):
+        refuse_pin(storage.root)
+    elif (levels := levels_of_pin(storage)) is not None:
+        state, _, name, *_ = storage.url.rsplit("/", levels + 1)
+        raise _pinned(storage.url, state, name)
+
+
+def _pinned(where: object, state: object, name: str) -> StateDirectoryError:
+    return StateDirectoryError(
+        f"{where}: belongs to the pin {name}, which is read and never written (begin another state there: hybridstore "
+        f"fork {state}@{name} NEW)"
+    )
 
 
 def pin_above(path: Path) -> Path | None:
