@@ -164,13 +164,17 @@ def _lines(query: Any, known: Sequence[Applied], standing: Standing, checkpoint:
     return with_ticks(standing.sources, [None if offset is None else offset | now for offset in offsets])
 
 
+def _sources(query: Any) -> list[Any]:
+    """Return the sources of a query in Spark's order, as objects of Java."""
+    leaves = query._jdf.queryExecution().analyzed().collectLeaves()
+    return [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
+
+
 def _names(query: Any) -> set[str] | None:
     """Return the names of a query's sources, ticks left out; None over Spark Connect, where they cannot be seen."""
     if is_client(query.sparkSession):
         return None
-    leaves = query._jdf.queryExecution().analyzed().collectLeaves()
-    streaming = [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
-    names = [leaf.sourceIdentifyingName().nameOpt() for leaf in streaming if tick_offset(leaf) is None]
+    names = [leaf.sourceIdentifyingName().nameOpt() for leaf in _sources(query) if tick_offset(leaf) is None]
     return {str(name.get()) if name.isDefined() else "no name" for name in names}
 
 
@@ -194,12 +198,7 @@ def first_offsets(query: Any, known: Sequence[Applied], sources: int, where: str
                 "their sources, expected Spark classic (run the import there, and the query anywhere)"
             )
         return [None] * sources + list(expected)
-    leaves = query._jdf.queryExecution().analyzed().collectLeaves()
-    offsets: list[dict[str, int] | None] = []
-    for place in range(leaves.size()):
-        leaf = leaves.apply(place)
-        if leaf.isStreaming():
-            offsets.append(tick_offset(leaf))
+    offsets = list(map(tick_offset, _sources(query)))
     ticks = [offset for offset in offsets if offset is not None]
     if len(ticks) != len(expected):
         raise ImportRefusedError(

@@ -10,7 +10,6 @@ that no query begins at the location before the job has ended.
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,8 +113,3 @@ def watched(operator: Operator, df: DataFrame, progress: OnProgress) -> Iterator
         ended.set()
         thread.join()
     progress("shards", operator.shards, operator.shards)
-
-
-def now_ms() -> int:
-    """Return the clock (ms)."""
-    return int(time.time() * 1000)

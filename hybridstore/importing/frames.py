@@ -25,12 +25,13 @@ from ..spark.shard_rows import metrics
 from ..spark.steps import stepped
 from ..spark.ticks import are_named, with_every_shard
 from ..state.arguments import check
+from ..topology.custom import wall_ms
 from ..topology.plan import END as WINDOW_END
 from ..topology.plan import START as WINDOW_START
 from ..topology.plan import Plan
 from .api import applied_to, check_location, finish, first_offsets, load_state, named_ticks, new_query_id
 from .buffers import DISTINCT, SKETCH, Part
-from .first_batch import first_batch, in_tasks, now_ms, watched
+from .first_batch import first_batch, in_tasks, watched
 from .loading import END, START, STORE, Aggregates, StoredRows
 from .moves import Move
 from .query_files import BY_NAME, Standing, unread, with_ticks
@@ -104,7 +105,7 @@ def backfill(
     where = f"backfill of {operator.name!r}"
     rows = _input(history, known, where)
     run_near_location(session, partial(check_location, operator.location, operator.name))
-    times = BatchTime(0, now_ms())
+    times = BatchTime(0, wall_ms())
     name = run_near_location(session, partial(new_query_id, operator.location))
     function = first_batch(operator, program, where, operator.output, name, times)
     seen = Observation()
@@ -167,7 +168,7 @@ def initial_state(
     prepare(session)
     where = f"initial state of {operator.name!r}"
     run_near_location(session, partial(check_location, operator.location, operator.name))
-    times = BatchTime(0, now_ms())
+    times = BatchTime(0, wall_ms())
     standing = Standing(-1, times, 0, [])
     with watching(progress, "initial state") as step:
         records = load_state(known, _states(frame, known, where), where, standing, step)

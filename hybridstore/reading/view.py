@@ -42,7 +42,6 @@ from recovery.layout import (
 from recovery.line import EMPTY, Fault, Step, Walk
 from recovery.object_log import object_name
 from recovery.pages import PageCheckpoint
-from recovery.retrying import signature_of
 from recovery.rule import ABSENT
 
 from ..state.group import StoreGroup
@@ -76,11 +75,7 @@ def signature(place: Place) -> list[tuple[str, int, int]]:
         # Objects never change, so their names are enough.
         folders = (CHANGELOG, LOG, CHECKPOINTS) if place.form == "directory" else ()
         return [(name, 0, 0) for folder in folders for name in place.storage.list(f"{folder}/")]
-    if place.form != "directory":
-        paths = [place.path]
-    else:
-        paths = [path for name in (CHANGELOG, CHECKPOINTS, PACKS) for path in (place.path / name).glob("*")]
-    return signature_of(paths)
+    return retrying.signature(place.path) if place.form == "directory" else retrying.signature_of([place.path])
 
 
 def retry_while_changing(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -> T:
