@@ -19,8 +19,8 @@ from ..collector import collector_held
 from ..state.group import StoreGroup
 from ..topology.joins.columns import all_names, chosen_columns
 from ..topology.joins.joining import Joining
-from ..topology.joins.rows import Sides
-from ..topology.joins.spec import LEFT, RIGHT, Input, Join, by_name, checked_inputs, given_inputs
+from ..topology.joins.rows import Sides, input_plan
+from ..topology.joins.spec import LEFT, RIGHT, Join, by_name, checked_inputs, given_inputs
 from ..topology.joins.stores import declared_stores, unused
 from ..topology.plan import Custom, Plan
 from ..topology.times import TimeForm
@@ -64,7 +64,7 @@ def union(plan: Plan, inputs: Any) -> tuple[DataFrame, Plan]:
     }
     sources = []
     for side, source in enumerate(join.inputs):
-        known[side] = passed_through(known[side], _plan_of(plan, source), f"apply: input {source.name!r}")
+        known[side] = passed_through(known[side], input_plan(plan, source), f"apply: input {source.name!r}")
         columns = known[side].columns
         for column in (*source.key, source.timestamp, *(source.columns or ()), *filter(None, [source.delete])):
             if column not in columns:
@@ -98,10 +98,6 @@ def union(plan: Plan, inputs: Any) -> tuple[DataFrame, Plan]:
     return reduce(lambda rows, more: rows.union(more), given), replace(
         plan, joined=join, key=key, timestamp=TIME, custom=custom, stepped=True
     )
-
-
-def _plan_of(plan: Plan, source: Input) -> Plan:
-    return Plan(source.key, source.timestamp, steps=source.steps, null_keys=plan.null_keys)
 
 
 def _sent(frame: DataFrame, join: Join, side: int) -> tuple[str, ...]:
