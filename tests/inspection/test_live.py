@@ -36,7 +36,7 @@ def writing(path: Path) -> Iterator[Callable[[int], int]]:
 
     def commits(count: int) -> int:
         assert process.stdout is not None
-        return [int(process.stdout.readline()) for _ in range(count)][-1]
+        return [int(process.stdout.readline().split()[0]) for _ in range(count)][-1]
 
     try:
         yield commits
