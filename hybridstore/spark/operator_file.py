@@ -17,11 +17,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.storage import Storage, exists
 from recovery.layout import MOVED, OPERATOR, operator_name, parse_operator_name
 
 from ..state.changes import Difference, judge, refused
+from ..state.generations import read_description
 from .contract import Program
 from .errors import SparkSetupError
 from .location import Location, locate
@@ -61,16 +61,8 @@ def read_operator(storage: Storage) -> dict[str, Any] | None:
 
 
 def _read(storage: Storage, number: int) -> dict[str, Any]:
-    where = f"{storage.url}/{operator_name(number)}"
-    try:
-        fields: dict[str, Any] = json.loads(storage.get(operator_name(number)))
-    except ValueError as error:
-        raise ForeignFileError(f"{where}: cannot be read: {error} (restore it from a copy)") from error
-    if fields.get("format", 0) > FORMAT_VERSION:
-        raise UnsupportedVersionError(
-            f"{where}: format {fields['format']}, this release reads {FORMAT_VERSION} (upgrade hybridstore)"
-        )
-    return {"number": number, "from": 1, "generation": 0, "changes": [], "consents": [], **fields}
+    rest = {"number": number, "from": 1, "generation": 0, "changes": [], "consents": []}
+    return read_description(storage, operator_name(number), FORMAT_VERSION, lambda fields: {**rest, **fields})
 
 
 def in_force(chain: Sequence[dict[str, Any]], version: int) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from changelog.bucket import Bucket
 from changelog.cached_storage import bare
@@ -39,6 +40,7 @@ from recovery.layout import (
 from ..errors import StateDirectoryError
 
 FORMAT_VERSION = 1
+T = TypeVar("T")
 # At a fork: where its origin is.
 ORIGIN: Final = f"{FORKS}/origin"
 # What a state, a topology or a query has below its place.
@@ -90,15 +92,25 @@ def unended_erase(where: object) -> StateDirectoryError:
 
 
 def _read(place: Storage, number: int) -> Generation:
-    where = f"{place.url}/{generation_name(number)}"
-    try:
-        fields = json.loads(place.get(generation_name(number)))
-        if fields["format"] > FORMAT_VERSION:
-            raise UnsupportedVersionError(
-                f"{where}: format {fields['format']}, this release reads {FORMAT_VERSION} (upgrade hybridstore)"
-            )
+    def generation(fields: dict[str, Any]) -> Generation:
         store = bytes.fromhex(fields["id"])
         return Generation(number, fields["generation"], fields["shards"], store, fields.get("rescaled"))
+
+    return read_description(place, generation_name(number), FORMAT_VERSION, generation)
+
+
+def read_description(place: Storage, name: str, newest: int, make: Callable[[dict[str, Any]], T]) -> T:
+    """Return what `make` makes of the fields of a description, a JSON object of a format up to `newest`. Raises
+    ForeignFileError for content that is none, UnsupportedVersionError for a newer format.
+    """
+    where = f"{place.url}/{name}"
+    try:
+        fields = json.loads(place.get(name))
+        if fields["format"] > newest:
+            raise UnsupportedVersionError(
+                f"{where}: format {fields['format']}, this release reads {newest} (upgrade hybridstore)"
+            )
+        return make(fields)
     except (ValueError, KeyError, TypeError) as error:
         raise ForeignFileError(f"{where}: cannot be read: {error} (restore it from a copy)") from error
 

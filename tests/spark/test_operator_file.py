@@ -145,3 +145,13 @@ def test_a_name_that_a_writer_took_and_did_not_finish_is_passed_over(tmp_path: P
     assert [entry["number"] for entry in read_chain(storage)] == [1, 3]
     assert (first["number"], second["number"], second["from"]) == (1, 3, 7)
     assert agree_on_description(storage, asked("b"), 7, Program(), ["another kind"]) == second
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{}", b'{"format": "1"}', b"{", b"\xff", b'"text"'])
+def test_a_description_that_is_none_is_refused_in_one_sentence(content: bytes) -> None:
+    storage = MemoryStorage()
+    storage.create(operator_name(1), content)
+    with pytest.raises(
+        hs.errors.ForeignFileError, match=r"0000000001\.json: cannot be read: .* \(restore it from a copy"
+    ):
+        read_chain(storage)
