@@ -8,6 +8,8 @@ import sys
 from importlib import import_module
 
 MODULES = ("pyspark.sql.pandas.serializers", "hybridstore.spark.worker", "tests.tools.spark_programs")
+# what these import when they have rows: `group_by` of pyarrow all of pandas
+MODULES += ("pyarrow.acero", "hybridstore.stores.key_value", "hybridstore.spark.program", "hybridstore.spark.steps")
 
 if __name__ == "__main__":
     # the last is what the workers of this daemon run: tasks have a daemon, and each way to plan a source has another
