@@ -108,12 +108,14 @@ def forks_of(state: Path | str) -> list[Path | str]:
     """Return where the forks of a state are, and their forks: those too that were made when a state in between was no
     more, and so are not noted here. Notes of forks that are no more are removed. O(forks).
     """
-    forks, waiting = list[Path | str](), list[Path | str]()
+    forks, waiting, unused = list[Path | str](), list[Path | str](), list[str]()
     for name, fork in _notes_at(state):
         if _is_state(fork):
             waiting.append(fork)
         else:
-            storage_at(state).delete([name])
+            unused.append(name)
+    if unused and not any(map(is_unfinished, waiting)):  # a fork has its name a moment behind the note
+        storage_at(state).delete(unused)
     while waiting:
         fork = waiting.pop()
         # where states were moved, one may be noted as a fork of its own fork

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from changelog.files import Files
 from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.errors import StatePoisonedError
 from hybridstore.rewinding import fork as forking
 from hybridstore.state import in_place
 from hybridstore.state.directory import State
-from hybridstore.state.registry import kept_from_erase
+from hybridstore.state.registry import forks_of, kept_from_erase
 from recovery.checkpoint import read_meta
 from recovery.errors import RestoreError
 from recovery.layout import CheckpointName, list_checkpoints
@@ -482,3 +483,21 @@ def test_an_erase_leaves_a_fork_that_is_being_made_of_a_fork(tmp_path: Path, mon
     hs.fork(third, fourth)
     assert secrets(fourth)
     assert hs.erase(first, "key-ann", forks="leave").holders == [third, fourth]
+
+
+def test_a_look_at_forks_keeps_the_note_of_one_that_is_about_to_have_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, fork = tmp_path / "a", tmp_path / "b"
+    fill(state, 4, 4)
+    note_fork, seen = forking.note_fork, list[int]()
+
+    def noted(origin: Path, place: Path, files: Files) -> None:
+        note_fork(origin, place, files)
+        if place == fork:
+            seen.append(len(forks_of(state)))
+
+    monkeypatch.setattr(forking, "note_fork", noted)
+    hs.fork(state, fork)
+    assert (seen, forks_of(state)) == ([1], [fork])
+    assert len(list((state / "forks").iterdir())) == 1
