@@ -428,9 +428,11 @@ class Checkpointer:
         self.failed += 1
         now = time.monotonic()
         shown, self._retry_at = now >= self._retry_at, now + RETRY_SECONDS
+        # what has changed is only freed when a checkpoint has it
+        memory = "" if BUDGET.limit is None else "; until one is made, memory may grow beyond memory_limit"
         self.failure = CheckpointError(
             f"{self._where}: the checkpoint of version {version} failed: {error} (no commit is lost: the changelog "
-            "holds every version; a later checkpoint tries again)"
+            f"holds every version; a later checkpoint tries again{memory})"
         )
         self.failure.__cause__ = error
         if shown:  # at most once in RETRY_SECONDS, however often a checkpoint is tried

@@ -143,3 +143,16 @@ def test_what_interrupts_the_copying_leaves_a_group_that_is_not_used_again(
         with pytest.raises(KeyboardInterrupt):
             owner.put("b", 2)
     assert owner.rows() == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 40])
+def test_a_failed_checkpoint_says_that_memory_may_grow_beyond_a_limit(tmp_path: Path, limit: int | None) -> None:
+    files = Full()
+    with hs.open(tmp_path, memory_limit=limit, _files=files) as state:
+        state.key_value("kv")["a"] = 1
+        state.commit()
+        files.full = True
+        with pytest.raises(hs.errors.CheckpointError) as raised:
+            state.checkpoint(wait=True)
+        files.full = False
+    assert ("until one is made, memory may grow beyond memory_limit" in str(raised.value)) == (limit is not None)
