@@ -9,6 +9,7 @@ whenever it can be changed, because a processor may change what it has read with
 
 from __future__ import annotations
 
+import re
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,9 @@ _KNOWN: Final = frozenset((
     bool, int, float, complex, Decimal, str, bytes, bytearray, date, datetime, time, timedelta,
     list, tuple, set, frozenset, array, NoneType,
 ))  # fmt: skip
+# The types whose values pyspark converts.
+_CONVERTED: Final = frozenset(("date", "timestamp", "timestamp_ntz", "time", "interval", "struct"))
+_MICROSECOND: Final = timedelta(microseconds=1)
 # Avro's promotions: a stored kind, and the kinds that hold each of its values.
 _WIDER: Final[dict[str, tuple[str, ...]]] = {
     "tinyint": ("smallint", "int", "bigint", "float", "double"),
@@ -113,8 +117,12 @@ class StateValues:
 
 def _converts(column: Column) -> bool:
     """Whether pyspark converts values of a column's type before they are pickled (`DataType.needConversion`)."""
-    word = column.kind.name.partition("<")[0]
-    return word in ("date", "timestamp", "timestamp_ntz", "struct") or any(map(_converts, column.kind.parts))
+    return _word(column.kind) in _CONVERTED or any(map(_converts, column.kind.parts))
+
+
+def _word(kind: ColumnKind) -> str:
+    """Return the first word of a kind's name: `decimal` of `decimal(5,2)`, `interval` of `interval day to second`."""
+    return re.split("[<( ]", kind.name, maxsplit=1)[0]
 
 
 def _each(puts: Sequence[Convert], parts: Sequence[Any], *, cut: bool) -> tuple[Any, ...]:
@@ -133,7 +141,7 @@ def _each(puts: Sequence[Convert], parts: Sequence[Any], *, cut: bool) -> tuple[
 
 def _putting(kind: ColumnKind) -> Convert:
     """Return the function that converts a value, which is not None, for a column of a kind."""
-    word = kind.name.partition("<")[0].partition("(")[0]
+    word = _word(kind)
     if word in ("array", "map", "struct"):
         return _PUT_NESTED[word](kind.parts)
     if kind.bounds is not None:
@@ -161,14 +169,26 @@ def _null(value: Any) -> Any:
     """
     value = _plain(value)
     kind = type(value)
+    if kind is Decimal:
+        _java_has(value)
     # arrays and frames of pandas, which hold arrays of numpy
     arrays = kind.__module__.startswith("pandas.core.")
     if kind not in _KNOWN and not isinstance(value, dict | type) and (arrays or not _is_made(value)):
-        raise refusal(
-            f"Error updating value state: found {kind.__name__}, which Spark cannot read, expected a value of the "
-            "column's type"
-        )
+        raise _unreadable(kind)
     return None
+
+
+def _unreadable(kind: type) -> Exception:
+    return refusal(
+        f"Error updating value state: found {kind.__name__}, which Spark cannot read, expected a value of the column's "
+        "type"
+    )
+
+
+def _java_has(value: Decimal) -> None:
+    """Raise Spark's error for a decimal without a value in Java."""
+    if value.is_infinite() or value.is_snan():
+        raise _unreadable(Decimal)
 
 
 def _is_made(value: Any) -> bool:
@@ -206,7 +226,7 @@ def _float(value: Any) -> float | None:
 
 def _double(value: Any) -> float | None:
     value = _plain(value)
-    if type(value) is Decimal and value.is_nan():
+    if type(value) is Decimal and value.is_qnan():
         return float("nan")
     return value if type(value) is float else _null(value)
 
@@ -235,6 +255,8 @@ def _text(value: Any) -> str:
         return _float_text(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_text(key)}={_text(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, Decimal):
+        _java_has(value)
     if isinstance(value, list | tuple | set | frozenset):
         return "[" + ", ".join(map(_text, value)) + "]"
     return str(value)
@@ -257,6 +279,7 @@ def _decimal(value: Any, precision: int, scale: int) -> Decimal | None:
         null: None = _null(value)
         return null
     if not value.is_finite():
+        _java_has(value)
         return None
     with localcontext() as context:
         context.prec = max(50, len(value.as_tuple().digits) + abs(value.adjusted()) + scale + 2)
@@ -266,7 +289,7 @@ def _decimal(value: Any, precision: int, scale: int) -> Decimal | None:
             f"[NUMERIC_VALUE_OUT_OF_RANGE.WITHOUT_SUGGESTION] The {rounded} rounded half up from {value} cannot be "
             f"represented as Decimal({precision}, {scale})."
         )
-    return rounded
+    return rounded or abs(rounded)  # Java's has no negative zero
 
 
 def _date(value: Any) -> date:
@@ -290,6 +313,21 @@ def _clock(value: Any) -> datetime:
     if isinstance(moment, datetime) and moment == moment:
         return moment
     raise AttributeError(f"state value: found {type(value).__name__} {value!r}, expected a datetime")
+
+
+def _interval(value: Any) -> int:
+    """Return an interval in microseconds."""
+    value = _plain(value)
+    if not isinstance(value, timedelta):
+        raise AttributeError(f"state value: found {type(value).__name__} {value!r}, expected a timedelta")
+    return value // _MICROSECOND
+
+
+def _time_of_day(value: Any) -> int:
+    """Return a time of day in microseconds."""
+    if not isinstance(value, time):
+        raise AttributeError(f"state value: found {type(value).__name__} {value!r}, expected a time")
+    return (datetime.combine(date.min, value.replace(tzinfo=None)) - datetime.min) // _MICROSECOND
 
 
 def _array(parts: Sequence[Column]) -> Convert:
@@ -360,6 +398,8 @@ _PUT: Final[dict[str, Convert]] = {
     "date": _date,
     "timestamp": _moment,
     "timestamp_ntz": lambda value: _clock(value).replace(tzinfo=None),
+    "time": _time_of_day,
+    "interval": _interval,
     "void": lambda value: None,
 }
 _PUT_NESTED: Final[dict[str, Callable[[Sequence[Column]], Convert]]] = {"array": _array, "map": _map, "struct": _struct}
@@ -370,9 +410,9 @@ _PUT_NESTED: Final[dict[str, Callable[[Sequence[Column]], Convert]]] = {"array":
 
 def _reading(kind: ColumnKind) -> Convert | None:
     """Return the function that converts a stored value, which is not None, for the user; None if it stays as it is."""
-    word = kind.name.partition("<")[0].partition("(")[0]
-    if word == "timestamp":
-        return lambda value: value.astimezone().replace(tzinfo=None)
+    word = _word(kind)
+    if word in _READ:
+        return _READ[word]
     if word in ("array", "map", "struct"):
         reads = [_reading(part.kind) for part in kind.parts]
         if word == "array":
@@ -382,6 +422,13 @@ def _reading(kind: ColumnKind) -> Convert | None:
         names = [part.name for part in kind.parts]
         return lambda value: _row(names, [_applied(read, part) for read, part in zip(reads, value, strict=True)])
     return None
+
+
+_READ: Final[dict[str, Convert]] = {
+    "timestamp": lambda stored: stored.astimezone().replace(tzinfo=None),
+    "time": lambda stored: (datetime.min + stored * _MICROSECOND).time(),
+    "interval": lambda stored: stored * _MICROSECOND,
+}
 
 
 def _applied(read: Convert | None, part: Any) -> Any:
@@ -448,7 +495,7 @@ def _widened(old: ColumnKind, new: ColumnKind) -> Convert | None:
         if old.name == "string":
             return lambda value: value.encode()
         return (lambda value: value.decode(errors="replace")) if new.name == "string" else lambda value: value
-    word, other = (kind.name.partition("<")[0] for kind in (old, new))
+    word, other = _word(old), _word(new)
     if word != other or not old.parts:
         return None
     if word == "struct":

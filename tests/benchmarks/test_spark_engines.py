@@ -79,6 +79,13 @@ def test_both_pandas_doors_are_warm_after_the_same_time() -> None:
     assert is_warm("tws-pandas", [], 1)
 
 
+def test_our_pandas_doors_are_warm_when_holders_have_the_shards() -> None:
+    for engine, expected in (("hybridstore-pandas", [False, False, True]), ("tws-pandas", [True] * 3)):
+        assert [is_warm(engine, [12_000.0] * 5, 30, held) for held in range(3)] == expected
+    # a query that never gives its shards to holders
+    assert is_warm("hybridstore-apws", [12_000.0] * 26, 30, 0)
+
+
 def test_the_memory_of_other_processes_of_the_session_is_read_from_outside() -> None:
     program = "import sys; data = bytearray(b'x') * (50 << 20); print('filled', flush=True); sys.stdin.read()"
     pipe = subprocess.PIPE

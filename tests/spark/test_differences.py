@@ -3,7 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from dataclasses import replace
-from datetime import date
+from datetime import date, time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,8 +66,8 @@ def test_the_entries_of_a_map_come_by_packed_key_and_changes_of_the_batch_last()
 def test_the_timers_of_a_key_come_by_time() -> None:
     opened = handle("EventTime")
     opened.ready()
-    for time in (3000, -5000, 1000, 256, 255, 0, -1):
-        opened.registerTimer(time)
+    for moment in (3000, -5000, 1000, 256, 255, 0, -1):
+        opened.registerTimer(moment)
     assert list(opened.listTimers()) == [-5000, -1, 0, 255, 256, 1000, 3000]
 
 
@@ -199,6 +199,21 @@ def test_maps_inside_of_a_value_may_have_keys_of_any_type() -> None:
     assert structs == {Row(p=1, q="a"): 3, Row(p=2, q=None): None}
     assert [key.q for key in structs] == ["a", None]
     assert days == [{day: 7}, None]
+
+
+def test_state_has_times_of_day() -> None:
+    values = StateValues("t time(6), m map<string,time(0)>")
+    stored = values.put((time(1, 2, 3, 4), {"a": time(23, 59, 59), "b": None}))
+    assert unpack(pack(stored)) == stored
+    assert values.read(stored) == (time(1, 2, 3, 4), {"a": time(23, 59, 59), "b": None})
+    with pytest.raises(AttributeError, match="state value: found int 5, expected a time"):
+        values.put((5, None))
+
+
+def test_a_map_inside_of_a_value_has_the_order_in_which_it_was_given() -> None:
+    values = StateValues("m map<string,int>")
+    (entries,) = values.read(values.put(({"d": 1, "banana": 2, "a": 3},)))
+    assert [*entries] == ["d", "banana", "a"]
 
 
 def test_an_expired_timer_is_handed_over_by_position() -> None:

@@ -29,6 +29,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
+from changelog.codec import pack, unpack
 from hybridstore.spark.arrow_schema import arrow_schema
 from hybridstore.spark.connect import grouping
 from hybridstore.spark.contract import Batch
@@ -409,6 +410,32 @@ def test_an_array_of_numpy_or_pandas_is_no_null(schema: str, given: Any) -> None
     with pytest.raises(PySparkRuntimeError, match=f"found {type(given).__name__}, which Spark cannot read, expected"):
         StateValues(schema).put((given,))
     assert StateValues("a array<int>").put((np.array([1, 2]),)) == ([1, 2],)
+
+
+@pytest.mark.parametrize("schema", ["a decimal(5,2)", "a double", "a long", "a string", "a array<decimal(5,2)>"])
+@pytest.mark.parametrize("given", [Decimal("Infinity"), Decimal("-Infinity"), Decimal("sNaN")])
+def test_a_decimal_that_java_lacks_is_an_error_and_not_null(schema: str, given: Decimal) -> None:
+    with pytest.raises(PySparkRuntimeError, match="found Decimal, which Spark cannot read, expected"):
+        StateValues(schema).put(([given] if "array" in schema else given,))
+
+
+@pytest.mark.parametrize("given", ["-0", "-0.001", "-0E+5"])
+def test_a_decimal_has_no_negative_zero(given: str) -> None:
+    (stored,) = StateValues("d decimal(5,2)").put((Decimal(given),))
+    assert str(stored) == "0.00"
+
+
+@pytest.mark.parametrize("unit", ["interval day to second", "interval hour to minute", "interval day"])
+@pytest.mark.parametrize("given", [timedelta(1, 2, 3), timedelta(microseconds=-1), pd.Timedelta("1h"), timedelta.max])
+def test_state_has_intervals(unit: str, given: timedelta) -> None:
+    values = StateValues(f"i {unit}, l array<{unit}>")
+    stored = values.put((given, [given, None], "beyond"))
+    assert unpack(pack(stored)) == stored
+    read = values.read(stored)
+    assert read == (given, [given, None])
+    assert type(read[0]) is timedelta
+    with pytest.raises(AttributeError, match="state value: found int 5, expected a timedelta"):
+        values.put((5, []))
 
 
 @pytest.mark.parametrize("schema", ["a date", "a timestamp", "a timestamp_ntz"])

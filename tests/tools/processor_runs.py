@@ -119,7 +119,7 @@ def in_process(scenario: Scenario, folder: Path, shards: int = 3) -> list[Rows]:
             answers: Rows = []
             for shard in range(shards):
                 batch = Batch(
-                    number, "query", f"run {start}", shard, watermarks[number], 1_700_000_000_000, run, number + 1
+                    number, "query", f"run {start}", shard, watermarks[number], clock_ms(number), run, number + 1
                 )
                 work = ShardWork(operator, batch)
                 mine = [place for place, key in enumerate(keys) if shard_of(key, shards) == shard]
@@ -133,11 +133,16 @@ def in_process(scenario: Scenario, folder: Path, shards: int = 3) -> list[Rows]:
     return [rows for rows in kept if rows]
 
 
+def clock_ms(number: int) -> int:
+    """The processing time of a batch."""
+    return 1_700_000_000_000 + number
+
+
 def write_offsets(folder: Path, number: int, watermark_ms: int) -> None:
     """Write what Spark writes before a batch."""
     offsets = folder / "offsets"
     offsets.mkdir(parents=True, exist_ok=True)
-    line = json.dumps({"batchWatermarkMs": watermark_ms, "batchTimestampMs": 1_700_000_000_000 + number})
+    line = json.dumps({"batchWatermarkMs": watermark_ms, "batchTimestampMs": clock_ms(number)})
     (offsets / str(number)).write_text(f"v1\n{line}\n")
 
 
