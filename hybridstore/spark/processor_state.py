@@ -26,6 +26,30 @@ from .grouping_keys import GroupingKeys
 from .state_values import StateValues, evolution, refusal, schema_text
 
 _GONE: Final = object()
+# What Spark's error says for an operation on a variable that was deleted; nothing: the operation iterates over nothing.
+_WITHOUT: Final[dict[str, dict[str, str]]] = {
+    "value": {
+        "exists": "checking value state exists",
+        "get": "getting value state",
+        "update": "updating value state",
+        "clear": "clearing value state",
+    },
+    "list": {
+        "exists": "checking value state exists",
+        "get": "",
+        **dict.fromkeys(("put", "appendValue", "appendList"), "updating value state"),
+        "clear": "clearing value state",
+    },
+    "map": {
+        "exists": "checking map state exists",
+        "getValue": "getting value",
+        "containsKey": "checking if map state contains key",
+        "updateValue": "updating map state value",
+        **dict.fromkeys(("iterator", "keys", "values"), ""),
+        "removeKey": "removing key from map state",
+        "clear": "clearing map state",
+    },
+}
 
 
 class Variable:
@@ -116,14 +140,16 @@ class Variable:
         self._changed[self.key] = None
 
     def end(self) -> None:
-        """Let every operation raise Spark's error: the variable was deleted."""
+        """Let every operation do what it does on Spark when the variable was deleted: iterators are empty, and other
+        operations raise Spark's error.
+        """
+        for operation, words in _WITHOUT[self.kind].items():
+            setattr(self, operation, partial(self._without, words))
 
-        def refuse(*_: Any, **__: Any) -> None:
-            raise refusal(f"state variable {self.name!r} does not exist: it was deleted by deleteIfExists")
-
-        for operation in vars(type(self)).keys() | {"clear"}:
-            if not operation.startswith("_") and callable(getattr(self, operation)):
-                setattr(self, operation, refuse)
+    def _without(self, words: str, *_: Any, **__: Any) -> Iterator[Any]:
+        if words:
+            raise refusal(f"Error {words}: {self.kind.title()} state {self.name} is not initialized.")
+        return iter(())
 
     def flush(self) -> None:
         """Write the batch's changes to the store. O(changed keys)."""

@@ -237,7 +237,7 @@ def test_lists_agree_with_lists(tmp_path: Path, seed: int) -> None:
         assert list(items.get()) == elements
     handle.deleteIfExists("l")
     assert not {"list:l", "tail:l"} & store.group.stores.keys()
-    with pytest.raises(RuntimeError, match="was deleted by deleteIfExists"):
+    with pytest.raises(RuntimeError, match="Error checking value state exists: List state l is not initialized"):
         items.exists()
 
 

@@ -463,6 +463,58 @@ def test_the_time_of_a_timer_is_a_whole_number_of_64_bits(given: Any) -> None:
     assert [type(each) for each in handle.listTimers()] == [int]
 
 
+DELETED: dict[str, tuple[Callable[[Any], Any], dict[str, str]]] = {
+    "value": (
+        lambda handle: handle.getValueState("s", "n long"),
+        {
+            "exists": "checking value state exists",
+            "get": "getting value state",
+            "update": "updating value state",
+            "clear": "clearing value state",
+        },
+    ),
+    "list": (
+        lambda handle: handle.getListState("s", "n long"),
+        {
+            "exists": "checking value state exists",
+            "put": "updating value state",
+            "appendValue": "updating value state",
+            "appendList": "updating value state",
+            "clear": "clearing value state",
+        },
+    ),
+    "map": (
+        lambda handle: handle.getMapState("s", "k string", "n long"),
+        {
+            "exists": "checking map state exists",
+            "getValue": "getting value",
+            "containsKey": "checking if map state contains key",
+            "updateValue": "updating map state value",
+            "removeKey": "removing key from map state",
+            "clear": "clearing map state",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DELETED)
+def test_a_variable_that_was_deleted_says_what_it_says_on_spark(kind: str) -> None:
+    asked, errors = DELETED[kind]
+    handle = opened_handle()
+    variable = asked(handle)
+    handle.deleteIfExists("s")
+    handle.ready()
+    handle.select(("a",))
+    for operation, words in errors.items():
+        arguments = [("a",), (1,)][: {"get": 0, "exists": 0, "clear": 0, "updateValue": 2}.get(operation, 1)]
+        with pytest.raises(PySparkRuntimeError) as caught:
+            getattr(variable, operation)(*arguments)
+        assert str(caught.value) == f"Error {words}: {kind.title()} state s is not initialized."
+    # Spark's iterators take every answer but an element for their end
+    for operation in {"list": ["get"], "map": ["iterator", "keys", "values"]}.get(kind, []):
+        assert list(getattr(variable, operation)()) == []
+
+
 def test_no_timer_is_registered_before_a_key_is_in_hand() -> None:
     handle = opened_handle()
     operations: list[Callable[[], Any]] = [
