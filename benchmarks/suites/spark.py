@@ -185,13 +185,13 @@ def run(
         writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
         writer = writer.format("noop") if timed else writer.foreachBatch(tell)
         query = writer.trigger(availableNow=True).start()
-        held: set[int] = set()
+        with_holders: set[int] = set()
         while not query.awaitTermination(0.1):
             if not timed or marks or not (past := durations(query)):
                 continue
             if engine in DOORS and all(shard["placement"] == "holder" for shard in hsp.metrics(checkpoint)):
-                held.add(len(past))
-            if is_warm(engine, past, batches, len(held)):
+                with_holders.add(len(past))
+            if is_warm(engine, past, batches, len(with_holders)):
                 warm.append(len(past))
                 marks.append((query.lastProgress.batchId, processor_ms()))
         if timed and marks:
@@ -225,13 +225,13 @@ def run(
     return figures | {"answer": answer}
 
 
-def is_warm(engine: str, past: Sequence[float], batches: int, held: int = HELD) -> bool:
-    """Whether an engine is warm after some of its batches (ms each), of which holders have done `held`."""
+def is_warm(engine: str, past: Sequence[float], batches: int, of_holders: int = HELD) -> bool:
+    """Whether an engine is warm after some of its batches (ms each), of which holders have done some (`of_holders`)."""
     if len(past) < (WARM if batches > 2 * WARM else batches // 2):
         return False
     if engine not in PANDAS_DOORS or len(past) >= batches - LEAST:
         return True
-    return sum(past) >= WARM_MS and (engine not in DOORS or held >= HELD)
+    return sum(past) >= WARM_MS and (engine not in DOORS or of_holders >= HELD)
 
 
 def processor_ms() -> float:

@@ -9,11 +9,14 @@ these types with nulls is converted anew for each slice.
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from decimal import Decimal
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+_DECIMALS: Final = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
+_UNITS: Final = "bkmgtp"
 _EXTENSION: Final = "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"
 _BY_NAME: Final = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 _SAFELY: Final = "spark.sql.execution.pandas.convertToArrowArraySafely"
@@ -40,6 +46,10 @@ class FrameSettings:
     by_name: bool = True
     # a number that its column cannot hold is an error (the default since Spark 4.1)
     safely: bool = True
+    # bytes of a frame of transformWithStateInPandas, which ends with the row that reaches them
+    bytes: int = 2**31 - 1
+    # whole numbers may be in a column of decimals
+    decimals: bool = False
 
     @classmethod
     def of(cls, session: SparkSession) -> FrameSettings:
@@ -63,7 +73,15 @@ class FrameSettings:
             on(_EXTENSION, "false"),
             on(_BY_NAME, "true"),
             on(_SAFELY, "false"),
+            _bytes(setting(_BYTES, "")),
+            on(_DECIMALS, "false"),
         )
+
+
+def _bytes(text: str) -> int:
+    """Return a number of bytes as Spark's settings have it: `2`, `64m`, `64MB`; of no text the greatest."""
+    given = re.fullmatch(r"(\d+)([bkmgtp]?)b?", text.strip().lower())
+    return 2**31 - 1 if given is None else int(given[1]) << 10 * _UNITS.index(given[2] or "b")
 
 
 class FrameReader:
@@ -78,6 +96,10 @@ class FrameReader:
 
         self._table = table
         self._settings = settings
+        self._rows = settings.rows
+        if widened and settings.bytes < 2**31 - 1 and table.nbytes:
+            # by the average of a row, as Spark does
+            self._rows = max(1, min(self._rows, ceil(settings.bytes * table.num_rows / table.nbytes)))
         # Spark makes these frames of named tuples: a name that is no word is that of its place, as `_1`
         names = _words(table.column_names) if widened else table.column_names
         self._names = dict(zip(table.column_names, names, strict=True))
@@ -137,7 +159,7 @@ class FrameReader:
 
     def chunks(self, start: int, end: int) -> Iterator[Any]:
         """Yield the rows `start` to `end` in frames of at most as many rows as Spark's, each made when asked for."""
-        rows = self._settings.rows
+        rows = self._rows
         for first in range(start, end, rows):
             yield self.slice(first, min(first + rows, end))
 
@@ -352,6 +374,8 @@ def _array(series: Any, field: Any, kind: Any, settings: FrameSettings) -> Any:
         field.dataType, timezone=settings.zone, error_on_duplicated_field_names=False
     )
     series = convert(series)
+    if settings.decimals and pa.types.is_decimal(kind) and pd.api.types.is_integer_dtype(series):
+        series = series.astype(object).map(lambda number: Decimal(int(number)), na_action="ignore")
     mask = None if hasattr(series.array, "__arrow_array__") else series.isnull()
     try:
         try:
@@ -362,5 +386,6 @@ def _array(series: Any, field: Any, kind: Any, settings: FrameSettings) -> Any:
         return array if array.type == kind else array.cast(kind, safe=settings.safely)
     except (TypeError, ValueError) as error:
         raise type(error)(
-            f"output column {field.name!r}: found values of type {series.dtype}, expected {kind}: {error}"
+            f"Cannot convert the output value of the column {field.name!r}: found values of type {series.dtype}, "
+            f"expected {kind}: {error}"
         ) from error

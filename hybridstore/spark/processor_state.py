@@ -23,33 +23,10 @@ from ..stores.key_value import KeyValueStore
 from ..stores.kinds import KEY_VALUE
 from ..topology.timers import TIMERS, Timers
 from .grouping_keys import GroupingKeys
-from .state_values import StateValues, evolution, refusal, schema_text
+from .state_refusals import WITHOUT, differing, invalid_state, refusal
+from .state_values import StateValues, evolution, schema_text
 
 _GONE: Final = object()
-# What Spark's error says for an operation on a variable that was deleted; nothing: the operation iterates over nothing.
-_WITHOUT: Final[dict[str, dict[str, str]]] = {
-    "value": {
-        "exists": "checking value state exists",
-        "get": "getting value state",
-        "update": "updating value state",
-        "clear": "clearing value state",
-    },
-    "list": {
-        "exists": "checking value state exists",
-        "get": "",
-        **dict.fromkeys(("put", "appendValue", "appendList"), "updating value state"),
-        "clear": "clearing value state",
-    },
-    "map": {
-        "exists": "checking map state exists",
-        "getValue": "getting value",
-        "containsKey": "checking if map state contains key",
-        "updateValue": "updating map state value",
-        **dict.fromkeys(("iterator", "keys", "values"), ""),
-        "removeKey": "removing key from map state",
-        "clear": "clearing map state",
-    },
-}
 
 
 class Variable:
@@ -80,7 +57,7 @@ class Variable:
         if known is None:
             group.set(_setting(name), [self.kind, schema])
         elif list(known) != [self.kind, schema]:
-            raise _differs(name, known, self.kind, schema)
+            raise differing(name, known, self.kind, schema)
 
     def _upgrade(self, group: StoreGroup, name: str, old: str, new: str, upgrade: Upgrade | None) -> None:
         """Convert every value to the new schema: by the user's function, from values of the old schema to tuples of the
@@ -99,7 +76,7 @@ class Variable:
                 return put(given(read(value)))
 
         if change is None:
-            raise _differs(name, [self.kind, old], self.kind, new)
+            raise differing(name, [self.kind, old], self.kind, new)
         changed = change
         for prefix in (self.stored or self.kind, *self.also):
             store = group.stores.get(f"{prefix}:{name}")
@@ -143,7 +120,7 @@ class Variable:
         """Let every operation do what it does on Spark when the variable was deleted: iterators are empty, and other
         operations raise Spark's error.
         """
-        for operation, words in _WITHOUT[self.kind].items():
+        for operation, words in WITHOUT[self.kind].items():
             setattr(self, operation, partial(self._without, words))
 
     def _without(self, words: str, *_: Any, **__: Any) -> Iterator[Any]:
@@ -195,13 +172,6 @@ def _opened(group: StoreGroup, name: str, ttl_ms: int | None) -> KeyValueStore:
 def _setting(name: str) -> str:
     """Return the name of the setting that holds the kind and schema of a variable; None in it: deleted."""
     return f"state:{name}"
-
-
-def _differs(name: str, known: Any, kind: str, schema: str) -> ProgramMismatchError:
-    return ProgramMismatchError(
-        f"state variable {name!r}: the state has {known[0]} {known[1]}, asked for {kind} {schema} (say how one becomes "
-        f"the other: transform_with_state(..., upgrade={{{name!r}: function}}), or use another name)"
-    )
 
 
 class ValueVariable(Variable):
@@ -515,7 +485,7 @@ class Handle:
 
     def _add(self, kind: type[Variable], name: str, schema: str, ttl_ms: int | None) -> Any:
         if self._ready:
-            raise refusal(f"Error initializing {kind.kind} state: {_invalid_state(f'get_{kind.kind}_state')}")
+            raise refusal(f"Error initializing {kind.kind} state: {invalid_state(f'get_{kind.kind}_state')}")
         if name in self.variables:
             raise refusal(f"Error initializing {kind.kind} state: {kind.kind.title()} state {name} already exists")
         if ttl_ms and self._mode != "ProcessingTime":
@@ -536,19 +506,19 @@ class Handle:
 
     def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ValueVariable:
         """Return a value variable."""
-        variable: ValueVariable = self._add(ValueVariable, stateName, schema_text(schema), ttlDurationMs)
+        variable: ValueVariable = self._add(ValueVariable, stateName, schema_text(schema, stateName), ttlDurationMs)
         return variable
 
     def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ListVariable:
         """Return a list variable."""
-        variable: ListVariable = self._add(ListVariable, stateName, schema_text(schema), ttlDurationMs)
+        variable: ListVariable = self._add(ListVariable, stateName, schema_text(schema, stateName), ttlDurationMs)
         return variable
 
     def getMapState(
         self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
     ) -> MapVariable:
         """Return a map variable."""
-        schema = f"{schema_text(userKeySchema)} -> {schema_text(valueSchema)}"
+        schema = f"{schema_text(userKeySchema, stateName)} -> {schema_text(valueSchema, stateName)}"
         variable: MapVariable = self._add(MapVariable, stateName, schema, ttlDurationMs)
         return variable
 
@@ -560,7 +530,7 @@ class Handle:
                 f"processor operation={operation} with invalid timeMode=NoTime"
             )
         if not self.key:
-            raise refusal(_invalid_state(operation, "CREATED"))
+            raise refusal(invalid_state(operation, "CREATED"))
 
     @property
     def timers(self) -> Timers:
@@ -595,7 +565,7 @@ class Handle:
         What was asked for before raises Spark's error at its next use.
         """
         if self._ready:
-            raise refusal(f"Error deleting state: {_invalid_state('delete_if_exists')}")
+            raise refusal(f"Error deleting state: {invalid_state('delete_if_exists')}")
         variable = self.variables.pop(stateName, None)
         if variable is not None:
             variable.end()
@@ -615,10 +585,3 @@ def _timer_ms(operation: str, given: Any) -> int:
     if not INT64_MIN <= (expiry_ms := index(given)) <= INT64_MAX:
         raise ValueError(f"{operation}: found {given!r}, expected a whole number of ms in 64 bits")
     return expiry_ms
-
-
-def _invalid_state(operation: str, state: str = "INITIALIZED") -> str:
-    return (
-        "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to perform stateful processor "
-        f"operation={operation} with invalid handle state={state}."
-    )

@@ -22,6 +22,7 @@ from types import NoneType
 from typing import Any, Final
 
 from ..topology.output_rows import Column, ColumnKind, columns_of_schema, quoted
+from .state_refusals import refusal
 
 Convert = Callable[[Any], Any]
 _FLOAT32: Final = struct.Struct("<f")
@@ -47,15 +48,8 @@ _WIDER: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def refusal(text: str) -> Exception:
-    """Return the error that Spark raises for a refused use of state."""
-    from pyspark.errors import PySparkRuntimeError
-
-    return PySparkRuntimeError(text)
-
-
-def schema_text(schema: Any) -> str:
-    """Return a state schema in one form, whether it is given as DDL text or as a StructType: names and types.
+def schema_text(schema: Any, variable: str = "state") -> str:
+    """Return the schema of a state variable in one form, given as DDL text or as a StructType: names and types.
 
     Raises Spark's error for text that is no schema, and for columns that may not be null.
     """
@@ -64,7 +58,10 @@ def schema_text(schema: Any) -> str:
     except (ValueError, TypeError) as error:
         raise refusal(f"Error parsing string schema: {schema!r}: {error}") from error
     if not all(column.nullable for column in columns):
-        raise refusal(f"Error initializing state: {schema!r}: found a column that is not nullable, expected nullable")
+        raise refusal(
+            f"Error initializing state: [TRANSFORM_WITH_STATE_SCHEMA_MUST_BE_NULLABLE] found {schema!r}, but all "
+            f"fields in the schema for column family {variable} must be nullable"
+        )
     return ", ".join(f"{quoted(column.name)} {column.kind.name}" for column in columns)
 
 

@@ -81,7 +81,7 @@ def test_both_pandas_doors_are_warm_after_the_same_time() -> None:
 
 def test_our_pandas_doors_are_warm_when_holders_have_the_shards() -> None:
     for engine, expected in (("hybridstore-pandas", [False, False, True]), ("tws-pandas", [True] * 3)):
-        assert [is_warm(engine, [12_000.0] * 5, 30, held) for held in range(3)] == expected
+        assert [is_warm(engine, [12_000.0] * 5, 30, count) for count in range(3)] == expected
     # a query that never gives its shards to holders
     assert is_warm("hybridstore-apws", [12_000.0] * 26, 30, 0)
 

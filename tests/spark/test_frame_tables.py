@@ -14,12 +14,13 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 pytest.importorskip("pandas")
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql import types as t
 
 from hybridstore.spark.arrow_schema import arrow_schema
-from hybridstore.spark.frames import FrameReader, FrameSettings
+from hybridstore.spark.frames import FrameReader, FrameSettings, _bytes
 from tests.tools.frame_tables import to_table
 
 TYPES: dict[str, tuple[Any, Any]] = {
@@ -159,3 +160,31 @@ def test_frames_of_one_and_of_several_rows_are_in_turn() -> None:
         start = end
     assert taken(iter(frames), OUTPUT) == rows
     assert taken([], OUTPUT) == []
+
+
+def test_frames_of_classes_have_at_most_the_bytes_of_the_setting() -> None:
+    table = pa.table({"k": [1] * 5, "v": range(5)})  # 16 bytes a row
+    schema = t.StructType().add("k", t.LongType()).add("v", t.LongType())
+    for given, lengths in ((2, [1] * 5), (32, [2, 2, 1]), (33, [3, 2]), (2**31 - 1, [5])):
+        settings = FrameSettings(bytes=given)
+        reader = FrameReader(table, schema, settings, widened=True)
+        assert [len(frame) for frame in reader.chunks(0, 5)] == lengths
+        # the writer of applyInPandasWithState counts rows alone
+        assert [len(frame) for frame in FrameReader(table, schema, settings).chunks(0, 5)] == [5]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("", 2**31 - 1), ("2", 2), ("64MB", 2**26), ("64m", 2**26), ("100b", 100), ("1k", 1024)]
+)
+def test_a_setting_of_bytes_is_read_as_spark_writes_it(text: str, expected: int) -> None:
+    assert _bytes(text) == expected
+
+
+@pytest.mark.parametrize("numbers", [[12345, 0], pd.array([5, None], "Int64"), np.array([1, 2], np.uint64)])
+def test_whole_numbers_are_decimals_if_the_session_says_so(numbers: Any) -> None:
+    schema = t.StructType().add("d", t.DecimalType(10, 2))
+    output, frame = pa.schema([("d", pa.decimal128(10, 2))]), pd.DataFrame({"d": numbers})
+    given = to_table([frame], schema, output, FrameSettings(decimals=True)).column("d").to_pylist()
+    assert given == [None if number is pd.NA else Decimal(int(number)) for number in numbers]
+    with pytest.raises(ValueError, match="Cannot convert the output value of the column 'd'"):
+        to_table([frame], schema, output, FrameSettings())

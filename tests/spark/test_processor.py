@@ -280,7 +280,8 @@ def test_schemas_that_do_not_fit_are_refused(tmp_path: Path, old: str, new: str)
     store = p.get_store(0)
     Handle(store.group).getValueState("v", old)
     store.commit()
-    with pytest.raises(hs.ProgramMismatchError, match="say how one becomes the other"):
+    words = r"\[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION\] Schema evolution is not possible: .*say how one becomes"
+    with pytest.raises(hs.ProgramMismatchError, match=words):
         Handle(p.get_store(1).group).getValueState("v", new)
 
 

@@ -182,7 +182,7 @@ def test_frames_may_have_numbers_and_texts_of_numbers() -> None:
     frames = [pd.DataFrame({"n": pd.Series([value], dtype=object)}) for value in ("7", 8)]
     schema, output = t.StructType().add("n", "long"), pa.schema([("n", pa.int64())])
     assert to_table(frames, schema, output, FrameSettings()).to_pylist() == [{"n": 7}, {"n": 8}]
-    with pytest.raises(ValueError, match="output column 'n'"):
+    with pytest.raises(ValueError, match="Cannot convert the output value of the column 'n'"):
         to_table([*frames, pd.DataFrame({"n": ["x"]})], schema, output, FrameSettings())
 
 
@@ -461,6 +461,15 @@ def test_the_time_of_a_timer_is_a_whole_number_of_64_bits(given: Any) -> None:
     assert list(handle.listTimers()) == []
     handle.registerTimer(np.int64(5))
     assert [type(each) for each in handle.listTimers()] == [int]
+
+
+@pytest.mark.parametrize("kind", ["Value", "List", "Map"])
+def test_a_column_that_may_not_be_null_is_an_error_in_sparks_words(kind: str) -> None:
+    schema = t.StructType().add("n", t.LongType(), nullable=False)
+    with pytest.raises(
+        PySparkRuntimeError, match=r"\[TRANSFORM_WITH_STATE_SCHEMA_MUST_BE_NULLABLE\].*column family s must be nullable"
+    ):
+        getattr(opened_handle(), f"get{kind}State")("s", *([schema] * (1 + (kind == "Map"))))
 
 
 DELETED: dict[str, tuple[Callable[[Any], Any], dict[str, str]]] = {
