@@ -29,7 +29,7 @@ BATCH = 100_000
 CHANGES = 1_000
 TURNS = 5
 SHARDS = 4
-SMALL_BATCHES = 30
+SMALL_BATCHES = 10
 GOALS = {"fork ms": 50.0, "pin ms": 50.0, "erase ms": 2_000.0, "arrow records/s": 4_000_000.0}
 SHAPES: dict[str, Callable[[int], Any]] = {
     "whole numbers": lambda i: i,
@@ -73,8 +73,8 @@ def change(path: Path, records: int) -> None:
 
 
 def fill(location: Path, records: int) -> None:
-    """Run a query of Spark's that counts rows by key in four shards, until each key has state; then small batches, in
-    which its checkpoints are made.
+    """Run a query of Spark's that counts rows by key in four shards, until each key has state; then small batches, so
+    that few rows are behind the newest checkpoint: whoever reads a version replays them, a fork and a pin, too.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -99,8 +99,11 @@ def fill(location: Path, records: int) -> None:
         builder = builder.config(name, value)
     session = hsp.configure(builder).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    policy = hs.CheckpointPolicy(every_commits=5)
     rows = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).parquet(str(source))
-    frame = hsp.apply_program(rows, RunningCount(), name="count", location=str(location), shards=SHARDS)
+    frame = hsp.apply_program(
+        rows, RunningCount(), name="count", location=str(location), shards=SHARDS, checkpoints=policy
+    )
     writer = frame.writeStream.outputMode("append").option("checkpointLocation", str(location)).format("noop")
     writer.trigger(availableNow=True).start().awaitTermination()
     session.stop()
