@@ -43,6 +43,9 @@ from .own_files import OwnFiles
 # record, by its kind, and its value, beside the 30 MB that the process takes.
 PIECE_RECORDS: Final = 150_000
 PIECE_BYTES: Final = 12 << 20
+# The process cuts packs off at so many bytes: it has a pack in memory until it is whole. A piece that changes blocks
+# everywhere writes many times the bytes of its changes.
+MOST_PACK_BYTES: Final = 16 << 20
 
 
 def can_start() -> bool:
@@ -243,7 +246,7 @@ def _write(job: Job, path: Path, files: Files, alive: Callable[[], None], opened
         captures=captures,
         previous=reached.checkpoint,
         sizes=job.sizes,
-        pack_bytes=job.pack_bytes,
+        pack_bytes=min(job.pack_bytes or MOST_PACK_BYTES, MOST_PACK_BYTES),
         tables=job.tables,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from recovery.layout import list_checkpoints
 from recovery.verify import verify
 from recovery.write import CheckpointReport
 from tests.tools.hooks import crash
+from tests.tools.vector_runner import SMALL
 
 NEVER = hs.CheckpointPolicy(max_restore="1 day")
 
@@ -70,3 +72,25 @@ def test_many_changes_are_written_in_pieces_that_bound_what_is_in_memory(
     with hs.open(tmp_path) as state:
         assert state.restore_report.tail_versions == 0
         assert dict(state.key_value("kv").all()) == right | {"next": 1}
+
+
+def test_the_process_has_no_large_pack_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_job, "MOST_PACK_BYTES", 3000)
+    dice = random.Random(1)
+    with hs.open(tmp_path, durability="os", checkpoints=NEVER, _tuning=SMALL) as state:
+        kv = state.key_value("kv")
+        kv["first"] = b""
+        state.commit()
+        state.checkpoint(wait=True)
+        rows = {f"key {i:03}": dice.randbytes(100) for i in range(200)}
+        kv.put_many(list(rows.items()))
+        state.commit()
+        checkpoint_beside(state)
+        sizes = [path.stat().st_size for path in (tmp_path / "packs").iterdir()]
+        # the last lines of a pack come behind its blocks
+        assert sum(sizes) > 20_000
+        assert max(sizes) < 3600
+        crash(state)
+    with hs.open(tmp_path) as state:
+        assert state.restore_report.tail_versions == 0
+        assert dict(state.key_value("kv").all()) == {"first": b"", **rows}
