@@ -4,6 +4,7 @@ A worker is a fork of the daemon and imports what its tasks need, which takes ha
 streaming queries workers are many and live briefly, so the daemon imports all of that before, once.
 """
 
+import gc
 import sys
 from importlib import import_module
 
@@ -15,4 +16,8 @@ if __name__ == "__main__":
     # the last is what the workers of this daemon run: tasks have a daemon, and each way to plan a source has another
     for name in (*MODULES, sys.argv[1]):
         import_module(name)
-    import_module("pyspark.daemon").manager()
+    daemon = import_module("pyspark.daemon")
+    # the collections of a worker, one after each task, visit nothing of that, and so copy nothing of it
+    gc.collect()
+    gc.freeze()
+    daemon.manager()
