@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Row
 
-from tests.tools import processor_cases, processor_more, processor_times
+from tests.tools import processor_cases, processor_further, processor_more, processor_times
 from tests.tools.processor_scenarios import Rows, Scenario, in_order, plain_row
 
 # modules whose import adds their scenarios
-CASES = (processor_cases, processor_times, processor_more)
+CASES = (processor_cases, processor_times, processor_more, processor_further)
 
 # --- the runners ------------------------------------------------------------------------------------------------------
 
