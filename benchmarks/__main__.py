@@ -28,6 +28,7 @@ from benchmarks import commands, compare, pages
 from benchmarks.measure import machine
 from benchmarks.measure.result import Line, Result, Target, show
 from benchmarks.measure.timing import WrongAnswerError, stopwatch
+from benchmarks.nexmark.oracles import flink_python
 from benchmarks.suites import (
     beyond_memory,
     catching_up,
@@ -37,6 +38,7 @@ from benchmarks.suites import (
     checkpoint_speed,
     commit_latency,
     joins,
+    nexmark,
     peer_engines,
     profile,
     restore,
@@ -129,18 +131,23 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
 
 
 def peer_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callable[[], Result]]]:
-    """Return the suite of other engines beside the plain one, if everything is to be run."""
+    """Return the suites of other engines beside the plain one, if everything is to be run; that with Flink where it is
+    installed.
+    """
     if not full:
         return {}
     # Pathway holds every event of a file 60 times, once for each hopping window, and the whole file in one batch
     tumbling, hopping = (20_000, 2000) if quick else (1_000_000, 30_000)
     runs = 1 if quick else 3
+    events = 5000 if quick else 200_000
+    beside_flink = [lambda: nexmark.measure(folder, events=events, queries=nexmark.STATEFUL)]
     return {
         "peer-engines": [
             lambda: peer_engines.measure(folder, "tumbling", events=tumbling, keys=10_000, runs=runs),
             lambda: peer_engines.measure(folder, "hopping", events=hopping, keys=50, per_second=300, runs=runs),
             lambda: peer_engines.killed(folder, events=tumbling, keys=10_000, runs=runs),
-        ]
+        ],
+        **({"nexmark": beside_flink} if flink_python() else {}),
     }
 
 

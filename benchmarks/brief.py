@@ -30,6 +30,8 @@ _ALL: Final = "to everything in memory"
 _OWN: Final = "Spark's own operator, RocksDB with changelog"
 # What a peer may take of ours before it is called faster.
 _NOISE: Final = 0.95
+# What a ratio below that is against where a peer was faster: a peer's figure over ours, or our rate over Flink's.
+_PEERS: Final = {"ours": "", "Flink": " Flink"}
 
 
 def _largest(results: Sequence[Result]) -> Result | None:
@@ -112,10 +114,12 @@ def slower(results: Sequence[Result]) -> list[str]:
     for result in results:
         if result.suite == "restore" and result is not _largest(results):
             continue
-        less = [entry for entry in result.lines if entry.against == "ours" and entry.ratio and entry.ratio < _NOISE]
+        less = [entry for entry in result.lines if entry.against in _PEERS and entry.ratio and entry.ratio < _NOISE]
         less = [entry for entry in less if not entry.name.endswith("processor time")]
         if less:
-            peers = "; ".join(f"{entry.name} {entry.figure()} ({number(entry.ratio or 0)}x)" for entry in less)
+            peers = "; ".join(
+                f"{entry.name} {entry.figure()} ({number(entry.ratio or 0)}x{_PEERS[entry.against]})" for entry in less
+            )
             sentences.append(f"{_title(result)}: {peers}.")
     return sentences
 

@@ -8,6 +8,7 @@ A sentence is there when the figures say so, with the figures in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from benchmarks.measure.result import Line, Result, number
 from benchmarks.suites.peer_engines import OFTEN
@@ -17,7 +18,7 @@ from recovery.block import BLOCK_RECORDS
 
 SPARK = ("spark", "spark over bare", "spark drop-in", "spark restart", "scale-out")
 # what only a long run has, and pages take over from the newest one
-LONG = (*SPARK, "peer engines", "commit latency", "state by limit")
+LONG = (*SPARK, "peer engines", "nexmark", "commit latency", "state by limit")
 
 
 class Figures:
@@ -345,6 +346,11 @@ def wall(figures: Figures) -> list[str]:
     return sentences
 
 
+_NO_FLINK: Final = (
+    "Flink: PyFlink's state is in its JVM too; its way of logging running aggregates is under changelog bytes."
+)
+
+
 def left_out(results: Sequence[Result], full: bool) -> list[str]:
     """What was not compared, and why."""
     suites = {result.suite for result in results}
@@ -361,7 +367,7 @@ def left_out(results: Sequence[Result], full: bool) -> list[str]:
         if "peer engines" in suites
         else "Faust, Quix and Bytewax keep their state in RocksDB, SQLite or pickles: the engines above stand for them "
         "without their frameworks' overhead.",
-        "Flink: PyFlink's state is in its JVM too; its way of logging running aggregates is under changelog bytes.",
+        *([] if "nexmark" in suites else [_NO_FLINK]),
         "RocksDB, LMDB and SQLite as stores to put into: their commits are other promises (a page, a write-ahead "
         "log), so only their restart is compared, where all hold the same records.",
         *sorted({note.rstrip(".") + "." for result in results for note in result.notes}),

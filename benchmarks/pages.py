@@ -328,6 +328,15 @@ SUITES = {
         "time), then a new start, timed from its beginning, imports included; each result is there afterwards, and "
         "those that are there twice are counted.",
     ),
+    "nexmark": (
+        "Nexmark, beside Flink",
+        "Queries of the benchmark that keep state, over its bids: ours in one process, Flink with one slot, RocksDB "
+        "and a checkpoint each 2 s. The rate counts processor time from the first row to the last result, without "
+        "reading rows; a ratio is our rate over Flink's. *Killed*: signal 9 at 60 % of the rows, then a new start, "
+        "timed from its beginning to the next result, imports included, and Flink's from its last checkpoint. "
+        "`HYBRIDSTORE_FLINK=PYTHON python -m benchmarks nexmark` prints it (`benchmarks/nexmark/oracles.py` says how "
+        "Flink is installed).",
+    ),
     "scale-out": (
         "Spark with more workers",
         "What a row costs as workers are added, over the same shards and batches, all of them on this machine: "
@@ -424,6 +433,7 @@ def restart_section(runs: list[Result], others: list[Result], figures: Figures, 
 SUBJECTS = {
     "scale-out": False,
     "peer engines": True,
+    "nexmark": True,
     "beyond memory": True,
     "commit latency": True,
     "state by limit": True,

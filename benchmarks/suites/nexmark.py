@@ -42,6 +42,8 @@ TARGETS: Final = {False: Target(0.5, "ratio", True), True: Target(1, "ratio", Tr
 SOONER: Final = Target(20, "ratio", True)
 # Queries of one stage whose rows have a position: those of bids.
 NAMES: Final = tuple(name for name, query in QUERIES.items() if query.by_column and len(query.stages) == 1)
+# Those of them that have state, which the page has.
+STATEFUL: Final = ("q7", "q11", "q12", "q15", "q16", "q17", "q18", "q19")
 
 
 def _flink(folder: Path, count: int, queries: Sequence[str]) -> dict[str, float]:
@@ -116,8 +118,8 @@ def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAM
                 answers.append(digest_of(by_duckdb(query, all_events)))
             check(len(set(answers)) == 1, f"{query}: answers differ: {', '.join(answers)}")
     by = "as DuckDB's" if oracle else "alike from dicts and Arrow (DuckDB is not installed)"
-    result.notes.append(f"answers are {by}; results behind a kill are those of a whole run, commit by commit")
-    result.notes.append("one run each: rates by processor time, which a busy machine changes, too")
+    result.notes.append(f"Nexmark: answers are {by}; results behind a kill are those of a whole run, commit by commit")
+    result.notes.append("Nexmark: one run each; rates are by processor time, which a busy machine changes, too")
     result.seconds = clock.seconds
     return result
 

@@ -186,6 +186,26 @@ def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) 
     assert "(measured" not in own_page
 
 
+def test_the_pages_have_nexmark_beside_flink_and_say_where_flink_is_faster() -> None:
+    from benchmarks import brief
+    from benchmarks import pages as report
+    from benchmarks.findings import LONG, left_out
+
+    rates = {"q11, dicts: events/s and core": 1.39, "q11, Arrow: events/s and core": 0.9}
+    lines = [
+        Line(name, 50, 50, 50, "", ratio, ratio, ratio, "Flink", Target(1, "ratio", True))
+        for name, ratio in rates.items()
+    ]
+    result = Result("nexmark", {"events": 7}, lines)
+    page = report.tables({"machine": MACHINE, "started": "now", "full": True}, [result], "raw", ())
+    assert "## Nexmark, beside Flink" in page
+    assert "| q11, dicts | 50.0 (1.39x Flink) |" in page
+    assert "* nexmark, q11, Arrow: events/s and core: 50.0 0.90x Flink (target ≥ 1x)" in page
+    assert brief.slower([result]) == ["nexmark, 7 events: q11, Arrow: events/s and core 50.0 (0.90x Flink)."]
+    assert [any(line.startswith("Flink") for line in left_out(part, True)) for part in ([], [result])] == [True, False]
+    assert result.suite in LONG
+
+
 def test_a_packed_block_gives_back_what_went_in_or_says_that_it_is_damaged() -> None:
     from array import array
 
