@@ -63,6 +63,14 @@ def test_a_small_version_never_leaves_its_owner(monkeypatch: pytest.MonkeyPatch)
     assert running(parts) == plain(parts)
 
 
+def test_the_thread_hashes_what_it_is_given() -> None:
+    into, part = blake2b(_PARENT, digest_size=16), bytes(range(256))
+    piece = module._WORKER.submit(into, [memoryview(part)])
+    with piece.ended:
+        assert piece.done
+        assert into.digest() == plain([part])
+
+
 def test_without_a_thread_the_owner_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

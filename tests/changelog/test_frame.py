@@ -9,6 +9,7 @@ from changelog.frame import (
     HEADER,
     HEADER_BYTES,
     MAGIC,
+    MAX_BODY_BYTES,
     MUTATIONS,
     CommitFrame,
     decode_commit,
@@ -31,6 +32,16 @@ def test_an_encoded_frame_is_sound(kind: int, sequence: int) -> None:
     header, body = split(encode(kind, sequence, b"body", SEED))
     assert problem(header, body, sequence, SEED) is None
     assert problem(header, body, None, SEED) is None
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(0, "not possible"), (1, "cut short"), (MAX_BODY_BYTES, "cut short"), (MAX_BODY_BYTES + 1, "not")],
+)
+def test_a_body_has_a_byte_at_least_and_as_many_as_may_be_written_at_most(length: int, expected: str) -> None:
+    fault = problem(HEADER.pack(MAGIC, MUTATIONS, 0, length, 0, 0), b"", 0, SEED)
+    assert fault is not None
+    assert expected in fault
 
 
 def test_every_flipped_bit_is_noticed() -> None:

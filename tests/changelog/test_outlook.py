@@ -65,6 +65,8 @@ def test_names_are_one_round_and_objects_another() -> None:
         assert (requests.rounds, requests.number) == (2, 2 + len(NAMES))
         assert outlook.get(NAMES[0]) == b"content"
         assert list(outlook.get_ranges(NAMES[5], [(0, 3)])) == [b"con"]
+        # a range beyond the end of an object that is here as a whole
+        assert list(outlook.get_ranges(NAMES[0], [(4, 9)])) == [b"ent"]
         assert len(outlook.list("packs/")) == 6
         with pytest.raises(FileNotFoundError):
             outlook.get("packs/absent")

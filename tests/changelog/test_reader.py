@@ -64,6 +64,20 @@ def test_reading_goes_on_from_any_position(segment: Callable[[bytes], Path]) -> 
         assert list(SegmentReader(path, last=True).versions(version.position)) == versions[i + 1 :]
 
 
+def test_commits_are_the_versions_without_bodies_which_are_passed_over(segment: Callable[[bytes], Path]) -> None:
+    for size in (len(SOUND), ENDS[3] - 1, ENDS[2] + 1):
+        path = segment(SOUND[:size])
+        alone, whole = (SegmentReader(path, last=True) for _ in range(2))
+        assert list(alone.commits()) == [version._replace(bodies=[]) for version in whole.versions()]
+        assert alone.tail == whole.tail
+    damaged = bytearray(SOUND)
+    damaged[ENDS[1] + len(THREE[2]) - 1] ^= 1
+    path = segment(bytes(damaged))
+    with pytest.raises(CorruptFrameError):
+        read(path, last=False)
+    assert [version.commit.version for version in SegmentReader(path, last=False).commits()] == [1, 2, 3]
+
+
 def test_a_torn_tail_is_not_corruption_wherever_it_tears(segment: Callable[[bytes], Path]) -> None:
     for size in range(HEADER_BYTES, len(SOUND)):
         versions, tail = read(segment(SOUND[:size]))

@@ -84,3 +84,17 @@ def test_the_same_means_the_same_content(rows: Plain, other: Plain) -> None:
     assert columns(rows).same_as(columns([(key, list(of_key), time) for key, of_key, time in rows]))
     assert columns(rows).same_as(columns(other)) == (repr(rows) == repr(other))
     assert content(joined([columns(rows), columns(other)])) == repr(rows + other)
+
+
+def test_records_that_differ_in_a_single_place_are_not_the_same() -> None:
+    rows: Plain = [(1, [(5, "a"), (6, "b")], 2), (3, [(7, None)], WHOLE)]
+    others: list[Plain] = [
+        [(0, [(5, "a"), (6, "b")], 2), (3, [(7, None)], WHOLE)],
+        [(1, [(5, "a")], 2), (3, [(6, "b"), (7, None)], WHOLE)],
+        [(1, [(5, "a"), (9, "b")], 2), (3, [(7, None)], WHOLE)],
+        [(1, [(5, "a"), (6, "c")], 2), (3, [(7, None)], WHOLE)],
+        [(1, [(5, "a"), (6, "b")], 4), (3, [(7, None)], WHOLE)],
+    ]
+    assert [columns(rows).same_as(columns(other)) for other in others] == [False] * len(others)
+    nans: list[Plain] = [[(1, [(5, float("nan"))], 2)] for _ in range(2)]
+    assert columns(nans[0]).same_as(columns(nans[1]))

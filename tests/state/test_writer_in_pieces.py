@@ -34,6 +34,21 @@ def checkpoint_beside(state: hs.State) -> CheckpointReport:
     return outcome.report
 
 
+def test_a_checkpoint_of_the_process_has_the_type_of_keys(tmp_path: Path) -> None:
+    with hs.open(tmp_path, durability="os", checkpoints=NEVER) as state:
+        state.key_value("kv")[1] = "a"
+        state.window("w", retention="1 hour").put(1, "a", 5)
+        state.commit()
+        checkpoint_beside(state)
+        crash(state)
+    with hs.open(tmp_path) as state:
+        assert state.restore_report.tail_versions == 0
+        with pytest.raises(TypeError, match="expected int as"):
+            state.key_value("kv")["text"] = "b"
+        with pytest.raises(TypeError, match="expected int as"):
+            state.window("w", retention="1 hour").put("text", "b", 6)
+
+
 @pytest.mark.parametrize(("records", "size"), [(10, 1 << 20), (150_000, 1200)], ids=["by records", "by bytes"])
 def test_many_changes_are_written_in_pieces_that_bound_what_is_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int, size: int
