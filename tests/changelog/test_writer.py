@@ -112,6 +112,7 @@ def test_a_full_segment_is_followed_by_a_new_one(tmp_path: Path) -> None:
     log.close(None)
     assert list_segments(tmp_path) == [1, 3, 5]
     assert versions(tmp_path) == [1, 2, 3, 4, 5, 6]
+    assert log.bytes_written == sum(path.stat().st_size - HEADER_BYTES for path in tmp_path.iterdir())
     header = SegmentReader(tmp_path / segment_name(5), last=True).header
     assert (header.identity, header.parent_version, header.parent_digest) == (STORE, 4, bytes([4] * 16))
 

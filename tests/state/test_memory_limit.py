@@ -348,6 +348,18 @@ def test_commits_wait_so_that_the_room_lasts_until_the_checkpoint_has_been_made(
         checkpoints.attempt = None
 
 
+def test_a_checkpoint_begins_where_a_part_of_the_limit_has_changed_and_not_where_it_is_in_memory(
+    tmp_path: Path,
+) -> None:
+    with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
+        store = state.key_value("k")
+        for changed in (10, 1, 2, 10):  # of ten records, which are three tenths of what the limit has for them
+            store.put_many((i, "x" * 29_000) for i in range(changed))
+            state.commit()
+            assert (state._checkpoints.attempt is not None) == (changed == 10)
+            state.checkpoint(wait=True)
+
+
 def test_far_beyond_the_limit_a_commit_waits_until_the_checkpoint_has_been_made(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
         memory, store = state._memory, state.key_value("k")
