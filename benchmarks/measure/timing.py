@@ -24,7 +24,7 @@ class WrongAnswerError(Exception):
 
 def check(holds: bool, what: str) -> None:
     """Raise WrongAnswerError unless `holds`. Where an operation is timed, raise it by hand: `what` is made here at each
-    call, and a text with a value of 40 bytes took as long as the read of it.
+    call, right or wrong.
     """
     if not holds:
         raise WrongAnswerError(what)
