@@ -246,6 +246,7 @@ class Side:
             state.window("dup", retention=400, retain_duplicates=True),
             state.session("s", retention=400),
         ]
+        self.versions = state.versioned("v", history=200)
         if self.kinds == "by time":
             return
         self.stores += [
@@ -279,6 +280,9 @@ class Side:
             "session put": lambda: session.put(key, number, start=ts, end=ts + number % 9),
             "session find": lambda: list(session.find_sessions(key)),
             "session remove": lambda: [session.delete(*place) for place, _ in list(session.find_sessions(key))[:1]],
+            "versioned put": lambda: self.versions.put(key, number, ts),
+            "versioned delete": lambda: self.versions.delete(key, ts),
+            "versioned get": lambda: self.versions.get(key, as_of=ts - number % 50),
             "sliding add": lambda: sliding.add(key, number, ts),
             "sliding get": lambda: sliding.get(key),
             "buffer put": lambda: buffer.put(key, number, ts),
@@ -297,7 +301,8 @@ CALLS = (
     "kv put", "kv get", "kv get many", "kv delete", "kv range", "ttl put", "ttl get", "window put", "window get",
     "window fetch", "window delete", "window scan", "duplicates put", "duplicates fetch", "session put",
     "session find", "session remove", "iterators open", "iterators next", "iterators end",
-    "sliding add", "sliding get", "buffer put", "buffer advance", "buffer size",
+    "versioned put", "versioned delete", "versioned get", "sliding add", "sliding get",
+    "buffer put", "buffer advance", "buffer size",
 )  # fmt: skip
 
 
@@ -312,7 +317,7 @@ def test_a_state_under_a_limit_answers_as_one_without(
     cool = Memory.cool
     monkeypatch.setattr(Memory, "cool", lambda memory: [cooled.append(cool(memory)), cooled[-1]][1])
     without = {
-        "key-value": ("window", "dup", "session", "iterators", "sliding", "buffer"),
+        "key-value": ("window", "dup", "session", "iterators", "versioned", "sliding", "buffer"),
         "by time": ("sliding", "buffer"),
     }
     calls = [call for call in CALLS if not call.startswith(without.get(kinds, ("?",)))]
