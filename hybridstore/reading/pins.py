@@ -91,7 +91,8 @@ def read_pin(path: Path | str) -> Pin:
     size = bytes_of(path)
     try:
         there = current_shards(storage)
-        view = open_view(resolve(path if there is None else place_below(path, there.folder(0)))[0])
+        place = resolve(path if there is None else place_below(path, there.folder(0)))[0]
+        view = open_view(place, rows=False)
         if not view.version and not view.faults:
             raise RestoreError(f"{path}: is being made, or its maker was killed (remove it: hybridstore unpin)")
     except Exception as error:  # whatever its files hold, the other pins are shown

@@ -91,6 +91,7 @@ def open_view(
     below: int | None = None,
     scratch: Path | None = None,
     thorough: bool | None = None,
+    rows: bool = True,
 ) -> View:
     """Return the view of a place at its newest version, or at version `at`.
 
@@ -103,17 +104,21 @@ def open_view(
     With `scratch`, an empty folder that outlives the view, replayed records are written there in rounds: memory then
     depends on a round, the largest version and a bucket, and not on the state.
 
+    Without `rows`, the versions behind the checkpoint are read and their digests checked, but nothing of them is
+    applied: for a caller that asks which version is there, and on which files it depends. The stores and settings are
+    then those of the checkpoint.
+
     Raises RestoreError when `at` is not retained, HybridStoreError or OSError when nothing can be read. O(blocks +
     tail).
     """
 
     def look() -> View:
         try:
-            view = View(place, at, below, scratch, thorough)
+            view = View(place, at, below, scratch, thorough, rows)
             view.read()
             if view.halfway:
                 # Half of a version is in the stores: they are filled again with the versions before it.
-                again = View(place, view.version, below, scratch, thorough)
+                again = View(place, view.version, below, scratch, thorough, rows)
                 again.read()
                 again.at, again.exact, again.seen, again.faults = view.at, view.exact, view.seen, view.faults
                 view = again
@@ -233,7 +238,7 @@ class View:
     """
 
     def __init__(
-        self, place: Place, at: int | None, below: int | None, scratch: Path | None, thorough: bool | None
+        self, place: Place, at: int | None, below: int | None, scratch: Path | None, thorough: bool | None, rows: bool
     ) -> None:
         self.place = place
         self.at = at
@@ -246,6 +251,7 @@ class View:
         self._below = below
         self._scratch = scratch
         self._thorough = place.path is not None if thorough is None else thorough
+        self._rows = rows
         self._round = 0  # bytes replayed since the last round
         self._expected = place.identity()
         self._group = StoreGroup()
@@ -411,6 +417,8 @@ class View:
         return climbing
 
     def _apply(self, version: LoggedVersion, host: Host, table: Table) -> None:
+        if not self._rows:
+            return
         try:
             apply_version(version, host, table)
             self._group.apply_waiting()  # waiting rows that cannot be applied must raise here

@@ -131,7 +131,7 @@ def path_of(place: Place) -> Path:
 def _cut_of(place: Place, version: int) -> Cut:
     """Return what going back to a version removes. Raises RestoreError when the version is not retained."""
     root, view = path_of(place), open_view(place, version, thorough=True)
-    newest = max(version, open_view(place).version)
+    newest = max(version, open_view(place, rows=False).version)
     segment, end = end_of(place, view)
     later = [str(name) for name in list_checkpoints(place.storage) if name.version > version]
     # the file of an object that was written in place has a suffix

@@ -381,7 +381,7 @@ class _DirectorySite:
         for folder in (building, *(path for path in building.rglob("*") if path.is_dir())):
             REAL_FILES.sync_directory(folder)
         for part in parts:
-            view = open_view(resolve(building / part.folder)[0], thorough=not self._linked)
+            view = open_view(resolve(building / part.folder)[0], thorough=not self._linked, rows=False)
             if view.faults or (view.version, view.digest) != (part.view.version, part.view.digest):
                 raise RestoreError(
                     f"{part.source.url}: version {part.version} cannot be forked: its copy has version {view.version} "

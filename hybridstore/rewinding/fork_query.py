@@ -67,7 +67,7 @@ class QueryOrigin:
         done = sorted(batch + 1 for batch in batches_of(self._checkpoint, COMMITS))
         version = choose(self.places[0], at)
         if version is None:
-            version = done[-1] if done else max(open_view(place).seen for place in self.places)
+            version = done[-1] if done else max(open_view(place, rows=False).seen for place in self.places)
         if not version or (done and version not in done):
             known = f"{done[0]} to {done[-1]}" if done else "none"
             raise RestoreError(
@@ -78,7 +78,7 @@ class QueryOrigin:
         return [self._part(place, version) for place in self.places]
 
     def _part(self, place: Place, version: int) -> ForkedPart:
-        view = open_view(place, version)
+        view = open_view(place, version, rows=False)
         if view.faults:
             raise RestoreError(f"{place.where}: {view.faults[0]} (repair it first: hybridstore inspect repair)")
         first = 0 if view.checkpoint is None else view.checkpoint.version

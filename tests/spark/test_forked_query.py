@@ -16,6 +16,7 @@ import pytest
 import hybridstore as hs
 from changelog.codec import pack
 from hybridstore.cli import run
+from hybridstore.reading import view
 from hybridstore.spark.errors import SparkSetupError
 from hybridstore.spark.location import Location, locate
 from recovery.errors import RestoreError
@@ -86,6 +87,18 @@ def test_files_are_named_a_second_time(tmp_path: Path) -> None:
     # a note stands for the notes of batches without rows, and one file says where the origin is
     assert all(each.parent.name in ("log", "forks") for each in copies)
     assert len(copies) <= 3
+
+
+def test_a_fork_and_a_pin_apply_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = begun(tmp_path / "q")
+    rows = job.rows()
+    with monkeypatch.context() as patched:
+        patched.setattr(view, "apply_version", lambda *_: pytest.fail("a version was applied"))
+        hs.fork(tmp_path / "q", tmp_path / "f")
+        hs.pin(tmp_path / "q", "good")
+        (pin,) = hs.pins(tmp_path / "q")
+    assert (pin.version, pin.fault) == (BATCHES, "")
+    assert moved(job, tmp_path / "f", BATCHES).rows() == rows
 
 
 def test_a_pin_stays_its_version_whatever_happens_to_the_query(
