@@ -12,9 +12,8 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
               |   └ the writer process is started
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
-Beyond 70 % a key-value, window or session store frees as many records as come in, beyond 80 % twice as many: those
-that were not used for the longest time, of those that the checkpoint in use has (`stores.key_generations`,
-`stores.buckets`). They count as room in all else.
+Beyond 70 % a key-value store frees as many records as come in, beyond 80 % twice as many: those that were not used for
+the longest time, of those that the checkpoint in use has (`stores.key_generations`). They count as room in all else.
 
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). While a checkpoint is in
 progress, a commit waits up to 20 ms, so that the room lasts until the checkpoint is expected to have been made. The
@@ -25,10 +24,9 @@ commit waits as much. No wait is longer than 1 s. Beyond 110 % and 1 MiB it wait
 ms for each record and 5 s at most.
 
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
-stores are key-value, window or session stores, nothing is replayed: they know which keys have changed since, and keep
-their records. Otherwise the maps of before are emptied in slices, since freeing all records at once would take seconds.
-When a checkpoint begins, a key-value store puts what is in memory apart (`part`), so to become cold behind it moves no
-record; a window or session store moves those that changed since then.
+stores are key-value, window or session stores, nothing is replayed: they know which keys have changed since. The maps
+of before are emptied in slices, since freeing all records at once would take seconds; a key-value store keeps its own.
+When a checkpoint begins, it puts what is in memory apart (`part`), so to become cold behind it moves no record.
 """
 
 from __future__ import annotations

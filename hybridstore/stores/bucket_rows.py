@@ -125,7 +125,6 @@ class BucketRows(TimeBuckets):
         over = self._parts(bucket.runs[key])
         ints, values = self._laid_over((tuple(parts[:-1]), parts[-1]), (tuple(over[:-1]), over[-1]))
         bucket.records += len(values) - len(parts[-1]) - len(over[-1])
-        bucket.over.discard(key)
         self._set_run(bucket, key, self._run_of([*ints, values]) if values else ())
 
     @read

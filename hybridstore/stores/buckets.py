@@ -9,8 +9,6 @@ in a bucket. A bucket over a checkpoint, by key:
     tombstoned            c                             deleted (X), though the block may hold it
     dirty             b   c       e                     changed since the last checkpoint
     owned             b           e                     not shared with a snapshot
-    over              b   X                             begun over the cold blocks, which may have more of it
-    older         a                                     what a cold block has, too: it need not be read for it
 
     dirty       None while no checkpoint holds the bucket: then every key counts as changed
     since       no row in a checkpoint has this time or a later one: a changed key has new rows from there on only
@@ -19,7 +17,6 @@ in a bucket. A bucket over a checkpoint, by key:
     epoch       the snapshot epoch the bucket was made in: while a snapshot lives, an older bucket is copied before it
                 is changed (`snapshots`), and `owned` begins as the empty set
     records     the number of records, an estimate while blocks are cold
-    older       generations of runs, the youngest first; each key is in one of them at most
 """
 
 from __future__ import annotations
@@ -34,9 +31,6 @@ from .cold_blocks import Cold, TakenBlock, covering
 TOMBSTONE: Final = type("Tombstone", (), {"__repr__": lambda self: "TOMBSTONE", "__slots__": ()})()
 
 
-# The runs in memory become a generation of their own when they are as many as one in so many of the older ones: else
-# they join the youngest.
-_SHARE: Final = 4
 # Shared by all buckets without tombstones: never added to.
 _NO_KEYS: Final[set[Any]] = set()
 
@@ -61,22 +55,13 @@ class Sealed(NamedTuple):
     beside: set[Any] = _NO_KEYS
 
 
-class OlderRuns(NamedTuple):
-    """Runs of a bucket that its cold blocks have, too, and the number of their generation, the lower the older."""
-
-    generation: int
-    runs: dict[Any, Any]
-
-
 class StoreBucket:
     """One bucket: see the picture above.
 
     A store that is not cut by time has a single one, and takes no snapshots of it.
     """
 
-    __slots__ = (
-        "cold", "dirty", "epoch", "late", "older", "over", "owned", "records", "runs", "since", "tombstoned"
-    )  # fmt: skip
+    __slots__ = ("cold", "dirty", "epoch", "late", "owned", "records", "runs", "since", "tombstoned")
 
     def __init__(self, epoch: int) -> None:
         self.runs: dict[Any, Any] = {}
@@ -90,8 +75,6 @@ class StoreBucket:
         self.owned: set[Any] | None = None
         # Keys whose run has tombstones over a cold block; the block may not even hold them.
         self.tombstoned: set[Any] = _NO_KEYS
-        self.over: set[Any] = set()
-        self.older: list[OlderRuns] = []
 
     def clone(self, epoch: int) -> Self:
         """Return a copy that may be changed while snapshots keep this one. O(keys + blocks), runs are shared until
@@ -106,14 +89,11 @@ class StoreBucket:
         copy.records = self.records
         copy.owned = set()
         copy.tombstoned = self.tombstoned.copy() if self.tombstoned else _NO_KEYS
-        copy.over = self.over.copy()
-        copy.older, self.older = self.older, []
         return copy
 
-    def over_newer(self, epoch: int, generation: int, *, shared: bool) -> Self:
-        """Return a bucket with the runs of the changed keys, to lie over blocks of the newest checkpoint. Where a
-        snapshot has no share in the runs, they leave this bucket, and the others, which those blocks have, become
-        older ones of this generation. O(changed), and O(runs) for a generation that the bucket has already.
+    def over_newer(self, epoch: int, *, shared: bool) -> Self:
+        """Return a bucket with the runs of the changed keys alone, to lie over blocks of the newest checkpoint. Where a
+        snapshot has no share in the runs, they leave this bucket. O(changed).
         """
         assert self.dirty is not None
         bucket = type(self)(epoch)
@@ -122,35 +102,7 @@ class StoreBucket:
         bucket.dirty, bucket.since, bucket.late = self.dirty, self.since, self.late
         bucket.owned = set() if shared else None
         bucket.tombstoned = self.tombstoned & self.dirty if self.tombstoned else _NO_KEYS
-        bucket.over = self.over & self.dirty
-        if not shared and self.runs:
-            if self.older and self.older[0].generation == generation:
-                self.older[0].runs.update(self.runs)
-            else:
-                self.older.insert(0, OlderRuns(generation, self.runs))
-        self.forget(self.over)
-        bucket.older = [older for older in self.older if older.runs]
         return bucket
-
-    def note_over(self, keys: Iterable[Any]) -> None:
-        """Note that rows of these keys come in; those without a run begin theirs over cold blocks. O(keys)."""
-        if self.cold:
-            self.over.update(set(keys).difference(self.runs))
-
-    def recall(self, key: Any) -> Any:
-        """Take the run of a key out of an older generation and return it; None without one. O(generations)."""
-        for older in self.older:
-            run = older.runs.pop(key, None)
-            if run is not None:
-                return run
-        return None
-
-    def forget(self, keys: Collection[Any]) -> None:
-        """Let no older generation have a run of these keys. O(keys * generations)."""
-        for older in self.older:
-            runs = older.runs
-            for key in runs.keys() & keys:
-                del runs[key]
 
     def changed(self, keys: Collection[Any], times: Sequence[int]) -> None:
         """Note that rows of these keys changed at these times (at least one). O(rows)."""
@@ -195,27 +147,3 @@ class StoreBucket:
     def covering(self, key: Any) -> int:
         """Return the index in `cold` of the block whose key range holds `key`, or -1; see `cold_blocks.covering`."""
         return covering(self.cold, key)
-
-
-def next_generation(buckets: Iterable[StoreBucket]) -> int:
-    """Return the number of the generation that the runs in memory become: that of the youngest while they are few
-    beside the older runs. O(buckets * generations).
-    """
-    runs = older = youngest = 0
-    for bucket in buckets:
-        runs += len(bucket.runs)
-        for each in bucket.older:
-            older += len(each.runs)
-            youngest = max(youngest, each.generation)
-    return youngest + (_SHARE * runs >= older)
-
-
-def oldest(buckets: Iterable[StoreBucket]) -> list[OlderRuns] | None:
-    """Return the older runs of the first bucket with some of the oldest generation; None if no bucket has older runs.
-    O(buckets).
-    """
-    return min((bucket.older for bucket in buckets if bucket.older), key=_last_generation, default=None)
-
-
-def _last_generation(older: list[OlderRuns]) -> int:
-    return older[-1].generation

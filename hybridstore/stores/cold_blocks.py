@@ -255,14 +255,11 @@ class TakenBlock(PartBlock):
         self._low = low
         SPARING.load(len(keys))
 
-    def take(self, key: Any, records: int, *, read: bool = True) -> None:
-        """Note that the records of a key are in the maps now, `read` from the block or not. O(1)."""
+    def take(self, key: Any, records: int) -> None:
+        """Note that the records of a key are in the maps now. O(1)."""
         self.taken.add(key)
         self._records -= records
-        if read:
-            SPARING.loaded += records
-        else:
-            self._untouched += 1
+        SPARING.loaded += records
 
     def take_uncounted(self, keys: Collection[Any]) -> None:
         """Note that the block says nothing about these keys any more: memory knows their records. `records` still
@@ -372,9 +369,9 @@ def touched_block(cold: list[Cold], i: int) -> TouchedBlock:
     return block
 
 
-def take(cold: list[Cold], i: int, key: Any, records: int, *, read: bool = True) -> None:
-    """Note that the records of a key in the cold block at `i` are in the maps now, `read` from it or not. O(1)."""
-    taken_block(cold, i).take(key, records, read=read)
+def take(cold: list[Cold], i: int, key: Any, records: int) -> None:
+    """Note that the records of a key in the cold block at `i` are in the maps now. O(1)."""
+    taken_block(cold, i).take(key, records)
 
 
 def with_keys(cold: list[Cold], keys: list[Any]) -> Iterator[tuple[int, list[Any]]]:

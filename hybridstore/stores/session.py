@@ -210,8 +210,6 @@ class SessionStore(SessionReads[K, V]):
         run = runs.get(key)
         if run is None:
             runs[key] = (end, start, value)
-            if bucket.cold:
-                bucket.over.add(key)
             if bucket.by_key is not None:
                 bucket.by_key.add(key)
         elif type(run) is tuple and end > run[-3] and len(run) < SHORT:

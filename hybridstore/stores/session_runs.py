@@ -51,9 +51,9 @@ class SessionBucket(StoreBucket):
         copy.longest = self.longest
         return copy
 
-    def over_newer(self, epoch: int, generation: int, *, shared: bool) -> Self:
+    def over_newer(self, epoch: int, *, shared: bool) -> Self:
         """See `StoreBucket`; the orders are rebuilt when they are needed."""
-        bucket = super().over_newer(epoch, generation, shared=shared)
+        bucket = super().over_newer(epoch, shared=shared)
         bucket.longest = self.longest
         return bucket
 
@@ -70,7 +70,6 @@ class SessionBucket(StoreBucket):
         if longest > self.longest:
             self.longest = longest
         self.changed(keys, ends)
-        self.note_over(keys)
         self.records += len(keys)
         runs = self.runs
         get = runs.get

@@ -2,18 +2,14 @@
 
     number of a bucket = time // width -> StoreBucket; a bucket is freed when even its last millisecond has expired
 
-Where memory is short, a bucket keeps what the checkpoint has, too, in older generations (`StoreBucket.older`): the
-store frees the oldest ones, and a touched key takes its run out of them before a block is read.
 The subclass decides what a run holds and which time counts (a session's end), and defines `_install` and `_columns`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
 from sys import getsizeof
 from typing import Any, ClassVar, Final
 
@@ -23,7 +19,7 @@ from recovery.block import BucketChange, Columns, lay_over
 from recovery.directory import Directory, PageEntry
 
 from ..clock import INT64_MAX, expired_through
-from .buckets import Sealed, SealedBucket, StoreBucket, next_generation, oldest
+from .buckets import Sealed, SealedBucket, StoreBucket
 from .cold_blocks import (
     SPARING,
     ColdBlock,
@@ -44,8 +40,6 @@ from .snapshots import Snapshots, SnapshotToken
 BUCKETS_PER_RETENTION: Final = 64
 # The sizes of so many buckets are measured.
 _SAMPLED_BUCKETS: Final = 8
-# and the records of so many runs in each of them
-_SAMPLED_RUNS: Final = 4
 _BOUND_TYPES: Final = {int, type(None)}
 
 
@@ -282,7 +276,6 @@ class TimeBuckets(Edge):
             columns = cold.columns()  # a damaged block stays cold
             SPARING.load(len(columns), cold.entry.bytes)
             with self._journal.sure:
-                bucket.forget(columns.keys)
                 del bucket.cold[index]
                 bucket.records += len(columns) - cold.records  # of keys in memory when the store became cold
                 self._install(bucket, columns)
@@ -294,33 +287,18 @@ class TimeBuckets(Edge):
 
     def _load_key(self, bucket: Any, index: int, key: Any) -> None:
         """Load what the block at `index` has of a key: where memory is short, the key's records alone."""
-        if self._bring_key(bucket, index, key):
-            self.lookups.missed += SPARING.on
+        self.lookups.missed += SPARING.on
+        self._bring_key(bucket, index, key)
 
-    def _bring_key(self, bucket: Any, index: int, key: Any) -> bool:
-        """Put what the block at `index` has of a key into the maps, from an older generation if one has it; return
-        whether the block was read.
-        """
-        with self._journal.sure:
-            run = bucket.recall(key) if SPARING.on else None
-            if run is not None:
-                *ints, values = self._parts(run)
-                take(bucket.cold, index, key, len(values), read=False)
-                if key in bucket.runs:
-                    rows = Columns([key], [len(values)], tuple(array("q", each) for each in ints), list(values))
-                    self._install(bucket, rows)
-                else:
-                    bucket.runs[key] = run
-                return False
-        apart = rows_apart(bucket.cold, index, key)
-        if apart is None:
+    def _bring_key(self, bucket: Any, index: int, key: Any) -> None:
+        rows = rows_apart(bucket.cold, index, key)
+        if rows is None:
             self._load(bucket, index)
-        elif apart.keys or key in bucket.tombstoned:
+        elif rows.keys or key in bucket.tombstoned:
             # put and deleted over the block, which may lack the key: the tombstones are not needed any more
             with self._journal.sure:
-                take(bucket.cold, index, key, len(apart))
-                self._install(bucket, apart)
-        return True
+                take(bucket.cold, index, key, len(rows))
+                self._install(bucket, rows)
 
     def _load_all(self, bucket: StoreBucket) -> None:
         while bucket.cold:
@@ -397,11 +375,9 @@ class TimeBuckets(Edge):
 
     def cool(self, directory: Directory) -> list[Maps]:
         """See `Tailed`. Buckets that the checkpoint lacks stay as they are; of the others the runs of changed keys lie
-        over its blocks: as overlays where they lay over a block before, and else in place of what the block has. All
-        other runs become older ones, which are freed before those that are used later.
+        over its blocks: as overlays where they lay over a block before, and else in place of what the block has.
         """
         shared = self._snapshots.live > 0
-        generation = next_generation(self._buckets.values())
         pages: dict[int, list[PageEntry]] = {number: [] for number in self._checkpointed}
         for page in directory.pages:
             if page.bucket in pages:
@@ -410,7 +386,7 @@ class TimeBuckets(Edge):
         for number, its_pages in pages.items():
             before = self._buckets[number]
             whole = self._whole_changes(before)
-            bucket = before.over_newer(self._snapshots.epoch, generation, shared=shared)
+            bucket = before.over_newer(self._snapshots.epoch, shared=shared)
             bucket.cold = [ColdPage(page, directory) for page in its_pages]
             bucket.records = sum(page.records for page in its_pages) + sum(
                 len(self._parts(run)[0]) for run in bucket.runs.values()
@@ -421,61 +397,19 @@ class TimeBuckets(Edge):
                 self._install(bucket, self._columns(bucket, [], changed=False)[0])
             if not its_pages:
                 # all that the checkpoint could have of it was deleted
-                bucket.dirty, bucket.since, bucket.late, bucket.older = None, 0, {}, []
+                bucket.dirty, bucket.since, bucket.late = None, 0, {}
                 self._checkpointed.discard(number)
             if bucket.runs or bucket.cold:
                 self._buckets[number] = bucket
             else:
                 del self._buckets[number]
             if not shared:
-                others += [block.taken for block in before.cold if type(block) is TakenBlock]
+                others += [before.runs, *(block.taken for block in before.cold if type(block) is TakenBlock)]
         self._source = directory.source
         self._sorted = self._near = None
         self._near_to = 0
         self._drop_at = self._drop_time(min(self._buckets)) if self._buckets else INT64_MAX
         return others
-
-    @property
-    def spare(self) -> tuple[int, int]:
-        older = [each.runs for bucket in self._buckets.values() for each in bucket.older]
-        keys = sum(map(len, older))
-        # so many keys of all have so much of all bytes: a sample for both is half of the cost of a count
-        return self._runs_bytes() * keys // max(1, keys + self._runs_keys()) if keys else 0, self._rows_of(older)
-
-    def _runs_keys(self) -> int:
-        return sum(len(bucket.runs) for bucket in self._buckets.values())
-
-    def _runs_bytes(self) -> int:
-        """Return about how many bytes all runs in memory take. O(buckets * generations)."""
-        maps = [bucket.runs for bucket in self._buckets.values() if bucket.runs]
-        maps += [older.runs for bucket in self._buckets.values() for older in bucket.older]
-        sampled = maps[:: len(maps) // _SAMPLED_BUCKETS + 1]
-        return sum(map(len, maps)) * sum(map(map_bytes, sampled)) // max(1, sum(map(len, sampled)))
-
-    def _rows_of(self, maps: list[dict[Any, Any]]) -> int:
-        """Return about how many records maps of runs have, by their first runs. O(maps)."""
-        runs = [
-            run for each in maps[:: len(maps) // _SAMPLED_BUCKETS + 1] for run in islice(each.values(), _SAMPLED_RUNS)
-        ]
-        return sum(map(len, maps)) * sum(map(self._length, runs)) // max(1, len(runs))
-
-    def _length(self, run: Any) -> int:
-        """Return how many records a run has. O(1)."""
-        return len(run) // (self.ints + 1) if type(run) is tuple else len(run[0])
-
-    @property
-    def generations(self) -> int:
-        return max((len(bucket.older) for bucket in self._buckets.values()), default=0)
-
-    def free(self, records: int) -> int:
-        freed = 0
-        while freed < records and (older := oldest(self._buckets.values())) is not None:
-            pop = older[-1].runs.popitem
-            while freed < records and older[-1].runs:
-                freed += self._length(pop()[1])
-            if not older[-1].runs:
-                older.pop()
-        return freed
 
     def _whole_changes(self, bucket: StoreBucket) -> list[Any]:
         """Return the changed keys of a bucket whose runs are whole: no cold block has more of them. In order. Where
@@ -543,10 +477,12 @@ class TimeBuckets(Edge):
 
     @property
     def bytes_in_memory(self) -> int:
-        size = self._runs_bytes()
+        buckets = [bucket for bucket in self._buckets.values() if bucket.runs]
+        keys = sum(len(bucket.runs) for bucket in buckets)
+        sampled = buckets[:: len(buckets) // _SAMPLED_BUCKETS + 1]
+        measured = sum(len(bucket.runs) for bucket in sampled)
+        size = keys * sum(map_bytes(bucket.runs) for bucket in sampled) // max(1, measured)
         for bucket in self._buckets.values():
-            if bucket.over:
-                size += getsizeof(bucket.over)
             if bucket.late:
                 size += getsizeof(bucket.late)
             if bucket.dirty:
@@ -566,13 +502,7 @@ class TimeBuckets(Edge):
         maps: list[Maps] = []
         for bucket in self._buckets.values():
             maps += [bucket.runs, *([] if bucket.dirty is None else [bucket.dirty])]
-            maps += [older.runs for older in bucket.older]
         return maps
-
-    @property
-    def records_in_memory(self) -> int:
-        older = [each.runs for bucket in self._buckets.values() for each in bucket.older]
-        return super().records_in_memory + self._rows_of(older)
 
     @property
     def _applied_records(self) -> int:
@@ -589,11 +519,6 @@ class TimeBuckets(Edge):
             assert (number + 1) * width - 1 > expired, ("expired bucket", number, expired)
             # no empty inner maps
             assert bucket.runs or bucket.cold or bucket.dirty, ("empty bucket", number)
-            # a key has one run, but for one that lies over what a block has of it
-            older = [key for each in bucket.older for key in each.runs]
-            assert len(older) == len(set(older)), ("in two generations", number)
-            assert not (bucket.runs.keys() & older) - bucket.over, ("run of an older generation", number)
-            assert bucket.cold or not older, ("older runs without cold blocks", number)
             # a bucket that is in a checkpoint tracks its dirty keys
             assert (bucket.dirty is None) == (number not in self._checkpointed), ("dirty", number)
             # the next expiry is not later than the first bucket's end

@@ -228,8 +228,6 @@ class WindowStore(WindowReads[K, V]):
         run = runs.get(key)
         if run is None:
             runs[key] = (ts, value)
-            if bucket.cold:
-                bucket.over.add(key)
         elif type(run) is tuple:
             if ts > run[-2] and len(run) < SHORT:
                 runs[key] = run + (ts, value)  # noqa: RUF005  # unpacking builds a list in between
@@ -319,7 +317,6 @@ class WindowStore(WindowReads[K, V]):
             if bucket.owned is not None:
                 self._insert_rows(keys[i:j], values[i:j], times[i:j])
                 continue
-            bucket.note_over(keys[i:j])
             append_rows(bucket.runs, keys[i:j], times[i:j], values[i:j])
             bucket.records += j - i
             bucket.changed(keys[i:j], times[i:j])
@@ -328,7 +325,6 @@ class WindowStore(WindowReads[K, V]):
         """Insert rows that are in order, a bucket at a time: at C speed where each key is new in its bucket."""
         for bucket, i, j in self._stretches(times):
             runs, part, rows = bucket.runs, keys[i:j], list(zip(times[i:j], values[i:j], strict=True))
-            bucket.note_over(part)
             before = len(runs)
             placed = list(map(runs.setdefault, part, rows))
             added = len(runs) - before
@@ -352,7 +348,6 @@ class WindowStore(WindowReads[K, V]):
                 start, end = number * width, (number + 1) * width
                 bucket = self._writable(number)
                 runs, dirty, exclusive, since = bucket.runs, bucket.dirty, bucket.owned is None, bucket.since
-                over = bucket.over if bucket.cold else None
             if dirty is not None:
                 dirty.add(key)
                 if ts < since:
@@ -360,8 +355,6 @@ class WindowStore(WindowReads[K, V]):
             run = runs.get(key)
             if run is None:
                 runs[key] = (ts, value)
-                if over is not None:
-                    over.add(key)
             elif type(run) is tuple:
                 if ts > run[-2] and len(run) < SHORT:
                     runs[key] = run + (ts, value)  # noqa: RUF005  # unpacking builds a list in between

@@ -108,8 +108,6 @@ def test_window_and_session_stores_become_cold_without_a_replay(
         read = [[next(each)] for each in open_before]
         monkeypatch.setattr(state, "_restore_in_place", lambda: pytest.fail("a replay"))
         state._go_cold()
-        for store in (rows, pairs, sessions):
-            store.free(1 << 20)  # what the blocks have, too
         assert rows.cold_blocks > 30
         assert rows.records_in_memory == sum(
             len(WindowStore._parts(run)[0]) for bucket in rows._buckets.values() for run in bucket.runs.values()

@@ -15,9 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 MAPS = {"runs", "_runs", "buckets", "_buckets"}
 _CHANGES = {"pop", "popitem", "update", "clear", "setdefault", "__setitem__", "__delitem__"}
 # Where the maps come into being, and blocks come into them.
-_LOADING = {
-    "__init__", "clone", "clear_state", "attach", "_load", "_install", "_load_key", "_bring", "_bring_key", "_recall"
-}  # fmt: skip
+_LOADING = {"__init__", "clone", "clear_state", "attach", "_load", "_install", "_load_key", "_bring", "_recall"}
 # What assigns to the maps and changes no record.
 _SAME_RECORDS = {
     "key_generations.py: cool": "records behind a checkpoint move into a new map; its blocks have the others",
@@ -25,7 +23,6 @@ _SAME_RECORDS = {
     "key_generations.py: _gather": "records of older maps move into one",
     "key_value.py: _prune_tombstones": "forgets tombstones over blocks that are no longer cold",
     "buckets.py: over_newer": "runs of changed keys move into a new bucket over the blocks of a checkpoint",
-    "buckets.py: forget": "older generations lose what was loaded from the blocks, or has changed over them",
     "time_buckets.py: cool": "a bucket gives way to one with its changes; its blocks have the others",
     "time_buckets.py: seal": "forgets a bucket that is empty",
     "sliding_runs.py: bind": "values take the form that belongs to no strategy",
