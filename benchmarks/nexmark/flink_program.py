@@ -110,7 +110,8 @@ QUERIES = {
     """,
     "q18": """
         select bidder, auction, price, channel, `time` from (
-            select *, row_number() over (partition by bidder, auction order by `time` desc) as place from bids
+            select *, row_number() over (partition by bidder, auction
+                order by `time` desc, price desc, char_length(channel) desc, channel desc) as place from bids
         ) where place = 1
     """,
     "q19": """

@@ -93,7 +93,8 @@ DUCKDB: Final[dict[str, str]] = {
     """,
     "q18": """
         select bidder, auction, [price::varchar, channel, time::varchar] from (
-            select *, row_number() over (partition by bidder, auction order by time desc) as place from bids
+            select *, row_number() over (partition by bidder, auction
+                order by time desc, price desc, strlen(channel) desc, channel desc) as place from bids
         ) where place = 1
     """,
     "q19": """

@@ -5,7 +5,8 @@ Three queries have two stages, which are two topologies: the results of the firs
 
 What is otherwise than published: q6 ends with the last ten auctions that have a bid, by their ends (as a stream Flink's
 SQL does not run it, FLINK-19059; in batch mode it does); q10 gives the rows with their partition, without writing files
-by it; the machine's clock of q12, whose answers nobody could repeat, is a column of arrival: a bid each 20 ms.
+by it; of a bidder's bids in an auction in one millisecond q18 takes the one that `LastBy` defines, since any is the
+last; the machine's clock of q12, whose answers nobody could repeat, is a column of arrival: a bid each 20 ms.
 """
 
 from __future__ import annotations
