@@ -11,7 +11,7 @@ import numpy as np
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
-from tests.tools.processor_more import NOON
+from tests.tools.processor_more import NOON, registers
 from tests.tools.processor_scenarios import THREE, add, listed, mapped, no_state, nothing, puts, row, value
 
 FOUR = [*THREE, [row(v=4, t=4)]]
@@ -265,15 +265,6 @@ STEPS = (
 
 def timed(name: str, rows: Any, timer: Callable[..., Any] = nothing, init: Any = no_state) -> None:
     add(name, init, rows, timer=timer, mode="EventTime", batches=STEPS)
-
-
-def registers(*times: int) -> Callable[..., Iterator[Any]]:
-    def rows(p: Any, key: Any, rows: Any, tv: Any) -> Iterator[Any]:
-        for time in times:
-            p.handle.registerTimer(time)
-        yield sorted(p.handle.listTimers())
-
-    return rows
 
 
 def of_numpy(p: Any, key: Any, rows: Any, tv: Any) -> Iterator[Any]:
