@@ -33,22 +33,23 @@ def read(raw: Path) -> tuple[dict[str, Any], list[Result]]:
 Earlier = list[tuple[dict[str, Any], Result]]
 
 
+def same(result: Result) -> tuple[Any, ...]:
+    """Return what results of one measurement have in common."""
+    return result.suite, *(result.settings.get(name) for name in ("work", "keys", "rows", "events"))
+
+
 def carried(raw: Path, results: Sequence[Result]) -> Earlier:
-    """Return what the run itself has not: the newest result of each long measurement, as those of Spark's and other
-    engines, that is beside `raw`.
+    """Return what the run itself has not, or what was measured anew since: the newest result of each long measurement,
+    as those of Spark's and other engines, that is beside `raw`.
 
     They take most of an hour, and have to be installed, so that they are not measured each time.
     """
-
-    def same(result: Result) -> tuple[Any, ...]:
-        return result.suite, *(result.settings.get(name) for name in ("work", "keys", "rows", "events"))
-
     known = {same(result) for result in results}
     newest: dict[tuple[Any, ...], tuple[dict[str, Any], Result]] = {}
     for path in sorted(raw.parent.glob("*.jsonl"), reverse=True):
         head, others = read(path)
         for result in others:
-            if result.suite in LONG and same(result) not in known:
+            if result.suite in LONG and (path.name > raw.name or same(result) not in known):
                 newest.setdefault(same(result), (head, result))
     order = {suite: number for number, suite in enumerate(LONG)}
     works = ("count", "tumbling", "hopping", "tumbling, killed", "sliding", "variables", None)
@@ -61,6 +62,16 @@ def carried(raw: Path, results: Sequence[Result]) -> Earlier:
             line[1].settings.get("keys", 0),
         ),
     )
+
+
+def read_all(raw: Path) -> tuple[dict[str, Any], list[Result], Earlier]:
+    """Return the head of a run, its results, and those of other runs that the pages have beside them or in their place
+    (`carried`).
+    """
+    head, results = read(raw)
+    earlier = carried(raw, results)
+    anew = {same(result) for _, result in earlier}
+    return head, [result for result in results if same(result) not in anew], earlier
 
 
 # the engines of the table in docs/spark.md, as `spark_suite.NAMES` has them
@@ -124,8 +135,7 @@ def write_speed(page: Path, text: str) -> None:
 
 def write(docs: Path, raw: Path) -> None:
     """Write the pages and the plots into `docs`."""
-    head, results = read(raw)
-    earlier = carried(raw, results)
+    head, results, earlier = read_all(raw)
     measured = [*((head, result) for result in results), *earlier]
     if spark := [(of, result) for of, result in measured if result.suite in SPARK]:
         write_speed(docs / "spark.md", spark_speed(spark))

@@ -287,9 +287,8 @@ def test_no_number_of_the_pages_is_typed_by_hand() -> None:
     text = page.read_text(encoding="utf-8")
     name = text.partition("benchmarks/results/")[2].partition("`")[0]
     raw = ROOT / "benchmarks" / "results" / name
-    head, results = report.read(raw)
+    head, results, earlier = report.read_all(raw)
     pictures = {picture for picture in report.PICTURES if f"({picture})" in text}
-    earlier = report.carried(raw, results)
     assert report.tables(head, results, name, pictures, earlier) == text
     measured = [*results, *(result for _, result in earlier)]
     shown = {picture for picture in brief.PLOTS if (ROOT / "docs" / picture).exists()}
