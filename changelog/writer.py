@@ -61,7 +61,6 @@ class ChangelogWriter:
     def begin(self, version: int, digest: bytes) -> None:
         """Start after this version: the next frame opens a new segment."""
         self._parent = (version, digest)
-        self._committed = Position(0, 0, 0)
 
     def resume(self, position: Position, header: bytes, version: int, digest: bytes) -> None:
         """Continue in an existing segment, which is cut at `position` (before a torn tail or an uncommitted end)."""

@@ -17,6 +17,7 @@ from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
 from hybridstore.state.opening import Tuning
 from recovery.block import (
+    ADDED,
     WHOLE,
     BlockEntry,
     BucketChange,
@@ -119,6 +120,16 @@ def test_layers_of_added_rows_are_the_rows_of_a_dict(base: Content, layers: list
         assert look.counts_of([key]) == [len(model.get(key, []))]
         if len(model.get(key, [])) < 2:
             assert look.record_of(key) == (model[key][0][::-1] if key in model else None)
+
+
+@pytest.mark.parametrize("pack", [pack_block, pack_with_table])
+@pytest.mark.parametrize(
+    ("froms", "hide"), [(None, 2), ([WHOLE, WHOLE], 2), ([ADDED, ADDED], 0), ([ADDED, 5], 1), ([5, 5], 2)]
+)
+def test_a_layer_counts_the_keys_that_hide_older_records(pack: Any, froms: list[int] | None, hide: int) -> None:
+    stored = [pack(Columns(["a", "b"], None, (array("q", [7, 8]),), [1, 2], each))[0] for each in (froms, None)]
+    look = Layers([look_into(data, "it", kept=False) for data in stored])
+    assert look.hiding == [2, hide]  # the oldest first
 
 
 class Line:

@@ -6,6 +6,7 @@ import itertools
 import zlib
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,17 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from changelog.codec import pack
-from recovery.block import Columns, content_hash, pack_block, unpack_block, unpack_block_in_slices
+from recovery.block import (
+    Columns,
+    content_hash,
+    pack_block,
+    unpack_block,
+    unpack_block_in_slices,
+    unpack_keys,
+    unseal,
+)
 from recovery.errors import CorruptCheckpointError
+from recovery.packed import packed_block
 from recovery.table import MOST_KEYS, RecordTable, Whole, look_into, pack_with_table, table_fault
 from tests.tools.checkpoints import flip, own_packs, reader_of
 
@@ -195,6 +205,22 @@ def test_a_block_without_a_table_is_decoded_and_not_kept() -> None:
     assert not whole.kept
     assert (whole.rows_of("b").values, whole.rows_of("c").keys) == ([2], [])
     assert table_fault(pack_block(columns)[0], columns) is None
+
+
+@pytest.mark.parametrize("data", [b"", bytes(3), bytes(4)])
+def test_bytes_without_content_are_no_block_though_their_checksum_fits(data: bytes) -> None:
+    readers: list[Callable[[bytes], object]] = [
+        lambda data: unpack_block(data, "here"),
+        lambda data: unpack_keys(data, "here"),
+        lambda data: unpack_block_in_slices(data, "here", lambda: None),
+        lambda data: look_into(data, "here", kept=False),
+    ]
+    for read in readers:
+        with pytest.raises(CorruptCheckpointError, match="here: block checksum mismatch"):
+            read(data)
+    assert packed_block(data) is None
+    with pytest.raises(ValueError, match="checksum mismatch"):
+        unseal(data)
 
 
 def test_a_table_of_too_many_keys_is_refused() -> None:
