@@ -35,6 +35,13 @@ from .line import EMPTY, Fault, Step, Walk, foreign, log_walk
 from .object_log import object_walk
 
 Apply = Callable[[LoggedVersion, Host, Table], None]
+# Whether so many records and bytes of a log are enough at a time.
+Enough = Callable[[int, int], bool]
+
+
+def never(records: int, size: int) -> bool:
+    """Return False: a line is read to its end."""
+    return False
 
 
 class Line(Protocol):
@@ -153,15 +160,28 @@ def checked(reader: CheckpointReader, name: CheckpointName, identity: Identity |
 class _PlainLine(ABC):
     """The line of a plain state, up to version `at` (None: the newest). `walk` is the walk behind the last checkpoint
     that was opened, None if nothing is to be read; `start` is where that checkpoint ends in the log.
+
+    With `enough` it is a piece of the line that ends before the version with which it is enough, but not before the
+    first one: `at` is then its last version, and `reached` the place of that in the log, None where nothing was cut.
     """
 
-    def __init__(self, storage: Storage, at: int | None, identity: Identity | None, *, marks: bool) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        at: int | None,
+        identity: Identity | None,
+        *,
+        marks: bool,
+        enough: Enough = never,
+    ) -> None:
         self.storage = storage
         self.at = at
         self.walk: Walk | None = None
         self.start: Position | None = None
+        self.reached: Position | None = None
         self._identity = identity
         self._marks = marks
+        self._enough = enough
 
     def checkpoints(self) -> list[CheckpointName]:
         return [name for name in list_checkpoints(self.storage) if self.at is None or name.version <= self.at]
@@ -172,7 +192,7 @@ class _PlainLine(ABC):
 
     def behind(self, reader: CheckpointReader | None) -> Iterator[LoggedVersion | Fault]:
         at, identity = EMPTY, self._identity
-        self.start = self.walk = None
+        self.start = self.walk = self.reached = None
         if reader is not None:
             meta = reader.meta
             at, self.start, identity = Step(meta.version, meta.digest), meta.position, meta.identity
@@ -181,7 +201,16 @@ class _PlainLine(ABC):
         self.walk = self._walk(at, self.start, identity)
         if self.at is not None and at.version >= self.at:
             return
+        records = size = 0
+        before: LoggedVersion | None = None
         for item in self.walk:
+            if isinstance(item, LoggedVersion):
+                records += sum(item.commit.records.values())
+                size += item.size
+                if before is not None and self._enough(records, size):
+                    self.at, self.reached = before.commit.version, before.position
+                    return
+                before = item
             yield item
             if isinstance(item, LoggedVersion) and item.commit.version == self.at:
                 return
@@ -199,9 +228,16 @@ class DirectoryLine(_PlainLine):
     """
 
     def __init__(
-        self, path: Path, *, at: int | None = None, identity: Identity | None = None, files: Files | None = None
+        self,
+        path: Path,
+        *,
+        at: int | None = None,
+        identity: Identity | None = None,
+        files: Files | None = None,
+        enough: Enough = never,
     ) -> None:
-        super().__init__(LocalStorage(path, files=files or REAL_FILES), at, identity, marks=files is not None)
+        storage = LocalStorage(path, files=files or REAL_FILES)
+        super().__init__(storage, at, identity, marks=files is not None, enough=enough)
         self._changelog = path / CHANGELOG
 
     def _walk(self, at: Step, start: Position | None, identity: Identity | None) -> Walk:
@@ -212,9 +248,15 @@ class ObjectLine(_PlainLine):
     """The line of a plain state on an object store. `marks`: damage leaves a marker, as for a directory."""
 
     def __init__(
-        self, storage: Storage, *, at: int | None = None, identity: Identity | None = None, marks: bool = False
+        self,
+        storage: Storage,
+        *,
+        at: int | None = None,
+        identity: Identity | None = None,
+        marks: bool = False,
+        enough: Enough = never,
     ) -> None:
-        super().__init__(storage, at, identity, marks=marks)
+        super().__init__(storage, at, identity, marks=marks, enough=enough)
 
     def _walk(self, at: Step, start: Position | None, identity: Identity | None) -> Walk:
         return object_walk(self.storage, at, identity=identity, through=self.at)

@@ -25,7 +25,7 @@ from changelog.segment import Position
 from .apply import Host, apply_version
 from .checkpoint import CheckpointReader
 from .errors import ChangelogGapError, RestoreError
-from .ladder import Apply, Climbed, DirectoryLine, PlainLine, climb
+from .ladder import Apply, Climbed, DirectoryLine, Enough, PlainLine, climb, never
 from .line import NEXT, Walk
 
 Progress = Callable[[str, int, int], None]
@@ -111,11 +111,14 @@ class Resume(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The result of a restore: the report, where a writer continues, and the checkpoint in use."""
+    """The result of a restore: the report, where a writer continues, and the checkpoint in use; `whole` is False where
+    a piece of the tail was enough: a writer cannot continue there.
+    """
 
     report: RestoreReport
     resume: Resume
     checkpoint: CheckpointReader | None
+    whole: bool = True
 
 
 class _Recorder:
@@ -183,17 +186,18 @@ def restore(
     files: Files | None = None,
     apply: Apply = apply_version,
     identity: Identity | None = None,
+    enough: Enough = never,
 ) -> Reached:
     """Fill `host` with the newest version of the state directory `path`, or with version `at`.
 
-    `files` as in `DirectoryLine`. `apply` applies each version. `identity` is what is known of the state at this place;
-    files of another one are refused.
+    `files` and `enough` as in `DirectoryLine`. `apply` applies each version. `identity` is what is known of the state
+    at this place; files of another one are refused.
 
     Raises RestoreError and its kin (ChangelogGapError, DigestMismatchError), CorruptFrameError, ForeignFileError or
     UnsupportedVersionError when committed data would be lost or the files are not this state's; nothing on disk is
     changed. O(pages + tail).
     """
-    line = DirectoryLine(path, at=at, identity=identity, files=files)
+    line = DirectoryLine(path, at=at, identity=identity, files=files, enough=enough)
     return restore_line(line, host, progress=progress, apply=apply)
 
 
@@ -212,20 +216,21 @@ def restore_line(
         if failures and isinstance(error, (ChangelogGapError, CorruptFrameError)):
             raise RestoreError(f"{path}: no way to restore: {failures}; {error}") from error
         raise error
-    if report.version < max((name.version for name, _ in climbed.skipped), default=0):
+    whole = line.reached is None
+    if whole and report.version < max((name.version for name, _ in climbed.skipped), default=0):
         raise RestoreError(
             f"{path}: no way to restore: {failures}; without it only version {report.version} is reached ({NEXT})"
         )
     if line.at is not None and report.version != line.at:
         raise RestoreError(f"{path}: version {line.at} is not retained: the nearest below it is {report.version}")
-    return Reached(report, _resume(line), climbed.reader)
+    return Reached(report, _resume(line), climbed.reader, whole)
 
 
 def _resume(line: PlainLine) -> Resume:
     """Return where a writer continues behind the last version of a line."""
     walk = line.walk
-    if walk is None:
-        return Resume(None, b"", [], line.start)
+    if walk is None or line.reached is not None:
+        return Resume(None, b"", [], line.reached or line.start)
     if walk.reader is None or walk.position is None:
         return Resume(None, b"", walk.stale, None)
     # A segment that has only an end mark is continued: a new segment would get the same name.

@@ -13,13 +13,12 @@ it creates are new.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from changelog.files import Files
 from changelog.identity import Identity
-from changelog.reader import LoggedVersion
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
 from recovery.checkpoint import CheckpointReader
@@ -27,7 +26,6 @@ from recovery.compaction import Sizes
 from recovery.errors import CheckpointError
 from recovery.ladder import DirectoryLine
 from recovery.layout import CHANGELOG
-from recovery.line import Fault
 from recovery.prune import prune
 from recovery.restore import restore_line
 from recovery.write import CheckpointReport, write_checkpoint
@@ -197,34 +195,15 @@ def _together(pieces: list[CheckpointReport]) -> CheckpointReport:
     )
 
 
-class _LineInPieces(DirectoryLine):
-    """The line of a state up to a version, `at`: that of the job, or an earlier one, behind which a piece ends and
-    whose place is `reached`.
-    """
-
-    reached: Position | None = None
-
-    def behind(self, reader: CheckpointReader | None) -> Iterator[LoggedVersion | Fault]:
-        """See `Line`. No version is cut."""
-        records = size = 0
-        self.reached = None
-        before: LoggedVersion | None = None
-        for item in super().behind(reader):
-            if isinstance(item, LoggedVersion):
-                records += sum(item.commit.records.values())
-                size += item.size
-                if before is not None and (records > PIECE_RECORDS or size > PIECE_BYTES):
-                    self.at, self.reached = before.commit.version, before.position
-                    return
-                before = item
-            yield item
+def _enough(records: int, size: int) -> bool:
+    return records > PIECE_RECORDS or size > PIECE_BYTES
 
 
 def _write(job: Job, path: Path, files: Files, alive: Callable[[], None], opened: KeptPacks) -> CheckpointReport:
     """Write the checkpoint of the job's version, or of an earlier one: a piece."""
     group = StoreGroup(_logged, bucket_divisor=job.divisor)
     SPARING.on = job.tables  # single records are read where blocks have tables
-    line = _LineInPieces(path, at=job.version, identity=job.identity)
+    line = DirectoryLine(path, at=job.version, identity=job.identity, enough=_enough)
     reached = restore_line(line, group, progress=lambda *_: alive())
     opened.reader = reached.checkpoint
     report = reached.report

@@ -9,8 +9,8 @@ to itself.
 
 An open state directory and a shard of a Spark operator use the same class. A failed checkpoint fails no commit, because
 the changelog holds every version. The failure is logged, counted, and raised only to a caller that waits for the
-checkpoint; the sealed changes count as changed again, and the policy begins no other checkpoint for `RETRY_SECONDS`,
-but at once in the thread where the process has failed.
+checkpoint; the sealed changes count as changed again, and the policy begins no other checkpoint for `RETRY_SECONDS`
+(under a limit of memory for a second at first), but at once in the thread where the process has failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from recovery.directory import Traffic
 from recovery.errors import CheckpointError
 from recovery.write import CheckpointReport, write_checkpoint
 
-from .checkpoint_job import PIECE_BYTES, PIECE_RECORDS, Job, Outcome, opened, outcome_of
+from .checkpoint_job import Job, Outcome, opened, outcome_of
 from .group import StoreGroup
 from .hydration import pass_on
 from .log_lines import info, warn
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from .writer_process import Pending
 
 RETRY_SECONDS: Final = 30.0
+# Under a limit of memory, which a late checkpoint breaks, the first time of waiting is so long, and each further one
+# twice as long, up to that.
+_FIRST_RETRY_SECONDS: Final = 1.0
 # The changes that the writer process is for: a thread is done with fewer records in milliseconds. The process takes
 # 30 MB, and more at work (`checkpoint_job`).
 BESIDE_RECORDS: Final = 4096
@@ -203,7 +206,9 @@ class Checkpointer:
         self._where = where
         self._sizes = sizes
         self.apart = apart
-        self._retry_at = 0.0
+        self._retry_at = self._warned_at = 0.0
+        # failures since the last checkpoint
+        self._failures = 0
         # The last attempt of the writer process has failed: the next one is made here.
         self._alone = False
         # No process could be started, or took the job, or it failed again and again: it is not tried again.
@@ -323,9 +328,7 @@ class Checkpointer:
 
     def _given(self, storage: Storage, beside: Callable[[], Job | None]) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""
-        limited = BUDGET.limit is not None
-        records, size = (PIECE_RECORDS, PIECE_BYTES) if limited else (_MOST_RECORDS, _MOST_BYTES)
-        fits = BESIDE_RECORDS <= self.since.records <= records and self.since.bytes <= size
+        fits = BESIDE_RECORDS <= self.since.records <= _MOST_RECORDS and self.since.bytes <= _MOST_BYTES
         job = beside() if fits and not (self._alone or self._refused) else None
         if job is None:
             return None
@@ -408,6 +411,7 @@ class Checkpointer:
         self.written += 1
         self.written_beside += beside
         self._alone = False
+        self._failures = 0
         if beside:
             self._failed_in_a_row = 0
         info(
@@ -426,8 +430,12 @@ class Checkpointer:
     def fail(self, version: int, error: Exception) -> None:
         """Note that the checkpoint of `version` was not made: log, count, and wait with the next one. O(1)."""
         self.failed += 1
-        now = time.monotonic()
-        shown, self._retry_at = now >= self._retry_at, now + RETRY_SECONDS
+        now, seconds = time.monotonic(), RETRY_SECONDS
+        if BUDGET.limit is not None:
+            seconds = min(seconds, _FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10))
+        self._failures += 1
+        self._retry_at = now + seconds
+        shown = now >= self._warned_at
         # what has changed is only freed when a checkpoint has it
         memory = "" if BUDGET.limit is None else "; until one is made, memory may grow beyond memory_limit"
         self.failure = CheckpointError(
@@ -436,6 +444,7 @@ class Checkpointer:
         )
         self.failure.__cause__ = error
         if shown:  # at most once in RETRY_SECONDS, however often a checkpoint is tried
+            self._warned_at = now + RETRY_SECONDS
             self._warn(str(self.failure), error)
 
     def _warn(self, message: str, error: Exception) -> None:

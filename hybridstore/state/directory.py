@@ -158,13 +158,13 @@ class State(InPlace, NamedStores):
         self._leave_pauses = weakref.finalize(self, SHORT_PAUSES.leave)  # once, also for a state that nobody closes
         try:
             home.claim()
+            BUDGET.join(self._memory)
             with watching(asked.progress, f"restoring {home.where}", default=True) as progress, collector_held():
                 self.restore_report = self._restore(asked, progress)
                 if not asked.lazy:
                     load_all(self._group.stores.values(), progress)
                     SHORT_PAUSES.loaded()
             OPEN.add(self)
-            BUDGET.join(self._memory)
             self._memory.restored(read_only=asked.read_only, lazy=asked.lazy)
             self._erase_ordered()
         except OSError as error:
@@ -178,7 +178,7 @@ class State(InPlace, NamedStores):
 
     def _restore(self, asked: Opening, progress: OnProgress) -> RestoreReport:
         home, group = self._home, self._group
-        reached = home.restore(group, asked.version, progress)
+        reached = self._climb(asked.version, progress)
         report = reached.report
         if report.identity is None:
             report.identity = home.identity or Identity(os.urandom(ID_BYTES))
@@ -189,9 +189,7 @@ class State(InPlace, NamedStores):
         self._identity = report.identity
         if report.skipped or report.cut is not None:
             warn("%s", report.summary())
-        tail = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, group.kinds)
-        self._checkpoints.reader, self._checkpoints.since = reached.checkpoint, tail
-        SPEED.observe(report.attach_ms / 1000, report.tail_ms / 1000, tail)
+        SPEED.observe(report.attach_ms / 1000, report.tail_ms / 1000, self._checkpoints.since)
         return report
 
     def _frame(self, body: bytes) -> None:

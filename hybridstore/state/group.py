@@ -125,6 +125,10 @@ class StoreGroup:
             if self.stores.get(handle.name, handle) is not handle:
                 self._forget(handle)
         self._continue(version, digest)
+        self.pin_key_types()
+
+    def pin_key_types(self) -> None:
+        """Have every store know the type of its keys, of which rows of a replay may be the first. O(stores)."""
         for store in self.stores.values():
             store.pin_key_type()
 

@@ -24,7 +24,7 @@ from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.apply import Table, apply_version
 from recovery.block import BLOCK_RECORDS
 from recovery.compaction import Sizes
-from recovery.ladder import ObjectLine
+from recovery.ladder import Enough, ObjectLine, never
 from recovery.layout import CHANGELOG, CHECKPOINTS, DAMAGE_SUFFIX, FENCES, PACKS, list_checkpoints
 from recovery.line import Fault, Step
 from recovery.object_log import object_name, object_walk, prune_objects, versions_after
@@ -36,7 +36,7 @@ from ..errors import ForeignFileError
 from .bucket_log import BucketLog, Pace
 from .checkpoint_job import Job, can_start
 from .checkpointer import Target
-from .directory_log import DirectoryLog
+from .directory_log import DirectoryLog, sync_log
 from .generations import check_generation, identity_at
 from .group import StoreGroup
 from .lock import DirectoryLock, check_for_loss, claim, refuse_pinned
@@ -77,8 +77,11 @@ class Home(Protocol):
     def claimed(self) -> bool:
         """True from `claim` to `release`, for a writer."""
 
-    def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
-        """Fill `group`. Raises what a restore raises. O(pages + tail)."""
+    def restore(self, group: StoreGroup, at: int | None, progress: Progress | None, enough: Enough = never) -> Reached:
+        """Fill `group`; `enough` as in `recovery.ladder`. Raises what a restore raises. O(pages + tail)."""
+
+    def sync(self) -> None:
+        """Return when the changelog is durable that this process has restored, whoever wrote it. O(segments)."""
 
     def begin(self, group: StoreGroup, reached: Reached) -> Log:
         """Return the log behind the restored version.
@@ -142,13 +145,18 @@ class DirectoryHome:
     def claimed(self) -> bool:
         return self._lock is not None and self._lock.locked
 
-    def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
+    def restore(self, group: StoreGroup, at: int | None, progress: Progress | None, enough: Enough = never) -> Reached:
         read_only = self._asked.read_only
         files = None if read_only else self._files
-        reached = restore(self._path, group, at=at, progress=progress, files=files, identity=self.identity)
+        reached = restore(
+            self._path, group, at=at, progress=progress, files=files, identity=self.identity, enough=enough
+        )
         if read_only and at is None:
             check_for_loss(self._path, reached)  # as an owner does before it begins
         return reached
+
+    def sync(self) -> None:
+        sync_log(self._path / CHANGELOG, self._files)
 
     def begin(self, group: StoreGroup, reached: Reached) -> DirectoryLog:
         assert self._lock is not None
@@ -263,15 +271,19 @@ class BucketHome:
     def claimed(self) -> bool:
         return self._claimed
 
-    def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
+    def restore(self, group: StoreGroup, at: int | None, progress: Progress | None, enough: Enough = never) -> Reached:
         """See `Home`. One round of requests: the newest index and the tail; two, where nothing was listed before."""
 
-        line = ObjectLine(self._outlook, at=at, identity=self.identity, marks=not self._asked.read_only)
+        marks = not self._asked.read_only
+        line = ObjectLine(self._outlook, at=at, identity=self.identity, marks=marks, enough=enough)
         try:
             self._look_out(at)
             return restore_line(line, group, progress=progress)
         finally:
             self._outlook.end()
+
+    def sync(self) -> None:
+        """See `Home`. Objects are durable when they exist."""
 
     def _look_out(self, at: int | None) -> None:
         """Read the first objects of a restore side by side: the tail, and the newest index unless it is cached."""

@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -29,17 +30,20 @@ from changelog.identity import Identity
 from changelog.storage import LocalStorage, Storage
 from recovery.erase import ERASURES
 from recovery.errors import RestoreError
+from recovery.ladder import never
 from recovery.layout import PINS
+from recovery.restore import Progress, Reached
 
 from ..errors import HybridStoreError
 from ..markup import stores_table
-from .checkpointer import Checkpointer
+from .checkpointer import Checkpointer, Target
 from .erasing import Order, ordered, sweep, sweep_packs, write_erased
 from .generations import above, identity_at, location_of
 from .home import Home, home_of
 from .log import Log
 from .log_lines import warn
-from .memory import Memory, Relief
+from .memory import TAIL_PIECE, Memory, Relief, tail_over
+from .memory_budget import give_back
 from .opening import Opening
 from .policy import CheckpointPolicy, Logged
 from .registry import forks_of, kept_from_erase
@@ -119,11 +123,39 @@ class InPlace(Usable, ABC):
         except (OSError, HybridStoreError) as error:
             raise self._refusal("freeing memory", error) from error
 
+    def _climb(self, at: int | None, progress: Progress | None) -> Reached:
+        """Fill the stores with a version (None: the newest), and have the checkpoint below it in use. A tail that does
+        not fit in the limit of memory becomes checkpoints, piece by piece; where none can be made, it is replayed as it
+        is. Raises what a restore raises. O(pages + tail), and with pieces as that of checkpoints.
+        """
+        home, group, checkpoints = self._home, self._group, self._checkpoints
+        room = None if self._read_only or at is not None else self._memory.tail_room()
+        reached = home.restore(group, at, progress, never if room is None else partial(tail_over, room))
+        while room is not None and not reached.whole:
+            reached = home.restore(group, at, progress, partial(tail_over, room * TAIL_PIECE))
+            if not reached.whole and not self._piece(reached):
+                reached = home.restore(group, at, progress)
+        self._memory.forget()  # the old map is unmapped after the last iterator that was opened before
+        report = reached.report
+        tail = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, group.kinds)
+        checkpoints.reader, checkpoints.since = reached.checkpoint, tail
+        return reached
+
+    def _piece(self, reached: Reached) -> bool:
+        """Make a checkpoint of a version within the tail; False if it cannot be made, which is logged and counted."""
+        home, group, checkpoints, report = self._home, self._group, self._checkpoints, reached.report
+        group.pin_key_types()
+        position = reached.resume.reached
+        assert position is not None
+        checkpoints.reader = reached.checkpoint
+        target = Target(home.storage, report.belongs_to, report.version, report.digest, position)
+        checkpoints.begin(target, before=home.sync, wait=True)
+        give_back()  # what the checkpoint took
+        return checkpoints.failure is None
+
     def _restore_in_place(self) -> None:
         """Restore the stores as of the last commit. Raises what a restore raises. O(restore)."""
-        reached = self._home.restore(self._group, None, None)
-        self._memory.forget()  # the old map is unmapped after the last iterator that was opened before
-        self._checkpoints.reader = reached.checkpoint
+        reached = self._climb(None, None)
         if reached.report.version != self._group.version:
             raise RestoreError(
                 f"{self.path}: found version {reached.report.version}, expected the committed version "

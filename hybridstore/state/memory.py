@@ -12,6 +12,10 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
               |   └ the writer process is started
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
+A checkpoint also begins when the rows that a restart would have waiting, by their number and bytes in the log, would
+take a quarter of the limit, and a commit waits by their share as by that of memory (`_tail_share`). A restart that
+finds more than fits makes checkpoints of pieces (`in_place`).
+
 Beyond 70 % a key-value store frees as many records as come in, beyond 80 % twice as many: those that were not used for
 the longest time, of those that the checkpoint in use has (`stores.key_generations`). They count as room in all else.
 
@@ -99,6 +103,15 @@ _FREED_ENTRIES: Final = 256
 _FREED_FOR_A_RECORD: Final = 2
 # A record takes about so many times its bytes in the log.
 _LOGGED_BYTES: Final = 4
+# A row of a replay takes about so many bytes, and so many for each byte of the log.
+_ROW_BYTES: Final = 110
+_BYTE_BYTES: Final = 2
+# A checkpoint begins when the rows that a restart would have in memory take this share of the limit.
+_TAIL_BEGINS: Final = 1 / 4
+# A restart has room for the rows that other states leave of the limit, and for so many bytes of them: a checkpoint of
+# fewer is not worth its time. It replays more of them in pieces of this share of the room.
+_LEAST_ROOM: Final = 1 << 20
+TAIL_PIECE: Final = 1 / 2
 
 
 class Relief(Enum):
@@ -113,6 +126,18 @@ def memory_bytes(group: StoreGroup) -> int:
     the thread of the stores may make it. O(blocks).
     """
     return sum(store.bytes_in_memory for store in group.stores.values())
+
+
+def _tail_bytes(records: int, size: int) -> int:
+    """Return about how many bytes the rows of a tail take, of so many records and bytes of the log, when a restart has
+    them in memory. O(1).
+    """
+    return _ROW_BYTES * records + _BYTE_BYTES * size
+
+
+def tail_over(room: float, records: int, size: int) -> bool:
+    """Return whether such a tail takes more than `room` (bytes). O(1)."""
+    return _tail_bytes(records, size) > room
 
 
 def _pressed_wait(share: float) -> tuple[float, float]:
@@ -187,6 +212,13 @@ class Memory:
         """The checkpoint that a thread makes now, None without one; the writer process copies apart. O(1)."""
         attempt = self._checkpoints.attempt
         return attempt if attempt is not None and attempt.copies and attempt.running else None
+
+    def tail_room(self) -> int | None:
+        """Return how many bytes the rows of a tail may take in a restore; None without a limit. O(states)."""
+        limit = BUDGET.limit
+        if limit is None:
+            return None
+        return max(usable(limit) - BUDGET.used(self)[0] + self.counted, _LEAST_ROOM)
 
     def restored(self, *, read_only: bool = False, lazy: bool = True) -> None:
         """Blocks are cold, if `lazy`: a thread decodes them ahead, and, unless `read_only`, commits load them."""
@@ -365,14 +397,15 @@ class Memory:
         self._filled, self._filling = used > _CHANGES * limit, kept > _RENEWED * limit
         if renewed and self._parted:
             return Relief.COLD
-        if checkpoints.attempt is not None or not large:
-            return None
         behind, old = checkpoints.behind, self._old
+        long = self._tail_share > _TAIL_BEGINS
+        if checkpoints.attempt is not None or not (large or long):
+            return None
         changed = (counted - self._old_remaining()) * min(1.0, behind.records / max(1, self._in_memory()))
         full = kept > _FULL * limit and not old
         # rows of the tail come back into memory beside the maps that are freed
         short = SPEED.factor * behind.seconds <= _REPLAY_SECONDS and changed < _TAIL * counted
-        if checkpoints.reader is not None and counted - self._spare > self._floor and not old:
+        if large and checkpoints.reader is not None and counted - self._spare > self._floor and not old:
             if full and (short or renewed):
                 return Relief.COLD
             if short and self._cools and kept > _TURNED * limit:
@@ -380,7 +413,7 @@ class Memory:
             if renewed and used > _RENEWED * limit and SPEED.factor * behind.seconds <= _REPLAY_SECONDS:
                 return Relief.COLD
         cut = self._many(behind) and used > _RENEWED * limit
-        if (full or cut or changed > _CHANGES * limit) and behind.commits and checkpoints.ready():
+        if (full or cut or long or changed > _CHANGES * limit) and behind.commits and checkpoints.ready():
             # States that share a limit make their checkpoints one after the other: each copies what has changed.
             copying = _COPYING if used <= limit else 2 * _COPYING
             if far_over or len(BUDGET.copying()) < copying:
@@ -421,8 +454,17 @@ class Memory:
         behind = self._filling and self._many(self._checkpoints.since, _BEHIND)
         # a commit of so many is slow by itself, and two of them are more than the next checkpoint should copy
         large = behind and records >= _CUT_RECORDS
-        each, most = max(self._wait, _LARGE_SECONDS if large else _WAIT_SECONDS if behind else _NO_WAIT)
+        crowded = _LARGE_SECONDS if large else _WAIT_SECONDS if behind else _NO_WAIT
+        each, most = max(self._wait, crowded, _pressed_wait(self._tail_share))
         return min(most, records * each)
+
+    @property
+    def _tail_share(self) -> float:
+        """The share of this state's part of the limit that the tail would take in a restart now. O(1)."""
+        behind, limit = self._checkpoints.behind, BUDGET.limit
+        if limit is None:
+            return 0.0
+        return _tail_bytes(behind.records, behind.bytes) * BUDGET.states / max(1, usable(limit))
 
     def _steady(self, records: int) -> float:
         """Return how long a commit of so many records waits so that the room is not used up before the checkpoint in
