@@ -16,6 +16,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
@@ -250,15 +251,16 @@ class FrameTable:
     """
 
     def __init__(self, schema: Any, output: pa.Schema, settings: FrameSettings, *, joined: bool = False) -> None:
+        from pandas import DataFrame
         from pyarrow.types import is_nested
 
         self._schema = schema
+        self._kind = DataFrame
         self._nested = [place for place, kind in enumerate(output.types) if is_nested(kind)]
         self._output = output
         self._settings = settings
         self._foreign = [_foreign(kind) if joined else "" for kind in output.types]
-        # the columns of each frame with rows, in the order of the output
-        self._parts: list[list[Any]] = []
+        self._runs: list[_JoinedFrames] = []
         # where frames with some columns have those of the output
         self._places: dict[tuple[Any, ...], list[int]] = {}
 
@@ -267,26 +269,24 @@ class FrameTable:
 
         Raises PySparkValueError for what is not a frame, and KeyError for a frame without a column of the output.
         """
-        import pandas as pd
-        from pyspark.errors import PySparkValueError
-
         for frame in frames:
-            if not isinstance(frame, pd.DataFrame):
+            if not isinstance(frame, self._kind):
+                from pyspark.errors import PySparkValueError
+
                 raise PySparkValueError(
                     "Invalid return type. Please make sure that the UDF returns a pandas.DataFrame when the specified "
                     "return type is StructType."
                 )
-            if not len(frame):
+            manager = frame._mgr
+            columns, index = manager.axes
+            if not (rows := len(index)):
                 continue
-            names = tuple(frame.columns.tolist())
-            if (places := self._places.get(names)) is None:
-                places = self._places[names] = _places(names, self._schema.names, self._settings.by_name)
-            columns = _columns(frame)
-            part = [columns[place] for place in places]
-            for place in self._nested:
-                if part[place].dtype == object:
-                    part[place] = deepcopy(part[place])
-            self._parts.append(part)
+            names, blocks = columns.tolist(), manager.blocks
+            if self._runs and self._runs[-1].names == names and self._runs[-1].add(blocks, rows):
+                continue
+            if (places := self._places.get(tuple(names))) is None:
+                places = self._places[tuple(names)] = _places(names, self._schema.names, self._settings.by_name)
+            self._runs.append(_JoinedFrames(names, blocks, rows, places, self._nested))
 
     def table(self) -> pa.Table:
         """Return the frames so far as a table. O(rows).
@@ -297,28 +297,124 @@ class FrameTable:
         import pandas as pd
         import pyarrow as pa
 
-        if not self._parts:
+        if not self._runs:
             return self._output.empty_table()
         arrays = []
+        several = len(self._runs) > 1 or len(self._runs[0].ends) > 1
         for place, field in enumerate(self._schema.fields):
-            given = [columns[place] for columns in self._parts]
-            if foreign := self._foreign[place]:
-                given = [_without_type(column) if column.dtype.kind in foreign else column for column in given]
-            types = {column.dtype for column in given}
+            given = [run.column(place) for run in self._runs]
+            foreign = self._foreign[place]
+            if any(column.dtype.kind in foreign for column in given):
+                given = [_with_its_type(column, foreign) for run in self._runs for column in run.columns(place)]
             kind = self._output.field(place).type
             chunks: list[Any] = []
-            if len(types) == 1 and isinstance(next(iter(types)), np.dtype):
+            joined = None
+            if len(given) == 1:
+                joined = given[0]
+            elif len({column.dtype for column in given}) == 1 and isinstance(given[0].dtype, np.dtype):
+                joined = np.concatenate([np.asarray(column) for column in given])
+            if joined is not None:
                 # of its type, because pandas makes datetime64 of objects: in the zone of the session, and Spark in UTC
-                values = np.concatenate([np.asarray(column) for column in given])
-                joined = pd.Series(values, dtype=values.dtype)
+                series = pd.Series(joined, dtype=joined.dtype)
                 # Arrow takes numbers, or texts of numbers, but not both in one column; frames may differ in that.
-                with suppress(*((TypeError, ValueError) if len(given) > 1 else ())):
-                    chunks = [_array(joined, field, kind, self._settings)]
-            chunks = chunks or [
-                _array(pd.Series(each, dtype=each.dtype), field, kind, self._settings) for each in given
-            ]
+                with suppress(*((TypeError, ValueError) if several else ())):
+                    chunks = [_array(series, field, kind, self._settings)]
+            if not chunks:
+                given = [_with_its_type(column, foreign) for run in self._runs for column in run.columns(place)]
+                chunks = [_array(pd.Series(each, dtype=each.dtype), field, kind, self._settings) for each in given]
             arrays.append(pa.chunked_array(chunks, kind))
         return pa.Table.from_arrays(arrays, schema=self._output)
+
+
+class _JoinedFrames:
+    """Frames in turn whose columns lie alike in pandas' blocks (not public): the values of each block, joined.
+
+    A block has columns of one type as rows of an array. A Series of each column takes longer than all else, and so does
+    the memory of an array for each frame. A frame with a block of another class (`category`, `Int64`) is a run alone.
+    """
+
+    def __init__(
+        self, names: list[Any], blocks: Sequence[Any], rows: int, places: Sequence[int], nested: Sequence[int]
+    ) -> None:
+        import numpy as np
+
+        self.names = names
+        # behind the rows of each frame
+        self.ends = [rows]
+        self._room = rows
+        self._plain = np.ndarray
+        self._layout = [(type(block.values), block.values.dtype, _locations(block)) for block in blocks]
+        self._joins = all(_joins(block.values) for block in blocks)
+        given = [getattr(block.values, "_ndarray", block.values) if self._joins else block.values for block in blocks]
+        self._values = [values.copy() for values in given]
+        lying = {
+            column: (number, row) for number, block in enumerate(blocks) for row, column in enumerate(block.mgr_locs)
+        }
+        # the block, and the row in it, of the columns of the output
+        self._places = [lying[place] for place in places]
+        self._nested = [self._places[place] for place in nested if self.column(place).dtype == object]
+        self._copy_to_their_depth(0, rows)
+
+    def add(self, blocks: Sequence[Any], rows: int) -> bool:
+        """Take a frame; False, without a change, if its columns lie in another way."""
+        start = self.ends[-1]
+        end = start + rows
+        if not self._joins or len(blocks) != len(self._layout):
+            return False
+        if end > self._room:
+            self._grow(start, 2 * end)
+        for block, whole, (kind, dtype, locations) in zip(blocks, self._values, self._layout, strict=True):
+            values = block.values
+            if type(values) is not kind or values.dtype != dtype or _locations(block) != locations:
+                return False
+            # behind the rows so far, and so no change yet
+            whole[:, start:end] = values if kind is self._plain else values._ndarray
+        self.ends.append(end)
+        if self._nested:
+            self._copy_to_their_depth(start, end)
+        return True
+
+    def _grow(self, rows: int, room: int) -> None:
+        import numpy as np
+
+        for number, values in enumerate(self._values):
+            self._values[number] = np.empty((len(values), room), values.dtype)
+            self._values[number][:, :rows] = values[:, :rows]
+        self._room = room
+
+    def _copy_to_their_depth(self, start: int, end: int) -> None:
+        for number, row in self._nested:
+            part = self._values[number][row, start:end]
+            part[:] = deepcopy(part)
+
+    def column(self, place: int) -> Any:
+        """Return the values of a column of the output, as an array."""
+        number, row = self._places[place]
+        values = self._values[number]
+        if not self._joins:
+            return values if values.ndim == 1 else values[row]
+        kind, dtype, _ = self._layout[number]
+        column = values[row, : self.ends[-1]]
+        return kind._simple_new(column, dtype=dtype) if hasattr(kind, "_simple_new") else column
+
+    def columns(self, place: int) -> list[Any]:
+        """Return the values of a column of the output, as an array for each frame."""
+        column = self.column(place)
+        return [column[start:end] for start, end in pairwise([0, *self.ends])]
+
+
+def _locations(block: Any) -> Any:
+    """Return which columns a block has, as what can be compared."""
+    locations = block.mgr_locs.indexer
+    return locations if type(locations) is slice else locations.tolist()
+
+
+def _joins(values: Any) -> bool:
+    """Whether the values of blocks are numpy's, or moments or durations, which pandas keeps in an array of numpy's."""
+    import numpy as np
+    import pandas as pd
+
+    return isinstance(values, np.ndarray | pd.arrays.DatetimeArray | pd.arrays.TimedeltaArray)
 
 
 def _foreign(kind: Any) -> str:
@@ -332,22 +428,11 @@ def _foreign(kind: Any) -> str:
     return "M" if is_decimal(kind) or is_floating(kind) or is_integer(kind) else "fM"
 
 
-def _without_type(column: Any) -> Any:
-    """Return a column of floats or times, as objects if all are null."""
+def _with_its_type(column: Any, foreign: str) -> Any:
+    """Return a column of a frame; one of floats or times whose values are all null as objects, if that is foreign."""
     import pandas as pd
 
-    return column.astype(object) if pd.isna(column).all() else column
-
-
-def _columns(frame: Any) -> list[Any]:
-    """Return copies of the columns of a frame, as arrays."""
-    columns: list[Any] = [None] * len(frame.columns)
-    # by the blocks in which pandas has columns of one type (not public): a Series of each takes longer than all else
-    for block in frame._mgr.blocks:
-        values = block.values.copy()
-        for place, column in enumerate(block.mgr_locs):
-            columns[column] = values if values.ndim == 1 else values[place]
-    return columns
+    return column.astype(object) if column.dtype.kind in foreign and pd.isna(column).all() else column
 
 
 def _places(given: Sequence[Any], names: Sequence[str], by_name: bool) -> list[int]:

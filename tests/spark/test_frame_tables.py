@@ -162,6 +162,45 @@ def test_frames_of_one_and_of_several_rows_are_in_turn() -> None:
     assert taken([], OUTPUT) == []
 
 
+def test_frames_are_joined_whose_columns_lie_in_any_way(seed: int) -> None:
+    draw = random.Random(seed)
+    output = t.StructType().add("k", "string").add("n", "long").add("m", "long").add("x", "double")
+    output = output.add("t", "timestamp").add("l", t.ArrayType(t.LongType()))
+    zoned, kept = TIME.tz_convert("Europe/Berlin"), [0]
+    forms: list[Any] = [
+        lambda frame: frame,
+        lambda frame: frame[["x", "k", "t", "n", "l", "m"]],
+        # a column between two of its block, and blocks of one type that were not joined
+        lambda frame: frame[["n", "x", "m", "k", "t", "l"]],
+        lambda frame: frame.assign(n=frame["n"] + 0, more=1)[["n", "m", "more", "l", "k", "x", "t"]],
+        lambda frame: frame.assign(t=frame["t"].dt.tz_localize(None)),
+        lambda frame: frame.assign(t=zoned),
+        lambda frame: frame.astype({"n": "float64", "k": "category"}),
+        lambda frame: frame.astype({"n": "Int64"}),
+        lambda frame: frame.rename(columns={"n": "m", "m": "n"}).assign(n=frame["n"], m=frame["m"]),
+        # blocks of the same types in the same turn, with other columns
+        lambda frame: frame[["k", "n", "x", "m", "t", "l"]].astype({"x": "float64", "m": "int64"}).copy(),
+        lambda frame: frame[["k", "n", "x", "m", "t", "l"]].astype({"x": "int64", "m": "float64"}).copy(),
+        lambda frame: frame.iloc[:0],
+    ]
+    expected: list[dict[str, Any]] = []
+
+    def given() -> Any:
+        for _ in range(200):
+            form = draw.choice(draw.choice([forms[:2], forms[-3:], forms]))
+            rows = [
+                {"k": f"k{number}", "n": number, "m": -number, "x": float(number), "t": TIME, "l": kept}
+                for number in range(len(expected), len(expected) + draw.choice([1, 1, 3]))
+            ]
+            frame = form(pd.DataFrame(rows))
+            expected.extend({**row, "l": list(kept)} for row in rows[: len(frame)])
+            yield frame
+            kept.append(len(expected))
+            del kept[:-2]
+
+    assert taken(given(), output) == expected
+
+
 def test_frames_of_classes_have_at_most_the_bytes_of_the_setting() -> None:
     table = pa.table({"k": [1] * 5, "v": range(5)})  # 16 bytes a row
     schema = t.StructType().add("k", t.LongType()).add("v", t.LongType())
