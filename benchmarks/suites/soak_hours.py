@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,7 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,7 +50,7 @@ COMMIT_ROWS: Final = 500
 # What the last quarter may be of the second.
 FLAT: Final = 1.25
 _SHARDS: Final = (2, 4, 3)
-# Seconds without a commit that are a fault, on a machine that does much besides.
+# Seconds without a commit that are a fault, without those in which the job was kept from a processor.
 SILENT: Final = 600
 
 
@@ -131,6 +133,20 @@ def work(location: str, changed: bool, shards: int, keys: int, rate: int, limit:
 # --- the schedule -----------------------------------------------------------------------------------------------------
 
 
+def waits(pid: int) -> dict[str, float]:
+    """Return the seconds for which each thread of a process, and of those that it has started, was ready to run and had
+    no processor; nothing where the system does not tell.
+    """
+    seconds, tasks = dict[str, float](), list(Path(f"/proc/{pid}/task").glob("*"))
+    while tasks:
+        task = tasks.pop()
+        with suppress(OSError):  # one that has just ended
+            seconds[task.name] = int((task / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+            for child in (task / "children").read_text(encoding="ascii").split():
+                tasks += Path(f"/proc/{child}/task").glob("*")
+    return seconds
+
+
 class Job:
     """A job on its state, and what was done to it."""
 
@@ -149,41 +165,60 @@ class Job:
         options = json.dumps({**self.storage, **({"begun": True} if self.begun else {})})
         sizes = [int(self.changed), self.shards, self.asked.keys, self.asked.rate, self.asked.limit, most]
         arguments = [self.location, *map(str, sizes), options]
-        return [sys.executable, "-m", "benchmarks.suites.soak_hours", "--work", *arguments]
+        return [sys.executable, "-X", "faulthandler", "-m", "benchmarks.suites.soak_hours", "--work", *arguments]
 
     def settle(self) -> None:
         """Run the job for a commit to its end: a kill may have left shards a commit apart."""
-        answer = subprocess.run(self.command(COMMIT_ROWS), capture_output=True, text=True, cwd=ROOT)
-        if answer.returncode:
-            raise SystemExit(f"WRONG: the job ended: {answer.stderr[-1500:]}")
+        self._work(COMMIT_ROWS, math.inf)
 
     def run(self, seconds: float) -> None:
         """Run the job in a process of its own, and kill it after so long."""
+        self._work(0, seconds)
+        self.begun = True
+        self.done["kills"] += 1
+
+    def _work(self, most: int, seconds: float) -> None:
+        """Run the job for `most` rows, or, where that is 0, for so long and a commit at least. Raises SystemExit if it
+        fails, or has committed nothing for SILENT seconds in which it was not kept from a processor: with where it is.
+        """
         started, first = time.monotonic(), True
-        with subprocess.Popen(self.command(0), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        # a file: a job that wrote more than a pipe takes would wait for a reader
+        with (
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(self.command(most), stdout=subprocess.PIPE, stderr=errors, cwd=ROOT) as process,
+        ):
             assert process.stdout is not None
-            assert process.stderr is not None
+            last, before, pending = started, dict[str, float](), b""
             try:
-                pending = b""
-                while time.monotonic() < started + seconds or first:
-                    if process.poll() is not None or time.monotonic() > started + seconds + SILENT:
-                        what = "ended" if process.returncode is not None else f"has not committed for {SILENT} s"
-                        process.kill()
-                        raise SystemExit(f"WRONG: the job {what}: {process.stderr.read().decode()[-1500:]}")
+                while first or most or time.monotonic() < started + seconds:
+                    code = process.poll()
+                    if code == 0 and most:
+                        return
+                    kept = sum(total - before.get(task, 0) for task, total in waits(process.pid).items())
+                    silent = time.monotonic() - last - kept
+                    if code is not None or silent > SILENT:
+                        what = "ended" if code is not None else f"has not committed for {SILENT} s"
+                        # Python tells where each thread is (-X faulthandler)
+                        process.send_signal(signal.SIGABRT)
+                        process.wait()
+                        errors.seek(0)
+                        raise SystemExit(f"WRONG: the job {what}: {errors.read().decode()[-3000:]}")
                     self.memory = max(self.memory, anonymous_bytes(process.pid))
                     if not select.select([process.stdout], [], [], 0.2)[0]:
                         continue
-                    *lines, pending = (pending + os.read(process.stdout.fileno(), 65536)).split(b"\n")
+                    text = os.read(process.stdout.fileno(), 65536)
+                    if not text:
+                        process.wait()
+                    *lines, pending = (pending + text).split(b"\n")
                     for line in lines:
-                        if first:
-                            self.restarts.append(time.monotonic() - started)
-                        else:
+                        last, before = time.monotonic(), waits(process.pid)
+                        if first and not most:
+                            self.restarts.append(last - started)
+                        elif not most:
                             self.latencies.append(json.loads(line)[1])
                         first = False
             finally:
                 process.kill()
-        self.begun = True
-        self.done["kills"] += 1
 
     def inspect(self) -> Any:
         """Return the state as it is."""

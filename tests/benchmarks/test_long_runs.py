@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import sys
 from argparse import Namespace
 from collections import Counter
 from pathlib import Path
@@ -40,6 +43,36 @@ def test_files_are_counted_for_each_shard_that_counts(tmp_path: Path) -> None:
     job.settle()
     files = sum(path.is_file() for path in (tmp_path / "state" / "000001").rglob("*"))
     assert 4 * job.files() == files < sum(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_a_job_that_is_silent_is_told_from_a_job_that_is_kept_from_a_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = soak_hours.Job(str(tmp_path / "state"), Namespace(), 1, {})
+    program = "print('[1, 2.0]', flush=True); import threading; threading.Event().wait()"
+
+    def command(most: int) -> list[str]:
+        return [sys.executable, "-X", "faulthandler", "-c", program]
+
+    monkeypatch.setattr(job, "command", command)
+    monkeypatch.setattr(soak_hours, "SILENT", 1e-9)
+    monkeypatch.setattr(soak_hours, "waits", lambda pid: {"1": math.inf})
+    job.run(0)
+    assert job.done["kills"] == len(job.restarts) == 1
+    monkeypatch.setattr(soak_hours, "waits", lambda pid: {})
+    with pytest.raises(SystemExit, match="WRONG: the job has not committed for"):
+        job.settle()
+    # and what it writes besides is no reason to wait
+    program = "import sys; sys.stderr.write(10**6 * 'x'); sys.exit(3)"
+    monkeypatch.setattr(soak_hours, "SILENT", math.inf)
+    with pytest.raises(SystemExit, match="WRONG: the job ended: xxx"):
+        job.run(0)
+
+
+def test_waits_for_a_processor_are_read() -> None:
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("the system does not tell")
+    assert str(os.getpid()) in soak_hours.waits(os.getpid())
 
 
 @pytest.mark.parametrize("failures", [0, 2, 4])
