@@ -38,7 +38,8 @@ def _started(folder: Path, query: str, behind: Path | None) -> subprocess.Popen[
     )
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def checkpoints_of(folder: Path) -> list[Path]:
+    """Return the complete checkpoints of a folder's jobs, the newest last."""
     return sorted(
         (path.parent for path in folder.glob("checkpoints/*/chk-*/_metadata")), key=lambda path: path.stat().st_mtime
     )
@@ -59,12 +60,12 @@ def silent_behind_a_kill(folder: Path, query: str, least: int) -> float:
     assert process.stdout is not None
     for line in process.stdout:
         results += _is_result(line)
-        if results >= least and _checkpoints(folder):
+        if results >= least and checkpoints_of(folder):
             break
     else:
         raise RuntimeError(f"Flink, {query}: ended with {results} results and no checkpoint in time")
     _kill(process)
-    newest = _checkpoints(folder)[-1]
+    newest = checkpoints_of(folder)[-1]
     begun = time.perf_counter()
     process = _started(folder, query, newest)
     assert process.stdout is not None

@@ -146,23 +146,30 @@ def plain(value: Any) -> Any:
     return int(value.replace(tzinfo=UTC).timestamp() * 1000) if isinstance(value, datetime) else value
 
 
-def environment(folder: Path, streaming: bool, behind: str | None = None) -> Any:
-    """Return Flink with the tables of a folder; `few_bids` and so on hold the first rows only."""
+def table_environment(streaming: bool, checkpoints: Path, behind: str | None = None, **more: str) -> Any:
+    """Return Flink without tables. A stream has RocksDB and `checkpoints`, of which it begins with `behind`; `more` are
+    settings by their names, with underscores for dots.
+    """
     from pyflink.common import Configuration
     from pyflink.table import EnvironmentSettings, TableEnvironment
 
     options = {"parallelism.default": "1", "table.local-time-zone": "UTC", "jobmanager.memory.process.size": "1g"}
     if streaming:
         options |= {"state.backend.type": "rocksdb", "execution.checkpointing.interval": "2 s"}
-        options |= {"execution.checkpointing.dir": f"file://{folder / 'checkpoints'}"}
+        options |= {"execution.checkpointing.dir": f"file://{checkpoints}"}
         options |= {"execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION"}
     if behind:
         options["execution.state-recovery.path"] = f"file://{behind}"
     configuration = Configuration()
-    for name, value in options.items():
+    for name, value in (options | {name.replace("_", "."): value for name, value in more.items()}).items():
         configuration.set_string(name, value)
     builder = EnvironmentSettings.new_instance().with_configuration(configuration)
-    env = TableEnvironment.create((builder.in_streaming_mode() if streaming else builder.in_batch_mode()).build())
+    return TableEnvironment.create((builder.in_streaming_mode() if streaming else builder.in_batch_mode()).build())
+
+
+def environment(folder: Path, streaming: bool, behind: str | None = None) -> Any:
+    """Return Flink with the tables of a folder; `few_bids` and so on hold the first rows only."""
+    env = table_environment(streaming, folder / "checkpoints", behind)
     for name, columns in COLUMNS.items():
         for prefix in ("", "few_"):
             if not (folder / f"{prefix}{name}").exists():

@@ -129,6 +129,50 @@ def test_outputs_of_a_run_that_is_continued_are_complete_and_single(tmp_path: Pa
     assert outputs == Counter((rule, n) for rule, total in totals.items() for n in range(10, total + 1, 10))
 
 
+def test_outputs_that_are_lost_or_double_are_counted() -> None:
+    totals = Counter({1: 35, 2: 9})
+    outputs = Counter([(1, 10), (1, 20), (1, 30)])
+    assert shuffle_bench.wrong_outputs(outputs, totals) == (0, 0)
+    assert shuffle_bench.wrong_outputs(outputs + Counter([(1, 20), (2, 10)]), totals) == (0, 2)
+    assert shuffle_bench.wrong_outputs(outputs - Counter([(1, 20)]), totals) == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["native", "flink"])
+def test_outputs_of_engines_that_read_files_are_read_once_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(shuffle_bench.Engine, "start", lambda self: setattr(self, "process", None))
+    query = shuffle_bench.Engine(tmp_path / "run", name, "worker")
+    sink = tmp_path / "run" / "out"
+
+    def write(batch: int, rows: list[list[int]]) -> None:
+        if name == "native":
+            (sink / str(batch)).write_text(json.dumps([batch, 7.5 + batch, rows]), encoding="utf-8")
+        else:
+            text = "".join(f"{rule},{n},{i},abc\n" for rule, n, i in rows)
+            (sink / f"part-{batch}").write_text(text, encoding="utf-8")
+            (sink / f".part-{batch + 1}.inprogress").write_text("1,", encoding="utf-8")
+
+    for batch in range(2):
+        query.show(query.write(30_000))
+        records = [json.loads(text) for text in (tmp_path / f"run/in/{batch:06}.json").read_text().splitlines()]
+        assert [shuffle_bench.rule_of(record["i"]) for record in records] == [record["rule"] for record in records]
+        assert {len(record["data"]) for record in records} == {1024}
+        before, after = (shuffle_bench.totals_of(30_000 * part) for part in (batch, batch + 1))
+        if name == "native":
+            rows = [[rule, n, 5] for rule, n in after.items()]
+        else:
+            rows = [[rule, n, 5] for rule in after for n in range(10, after[rule] + 1, 10) if n > before[rule]]
+        assert query.wrong()[0] > 0
+        write(batch, rows[1:])
+        assert query.wrong()[1] == 0 < query.wrong()[0]
+        write(batch + 10, rows[:1])
+        assert query.wrong() == (0, 0)
+    assert len(query.outputs()) == 4
+    write(20, [[1, 10**6, 5]])
+    assert query.wrong()[1] > 0
+
+
 def test_latency_is_back_where_no_late_window_follows_for_a_while() -> None:
     before = [(moment / 10, 0.01) for moment in range(100)]
     behind = [(12.0, 2.0), (12.4, 1.6), (12.9, 0.3), *((moment / 10 + 0.05, 0.01) for moment in range(130, 300))]
