@@ -407,20 +407,23 @@ def sustained_by(folder: Path, engine: str, most: int) -> float:
 def kill_files(folder: Path, engine: str, victim: str, rate: float, asked: argparse.Namespace) -> Outcome:
     """Write files of records at a rate, kill a process of the query, and compare the outputs."""
     seconds, after = 60 * asked.minute, 60 * asked.after
-    size = max(1, round(rate * _FILE_SECONDS))
-    rate, begun, stop = size / _FILE_SECONDS, time.time(), threading.Event()
+    size, stop = max(1, round(rate * _FILE_SECONDS)), threading.Event()
+    rate = size / _FILE_SECONDS
     query = Engine(folder, engine, victim)
-
-    def produce() -> None:
-        while not stop.wait(max(0, begun + (query.files + 1) * _FILE_SECONDS - time.time())):
-            query.show(query.write(size))
-
-    producer = threading.Thread(target=produce)
-    producer.start()
     try:
-        query.wait(lambda: bool(query.outputs()))
-        # what gathered while the engine started is worked off before the measurement begins
-        warm = time.time() + max(10, seconds / 4)
+        # the load begins when the engine runs: nothing gathers while it starts
+        query.show(query.write(max(size, EACH * SELECTED * RULES)))
+        query.wait(lambda: query.wrong() == (0, 0))
+        before, files, begun = query.records, query.files, time.time()
+
+        def produce() -> None:
+            while not stop.wait(max(0, begun + (query.files - files + 1) * _FILE_SECONDS - time.time())):
+                query.show(query.write(size))
+
+        producer = threading.Thread(target=produce)
+        producer.start()
+        # the first batches are those that Java compiles
+        warm = begun + max(10, seconds / 4)
         time.sleep(warm + seconds - time.time())
         killed = time.time()
         if victim in ("driver", "process"):
@@ -441,7 +444,10 @@ def kill_files(folder: Path, engine: str, victim: str, rate: float, asked: argpa
         stop.set()
         end(query.process)
     points = [
-        (at, at - begun - i / rate) for at, rows in query.outputs() for _, _, i in rows if warm <= at < killed + after
+        (at, at - begun - (i - before) / rate)
+        for at, rows in query.outputs()
+        for _, _, i in rows
+        if warm <= at < killed + after
     ]
     outcome = judge(engine, victim, rate, points, killed, asked.floor / 1e3)
     return outcome._replace(lost=wrong[0], double=wrong[1])
