@@ -39,6 +39,7 @@ from benchmarks.suites import (
     commit_latency,
     joins,
     nexmark,
+    nexmark_spark,
     peer_engines,
     profile,
     restore,
@@ -167,6 +168,7 @@ def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callab
             "spark-scale-out": [
                 lambda: spark_suite.scale_out(folder, ["local[1]", "local[2]"], rows=800, batches=3, warm=3)
             ],
+            "spark-nexmark": [lambda: nexmark_spark.measure(folder, events=5000, queries=["q11"])],
         }
     return {
         "spark": [
@@ -192,6 +194,7 @@ def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callab
         ],
         "spark-restart": [lambda: spark_suite.restarts(folder, 1_000_000)],
         "spark-scale-out": [lambda: spark_suite.scale_out(folder)],
+        "spark-nexmark": [lambda: nexmark_spark.measure(folder)],
     }
 
 

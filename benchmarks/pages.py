@@ -347,6 +347,14 @@ SUITES = {
         "`HYBRIDSTORE_FLINK=PYTHON python -m benchmarks nexmark` prints it (`benchmarks/nexmark/oracles.py` says how "
         "Flink is installed).",
     ),
+    "nexmark on spark": (
+        "Nexmark on Spark, beside Spark's own operators",
+        "The queries that Spark's streaming SQL can express, on `local[2]`: ours in Python, two shards, Spark's own in "
+        "its JVM, RocksDB with changelog. The rate counts batches behind the first ones, by the clock and by the "
+        "processor of all processes; a ratio is our figure over Spark's own. *Killed*: signal 9 for all processes at "
+        "60 % of the batches, then a new start, timed from its beginning, with that of Java, to the next result. "
+        "`python -m benchmarks.suites.nexmark_spark` prints it, and says which queries Spark has not.",
+    ),
     "scale-out": (
         "Spark with more workers",
         "What a row costs as workers are added, over the same shards and batches, all of them on this machine: "
@@ -444,6 +452,7 @@ SUBJECTS = {
     "scale-out": False,
     "peer engines": True,
     "nexmark": True,
+    "nexmark on spark": True,
     "beyond memory": True,
     "commit latency": True,
     "state by limit": True,

@@ -28,7 +28,7 @@ def rows_of_query(
 
         def stream(name: str, parts: Sequence[Rows]) -> Any:
             source = Path(folder, "rows", name)
-            _write(source, parts)
+            write_batches(source, parts)
             schema = session.read.parquet(str(source)).schema
             return session.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(source))
 
@@ -46,7 +46,7 @@ def rows_of_query(
     return [row for _, batch in sorted(results.items()) for row in batch]
 
 
-def _write(source: Path, parts: Sequence[Rows]) -> None:
+def write_batches(source: Path, parts: Sequence[Rows]) -> None:
     """Write a file for each part, also for one without rows, so that inputs keep step."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -17,6 +17,7 @@ from hybridstore.state.group import StoreGroup
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
+pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("numpy")
 
 from benchmarks.nexmark import oracles  # noqa: E402
@@ -156,3 +157,17 @@ def test_the_suite_kills_itself_and_compares(tmp_path: Path) -> None:
 def test_the_example_prints_results(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples/nexmark.py"), run_name="__main__")
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["q15", "q16", "q17", "q18", "q19"]
+
+
+def test_the_last_batch_on_spark_closes_windows_of_every_key(tmp_path: Path) -> None:
+    from benchmarks.suites import nexmark_spark
+
+    rows = generate(2000, rate=50).bids.to_pylist()
+    nexmark_spark.write_input(tmp_path / "q12", QUERIES["q12"], rows)
+    nexmark_spark.write_input(tmp_path / "q0", QUERIES["q0"], rows)
+    files = {name: sorted((tmp_path / name / "all").iterdir()) for name in ("q0", "q12")}
+    assert [len(part) for part in files.values()] == [nexmark_spark.BATCHES, nexmark_spark.BATCHES + 1]
+    late = pq.read_table(files["q12"][-1]).to_pylist()
+    assert len({row["bidder"] for row in late} - {row["bidder"] for row in rows}) == len(late) == 64
+    assert min(row["time"] for row in late) > max(row["time"] for row in rows)
+    assert [row for path in files["q12"][:-1] for row in pq.read_table(path).to_pylist()] == rows

@@ -15,6 +15,7 @@ pytest.importorskip("numpy")
 
 from benchmarks.nexmark.generator import generate
 from benchmarks.nexmark.queries import QUERIES, Query, answer_of, digest_of
+from benchmarks.suites import nexmark_spark
 from hybridstore.spark.batches import rows_of_query
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 STORED: dict[str, Any] = json.loads((ROOT / "benchmarks/nexmark/answers.json").read_text(encoding="utf-8"))
-# The types of aggregates that are no built-in ones.
-TYPES = {"q5": {"best": "array<array<long>>"}}
-DAY_MS = 86_400_000
 PARTS = 4
 
 
@@ -41,13 +39,6 @@ def halves(rows: Any) -> list[Any]:
     ]
 
 
-def closing(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a key of its own, so late that all windows before it close. On Spark nothing is flushed."""
-    number = 10**9
-    keys = {name: number for name in ("key", "auction", "bidder") if name in row}
-    return {**row, "number": number, "time": row["time"] + DAY_MS, **keys}
-
-
 def on_spark(spark: SparkSession, name: str, query: Query) -> str:
     """The digest of a query's answer."""
     rows = query.rows(generate(**STORED["events"]))
@@ -58,9 +49,9 @@ def on_spark(spark: SparkSession, name: str, query: Query) -> str:
         closes = plan.aggregates is not None and plan.final
         batches = halves(rows)
         if closes:
-            batches.append([closing(rows[-1])])
+            batches.append(nexmark_spark.closing(rows[-1])[:1])
         # windows close with the time of their shard: one closing row is enough for one
-        types = TYPES.get(name) if number else None
+        types = nexmark_spark.TYPES.get(name) if number else None
         rows = rows_of_query(spark, stage, batches, shards=1 if closes else 2, types=types)
     return digest_of(answer_of(query, rows))
 
@@ -78,3 +69,25 @@ def test_queries_give_the_answers_that_other_engines_gave(spark: SparkSession, p
             answers[name] = f"{type(error).__name__}: {str(error)[:3000]}"
         print(name, answers[name] == expected[name], answers[name], flush=True)
     assert answers == expected
+
+
+@pytest.mark.further("tests/benchmarks/test_nexmark.py::test_duckdb_agrees")
+def test_queries_of_sparks_own_give_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    answers = {}
+    for name, native in nexmark_spark.NATIVE.items():
+        rows = QUERIES[name].rows(generate(**STORED["events"]))
+        folder, results = tmp_path / name, dict[int, list[dict[str, Any]]]()
+        nexmark_spark.write_input(folder, QUERIES[name], rows if isinstance(rows, list) else rows.to_pylist())
+        schema = spark.read.parquet(str(folder / "all")).schema
+        # in two batches, which keep the order of the files
+        stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 6).parquet(str(folder / "all"))
+
+        def keep(batch: Any, number: int, results: dict[int, list[dict[str, Any]]] = results) -> None:
+            results[number] = [row.asDict(recursive=True) for row in batch.collect()]
+
+        writer = native(stream).writeStream.foreachBatch(keep)
+        writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        given = [row for _, part in sorted(results.items()) for row in part]
+        answers[name] = digest_of(answer_of(QUERIES[name], given))
+    assert answers == {name: STORED["answers"][name] for name in nexmark_spark.NATIVE}
