@@ -251,7 +251,8 @@ class RecordTable:
     def _find_places(self) -> array[int]:
         """Find where the hashes of equal leading bits begin, once single records are read. O(keys)."""
         hashes, shift = self.hashes.tolist(), self._shift
-        places = array("I", (bisect_left(hashes, first << shift) for first in range(1 << 32 - shift)))
+        size = "H" if len(hashes) < MOST_KEYS else "I"
+        places = array(size, (bisect_left(hashes, first << shift) for first in range(1 << 32 - shift)))
         places.append(len(hashes))
         self._places = places
         return places

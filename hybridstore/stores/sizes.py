@@ -23,8 +23,10 @@ HEAP_BYTES: Final = 104
 # A cold block: its line of the directory. A record of a decoded one.
 BLOCK_BYTES: Final = 600
 DECODED_BYTES: Final = 120
-# The open table of a cold block: views of its parts, and what finds its hashes.
-TABLE_BYTES: Final = 2900
+# The open table of a cold block: views of its parts, and what finds its hashes. A layer has few: estimated as that of a
+# block, the tables of a few checkpoints left no room for records.
+TABLE_BYTES: Final = 1900
+LAYER_BYTES: Final = 700
 # The state of a sliding window beside its times and values.
 STATE_BYTES: Final = 350
 # Python's allocator rounds up to this.
@@ -80,7 +82,8 @@ def cold_bytes(cold: Sequence[Cold]) -> int:
     for block in cold:
         if isinstance(block, ColdPage):
             continue
-        size += TABLE_BYTES * block.tables + block.layer_bytes
+        if tables := block.tables:
+            size += TABLE_BYTES + LAYER_BYTES * (tables - 1) + block.layer_bytes
         if type(block) is TakenBlock:
             size += getsizeof(block.taken)
         elif type(block) is DecodedBlock:

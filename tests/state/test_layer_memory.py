@@ -1,0 +1,43 @@
+"""What is known of cold blocks counts as part of a limit of memory: about what it takes, of layers, too."""
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.stores.sizes import cold_bytes
+from tests.tools.hooks import crash
+
+NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
+BLOCKS = 4
+
+
+@pytest.mark.parametrize("layers", [0, 1, 6])
+def test_the_open_tables_of_blocks_and_layers_are_estimated_by_their_sizes(tmp_path: Path, layers: int) -> None:
+    def opened() -> hs.State:
+        return hs.open(tmp_path / "s", durability="os", memory_limit=1 << 40, checkpoints=NEVER)
+
+    records = BLOCKS * 4096
+    with opened() as state:
+        store = state.key_value("k")
+        store.put_many((f"key{i:06d}", b"%040d" % i) for i in range(records))
+        for layer in range(layers + 1):
+            state.commit()
+            state.checkpoint(wait=True)
+            for i in range(layer, records, records // 60):
+                store[f"key{i:06d}"] = b"%040d" % layer
+        crash(state)
+    with opened() as state:
+        store = state.key_value("k")
+        bucket = store._bucket
+        assert store.get("key000000x") is None
+        before = cold_bytes(bucket.cold)
+        tracemalloc.start()
+        for i in range(0, records, 256):
+            assert store.get(f"key{i:06d}x") is None  # opens the tables, and brings no record
+        taken = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert sum(block.tables for block in bucket.cold) == len(bucket.cold) * (1 + layers)
+        estimated = cold_bytes(bucket.cold) - before
+        assert 0.7 * taken < estimated < 1.6 * taken, (taken, estimated)
