@@ -13,6 +13,7 @@ from changelog.identity import Identity
 from changelog.segment import Position
 from recovery import block, directory, index, layout, planner, write
 from recovery.block import BucketChange, Columns, StoreCapture, content_hash, pack_block, seal
+from recovery.checkpoint import CheckpointReader
 from recovery.pack import FORMAT_VERSION, HEADER, MAGIC, TRAILER, PackWriter
 from recovery.verify import Fault, Verifier
 from recovery.write import write_checkpoint
@@ -23,25 +24,32 @@ Patch = pytest.MonkeyPatch
 KEYS = ["ann", "bob", "cid", "dan", "eve", "fay", "gus", "hal"]
 
 
+def checkpoint(
+    storage: MemoryStorage, columns: Columns, version: int, previous: CheckpointReader | None, block_records: int = 16
+) -> str:
+    """Write a checkpoint of these changed records, and return its name."""
+    return write_checkpoint(
+        storage,
+        identity=Identity(bytes(16)),
+        version=version,
+        digest=bytes(16),
+        position=Position(0, 0, 0),
+        settings={},
+        captures=[StoreCapture(1, "it", "window", {}, {}, {0: BucketChange(columns, set(), previous is None)})],
+        previous=previous,
+        sizes=SMALL_PARTS._replace(block_records=block_records),
+    ).name
+
+
 def faults(change: Callable[[str, bytes], bytes] = lambda name, data: data) -> list[Fault]:
     """What verify says of a checkpoint of eight records in blocks of two, after a change of its files."""
     storage = MemoryStorage()
     columns = Columns(KEYS, None, (array("q", range(8)),), [f"value {key}" for key in KEYS])
-    report = write_checkpoint(
-        storage,
-        identity=Identity(bytes(16)),
-        version=7,
-        digest=bytes(16),
-        position=Position(0, 0, 0),
-        settings={},
-        captures=[StoreCapture(1, "it", "window", {}, {}, {0: BucketChange(columns, set(), True)})],
-        previous=None,
-        sizes=SMALL_PARTS._replace(block_records=2),
-    )
+    written = checkpoint(storage, columns, 7, None, block_records=2)
     storage.objects = {name: change(name, data) for name, data in storage.objects.items()}
-    name = layout.parse_checkpoint_name(report.name)
+    name = layout.parse_checkpoint_name(written)
     assert name is not None
-    return list(Verifier(decode=True).checkpoint(storage, report.name, name.version))
+    return list(Verifier(decode=True).checkpoint(storage, written, name.version))
 
 
 def sealed(columns: Any) -> tuple[bytes, bytes]:
@@ -101,6 +109,13 @@ def footer_with(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
 def page_of(make: Callable[[Any], bytes]) -> Callable[[Patch], None]:
     """Each page of the directory has other bytes."""
     return lambda patch: patch.setattr(write, "encode_page", make)
+
+
+def page_at(**wrong: Any) -> Callable[[Patch], None]:
+    """The top record says that each page is elsewhere."""
+    return lambda patch: patch.setattr(
+        write, "page_entry", lambda *given: directory.page_entry(*given)._replace(**wrong)
+    )
 
 
 def top_of(make: Callable[[Any], bytes]) -> Callable[[Patch], None]:
@@ -163,6 +178,7 @@ def another_name(patch: Patch) -> None:
         (page_of(lambda lines: directory.encode_page(lines[:-1])), "page of the directory: it is not what the top re"),
         (page_of(lambda lines: seal(pack("no page"))), "store 'it': page of the directory: "),
         (top_of(lambda pages: seal(pack([[1]]))), "store 'it': "),
+        (page_at(pack=99), "its directory refers to pack 99, which is not in its list"),
         (no_top_record, "store 'it': top record of store 1 missing"),
         (more_records, "record b'zz' belongs to nothing"),
         (another_name, "holds version 7, its name says 8"),
@@ -194,3 +210,49 @@ def test_verify_names_what_is_wrong_around_a_pack(change: Callable[[bytes], byte
     (fault,) = faults(lambda name, data: change(data) if name.startswith("packs/") else data)
     assert words in fault.what
     assert fault.file.endswith(".pack")
+
+
+def test_what_is_behind_a_pack_is_at_its_end() -> None:
+    (fault,) = faults(lambda name, data: data + b"more" if name.startswith("packs/") else data)
+    size = fault.offset
+    assert fault.what == f"found {size + 4} bytes, expected {size}"
+
+
+def more_keys(lines: Any) -> bytes:
+    """A page that says of blocks with layers that they have more keys."""
+    return directory.encode_page([line._replace(keys=line.keys + bool(line.layers)) for line in lines])
+
+
+@pytest.fixture
+def two(monkeypatch: Patch) -> tuple[MemoryStorage, list[str]]:
+    """Two checkpoints; the second one has layers over two blocks of the first, whose numbers of keys are wrong."""
+    storage, names = MemoryStorage(), list[str]()
+    previous: CheckpointReader | None = None
+    for version, keys in ((7, KEYS * 8), (8, KEYS[:2])):
+        rows = [f"{key} {i // 8}" for i, key in enumerate(keys)]
+        columns = Columns(sorted(rows), None, (array("q", range(len(rows))),), ["v" * 50] * len(rows))
+        names.append(checkpoint(storage, columns, version, previous))
+        previous = CheckpointReader(storage, names[-1])
+        monkeypatch.setattr(write, "encode_page", more_keys)
+    return storage, names
+
+
+def test_a_block_is_checked_though_its_base_was_checked_before(two: tuple[MemoryStorage, list[str]]) -> None:
+    storage, (older, newer) = two
+    verifier = Verifier(decode=True)
+    assert list(verifier.checkpoint(storage, older, 7)) == []
+    assert {fault.what.partition(": keys: ")[2] for fault in verifier.checkpoint(storage, newer, 8)} == {
+        "found 16, the directory says 17"
+    }
+
+
+def test_a_missing_pack_is_one_fault(two: tuple[MemoryStorage, list[str]]) -> None:
+    storage, names = two
+    older = next(name for name in storage.objects if name.startswith("packs/"))
+    del storage.objects[older]
+    for version, name in zip((7, 8), names, strict=True):
+        (fault,) = Verifier(decode=True).checkpoint(storage, name, version)
+        assert (fault.file, fault.what) == (
+            f"{storage.url}/{older}",
+            f"missing, though {storage.url}/{name} refers to it",
+        )

@@ -15,12 +15,16 @@ from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import HEADER_BYTES, SegmentHeader, seed_of, segment_name
 from changelog.storage import LocalStorage
 from hybridstore.state.opening import Tuning
+from recovery.checkpoint import encode_meta
+from recovery.index import META_KEY
+from recovery.index import encode as encode_index
 from recovery.line import log_walk
+from recovery.pages import PageFile
 from recovery.prune import prune
 from recovery.verify import Fault, Verifier, verify
 from tests.recovery.test_crash_points import open_state
 from tests.recovery.test_damage import Case, build, cases, damage
-from tests.tools.checkpoints import flip, index_of, packs_of, replaced, versions
+from tests.tools.checkpoints import flip, index_of, packs_of, reader_of, replaced, versions
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import crash
 
@@ -93,6 +97,17 @@ def test_a_checkpoint_of_another_line_is_found(path: Path, tmp_path: Path) -> No
     (fault,) = verify(path)
     assert "the changelog has" in fault.what
     assert "at version 15" in fault.what
+
+
+def test_a_checkpoint_of_another_place_in_the_log_is_found(path: Path) -> None:
+    reader = reader_of(path, 10)
+    position = reader.meta.position
+    records = dict(PageFile(index_of(path, 10).read_bytes(), "").items())
+    records[META_KEY] = encode_meta(reader.meta._replace(position=position._replace(offset=position.offset - 1)))
+    replaced(path, 10, encode_index(records))
+    (fault,) = verify(path)
+    assert fault.what.startswith("position ")
+    assert fault.what.endswith(f", the changelog has {position} at version 10")
 
 
 def test_every_kind_of_damage_that_matters_is_found(path: Path, tmp_path: Path, seed: int) -> None:
