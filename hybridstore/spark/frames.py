@@ -16,6 +16,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,11 @@ _EXTENSION: Final = "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtyp
 _BY_NAME: Final = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 _SAFELY: Final = "spark.sql.execution.pandas.convertToArrowArraySafely"
 _ZONE: Final = "spark.sql.session.timeZone"
+
+_UNSAFELY: Final = (
+    " It can be caused by overflows or other unsafe conversions warned by Arrow. Arrow safe type check can be disabled "
+    f"by using SQL config `{_SAFELY}`."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +253,8 @@ class FrameTable:
     The values of a frame are copied when the frame comes, as Spark does: a function may change a frame and give it
     again, and the next frame lies where the last one was freed, which is near. Lists, dicts and the like are copied to
     their depth, because they can be changed, too. `schema` is the output as a StructType. `joined`: Spark joins the
-    frames with one that has no types (applyInPandasWithState), so that a column of nothing but NaN or NaT has none.
+    frames with one that has the names of the output and no types (applyInPandasWithState), so that a column that a
+    frame lacks is null, one of nothing but NaN or NaT has no type, and whole numbers and flags are objects.
     """
 
     def __init__(self, schema: Any, output: pa.Schema, settings: FrameSettings, *, joined: bool = False) -> None:
@@ -259,15 +266,18 @@ class FrameTable:
         self._nested = [place for place, kind in enumerate(output.types) if is_nested(kind)]
         self._output = output
         self._settings = settings
+        self._joined = joined
         self._foreign = [_foreign(kind) if joined else "" for kind in output.types]
+        self._objects = [_objects(kind) if joined else "" for kind in output.types]
         self._runs: list[_JoinedFrames] = []
         # where frames with some columns have those of the output
-        self._places: dict[tuple[Any, ...], list[int]] = {}
+        self._places: dict[tuple[Any, ...], Sequence[int | None]] = {}
 
     def extend(self, frames: Iterable[Any]) -> None:
         """Take frames. O(values), and a few calls for each frame.
 
-        Raises PySparkValueError for what is not a frame, and KeyError for a frame without a column of the output.
+        Raises PySparkValueError for what is not a frame, and KeyError or IndexError for a frame without a column of the
+        output.
         """
         for frame in frames:
             if not isinstance(frame, self._kind):
@@ -279,14 +289,17 @@ class FrameTable:
                 )
             manager = frame._mgr
             columns, index = manager.axes
-            if not (rows := len(index)):
+            if not (rows := len(index)) and self._joined:
                 continue
             names, blocks = columns.tolist(), manager.blocks
             if self._runs and self._runs[-1].names == names and self._runs[-1].add(blocks, rows):
                 continue
             if (places := self._places.get(tuple(names))) is None:
-                places = self._places[tuple(names)] = _places(names, self._schema.names, self._settings.by_name)
-            self._runs.append(_JoinedFrames(names, blocks, rows, places, self._nested))
+                reading = _places_joined if self._joined else _places
+                places = reading(names, self._schema.names, self._settings.by_name)
+                self._places[tuple(names)] = places
+            if rows:
+                self._runs.append(_JoinedFrames(names, blocks, rows, places, self._nested))
 
     def table(self) -> pa.Table:
         """Return the frames so far as a table. O(rows).
@@ -303,9 +316,10 @@ class FrameTable:
         several = len(self._runs) > 1 or len(self._runs[0].ends) > 1
         for place, field in enumerate(self._schema.fields):
             given = [run.column(place) for run in self._runs]
-            foreign = self._foreign[place]
-            if any(column.dtype.kind in foreign for column in given):
-                given = [_with_its_type(column, foreign) for run in self._runs for column in run.columns(place)]
+            foreign, objects = self._foreign[place], self._objects[place]
+            typed = partial(_with_its_type, foreign=foreign, objects=objects)
+            if any(column.dtype.kind in foreign + objects for column in given):
+                given = [typed(column) for run in self._runs for column in run.columns(place)]
             kind = self._output.field(place).type
             chunks: list[Any] = []
             joined = None
@@ -320,7 +334,7 @@ class FrameTable:
                 with suppress(*((TypeError, ValueError) if several else ())):
                     chunks = [_array(series, field, kind, self._settings)]
             if not chunks:
-                given = [_with_its_type(column, foreign) for run in self._runs for column in run.columns(place)]
+                given = [typed(column) for run in self._runs for column in run.columns(place)]
                 chunks = [_array(pd.Series(each, dtype=each.dtype), field, kind, self._settings) for each in given]
             arrays.append(pa.chunked_array(chunks, kind))
         return pa.Table.from_arrays(arrays, schema=self._output)
@@ -334,7 +348,7 @@ class _JoinedFrames:
     """
 
     def __init__(
-        self, names: list[Any], blocks: Sequence[Any], rows: int, places: Sequence[int], nested: Sequence[int]
+        self, names: list[Any], blocks: Sequence[Any], rows: int, places: Sequence[int | None], nested: Sequence[int]
     ) -> None:
         import numpy as np
 
@@ -350,9 +364,10 @@ class _JoinedFrames:
         lying = {
             column: (number, row) for number, block in enumerate(blocks) for row, column in enumerate(block.mgr_locs)
         }
-        # the block, and the row in it, of the columns of the output
-        self._places = [lying[place] for place in places]
-        self._nested = [self._places[place] for place in nested if self.column(place).dtype == object]
+        # the block, and the row in it, of the columns of the output; None for a column of nulls
+        self._places = [None if place is None else lying[place] for place in places]
+        deep = [self._places[place] for place in nested if self.column(place).dtype == object]
+        self._nested = [place for place in deep if place is not None]
         self._copy_to_their_depth(0, rows)
 
     def add(self, blocks: Sequence[Any], rows: int) -> bool:
@@ -389,7 +404,12 @@ class _JoinedFrames:
 
     def column(self, place: int) -> Any:
         """Return the values of a column of the output, as an array."""
-        number, row = self._places[place]
+        import numpy as np
+
+        lying = self._places[place]
+        if lying is None:
+            return np.full(self.ends[-1], None, object)
+        number, row = lying
         values = self._values[number]
         if not self._joins:
             return values if values.ndim == 1 else values[row]
@@ -428,29 +448,55 @@ def _foreign(kind: Any) -> str:
     return "M" if is_decimal(kind) or is_floating(kind) or is_integer(kind) else "fM"
 
 
-def _with_its_type(column: Any, foreign: str) -> Any:
-    """Return a column of a frame; one of floats or times whose values are all null as objects, if that is foreign."""
+def _objects(kind: Any) -> str:
+    """Return the kinds of numpy's types, of flags and of whole numbers, whose values are objects for a column."""
+    from pyarrow.types import is_boolean, is_integer
+
+    return ("u" if is_boolean(kind) else "ub") + ("" if is_integer(kind) else "i")
+
+
+def _with_its_type(column: Any, foreign: str, objects: str) -> Any:
+    """Return a column of a frame as Spark joins it: as objects, if it is of `objects`, or of `foreign` and null."""
+    import numpy as np
     import pandas as pd
 
-    return column.astype(object) if column.dtype.kind in foreign and pd.isna(column).all() else column
+    kind = column.dtype.kind
+    changes = kind in foreign and pd.isna(column).all()
+    changes |= kind in objects and isinstance(column.dtype, np.dtype)
+    return column.astype(object) if changes else column
 
 
-def _places(given: Sequence[Any], names: Sequence[str], by_name: bool) -> list[int]:
+def _places(given: Sequence[Any], names: Sequence[str], by_name: bool) -> Sequence[int | None]:
     """Return where a frame with some columns has those of the output: by name, or by place where no column has a name.
+    A frame without a column has nulls.
 
-    Raises KeyError for a name that the frame lacks.
+    Raises the errors that pandas raises for a column that is missing: KeyError, and IndexError by place.
     """
-    if not by_name or not any(type(name) is str for name in given):
-        return list(range(len(names)))
-    missing = [name for name in names if name not in given]
-    if missing:
-        raise KeyError(missing[0])
+    import pandas as pd
+
+    if not given:
+        return [None] * len(names)
+    if not by_name or not any(isinstance(name, str) for name in given):
+        if len(given) < len(names):
+            raise IndexError("single positional indexer is out-of-bounds")
+        return range(len(names))
+    if not {*names} <= {*given}:
+        pd.DataFrame(columns=given)[list(names)]
     return [given.index(name) for name in names]
 
 
+def _places_joined(given: Sequence[Any], names: Sequence[str], by_name: bool) -> Sequence[int | None]:
+    """Return the same for a frame that is joined with one that has all columns of the output."""
+    if by_name:
+        return [given.index(name) if name in given else None for name in names]
+    return [place if place < len(given) else None for place in range(len(names))]
+
+
 def _array(series: Any, field: Any, kind: Any, settings: FrameSettings) -> Any:
+    """Return a column as an array of a type. Raises Spark's errors, in its words, for values that the type has not."""
     import pandas as pd
     import pyarrow as pa
+    from pyspark.errors import PySparkTypeError, PySparkValueError
     from pyspark.sql.pandas.types import _create_converter_from_pandas
 
     if isinstance(series.dtype, pd.CategoricalDtype):
@@ -469,8 +515,13 @@ def _array(series: Any, field: Any, kind: Any, settings: FrameSettings) -> Any:
             array = pa.Array.from_pandas(series, mask=mask)
         # arrays of Arrow in older pandas come as they are, whatever the type that was asked for
         return array if array.type == kind else array.cast(kind, safe=settings.safely)
-    except (TypeError, ValueError) as error:
-        raise type(error)(
-            f"Cannot convert the output value of the column {field.name!r}: found values of type {series.dtype}, "
-            f"expected {kind}: {error}"
+    except TypeError as error:
+        raise PySparkTypeError(
+            f"Cannot convert the output value of the column '{field.name}' with type '{series.dtype}' to the specified "
+            f"return type of the column: '{kind}'. Please check if the data types match and try again."
+        ) from error
+    except ValueError as error:
+        raise PySparkValueError(
+            f"Failed to convert the value of the column '{field.name}' with type '{series.dtype}' to Arrow type "
+            f"'{kind}'.{_UNSAFELY if settings.safely else ''}"
         ) from error

@@ -23,7 +23,7 @@ from ..stores.key_value import KeyValueStore
 from ..stores.kinds import KEY_VALUE
 from ..topology.timers import TIMERS, Timers
 from .grouping_keys import GroupingKeys
-from .state_refusals import WITHOUT, differing, invalid_state, refusal
+from .state_refusals import TIMER_ERRORS, WITHOUT, differing, invalid_state, refusal
 from .state_values import StateValues, evolution, schema_text
 
 _GONE: Final = object()
@@ -524,13 +524,14 @@ class Handle:
 
     def _timed(self, operation: str) -> None:
         """Raise Spark's error for a use of timers without a time mode, or in `init`, without a grouping key."""
+        begin = TIMER_ERRORS.get(operation, "")
         if self._mode == "None":
             raise refusal(
-                "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE] Failed to perform stateful "
-                f"processor operation={operation} with invalid timeMode=NoTime"
+                f"{begin}[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE] Failed to perform "
+                f"stateful processor operation={operation} with invalid timeMode=NoTime"
             )
         if not self.key:
-            raise refusal(invalid_state(operation, "CREATED"))
+            raise refusal(begin + invalid_state(operation, "CREATED"))
 
     @property
     def timers(self) -> Timers:

@@ -30,6 +30,8 @@ WITHOUT: Final[dict[str, dict[str, str]]] = {
         "clear": "clearing map state",
     },
 }
+# How Spark's errors of timers begin.
+TIMER_ERRORS: Final = {"register_timer": "Error register timer: ", "delete_timer": "Error deleting timer: "}
 
 
 def refusal(text: str) -> Exception:

@@ -137,7 +137,7 @@ def test_columns_are_matched_by_name_in_every_frame() -> None:
         pd.DataFrame([["d", 4, 3.5, TIME]]),
         pd.DataFrame([row("e", 5, 4.5)]).astype({"n": "Int64", "k": "category", "x": "float32"}),
         pd.DataFrame([row("f", 6, 5.5)]).astype(object),
-        pd.DataFrame(columns=["k"]),
+        pd.DataFrame(),
     ]
     assert taken(frames, OUTPUT) == [row(key, n, n - 0.5) for n, key in enumerate("abcdef", 1)]
     with pytest.raises(KeyError, match="'x'"):
@@ -225,5 +225,5 @@ def test_whole_numbers_are_decimals_if_the_session_says_so(numbers: Any) -> None
     output, frame = pa.schema([("d", pa.decimal128(10, 2))]), pd.DataFrame({"d": numbers})
     given = to_table([frame], schema, output, FrameSettings(decimals=True)).column("d").to_pylist()
     assert given == [None if number is pd.NA else Decimal(int(number)) for number in numbers]
-    with pytest.raises(ValueError, match="Cannot convert the output value of the column 'd'"):
+    with pytest.raises(ValueError, match="Failed to convert the value of the column 'd'"):
         to_table([frame], schema, output, FrameSettings())

@@ -182,7 +182,7 @@ def test_frames_may_have_numbers_and_texts_of_numbers() -> None:
     frames = [pd.DataFrame({"n": pd.Series([value], dtype=object)}) for value in ("7", 8)]
     schema, output = t.StructType().add("n", "long"), pa.schema([("n", pa.int64())])
     assert to_table(frames, schema, output, FrameSettings()).to_pylist() == [{"n": 7}, {"n": 8}]
-    with pytest.raises(ValueError, match="Cannot convert the output value of the column 'n'"):
+    with pytest.raises(ValueError, match="Failed to convert the value of the column 'n'"):
         to_table([*frames, pd.DataFrame({"n": ["x"]})], schema, output, FrameSettings())
 
 
@@ -526,13 +526,14 @@ def test_a_variable_that_was_deleted_says_what_it_says_on_spark(kind: str) -> No
 
 def test_no_timer_is_registered_before_a_key_is_in_hand() -> None:
     handle = opened_handle()
-    operations: list[Callable[[], Any]] = [
-        lambda: handle.registerTimer(5),
-        lambda: handle.deleteTimer(5),
-        lambda: list(handle.listTimers()),
+    operations: list[tuple[Callable[[], Any], str]] = [
+        (lambda: handle.registerTimer(5), "Error register timer: "),
+        (lambda: handle.deleteTimer(5), "Error deleting timer: "),
+        (lambda: list(handle.listTimers()), ""),
     ]
-    for operation in operations:
-        with pytest.raises(PySparkRuntimeError, match=r"operation=\w+_timers? with invalid handle state=CREATED"):
+    for operation, begin in operations:
+        words = rf"^{begin}\[.*operation=\w+_timers? with invalid handle state=CREATED"
+        with pytest.raises(PySparkRuntimeError, match=words):
             operation()
     handle.ready()
     handle.select(("a",))
