@@ -141,6 +141,13 @@ def reference_machine() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_of_earlier_files() -> None:
+    """Let collections visit nothing that earlier files have left: modules that they imported, and what those keep."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def memory_of_its_own() -> None:
     """No state of an earlier test shares the memory of this one."""
@@ -184,6 +191,8 @@ def classic(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
     }
+    if not STRESS:
+        asked |= quick_java.SETTINGS
     builder = sql.SparkSession.builder.master("local[2]").appName("hybridstore tests")
     for name, value in asked.items():
         builder = builder.config(name, value)
