@@ -305,6 +305,15 @@ def test_the_type_of_a_column_follows_from_the_nulls_of_its_frame() -> None:
     assert (str(first["v"].dtype), str(second["v"].dtype)) == ("int64", "float64")
 
 
+def test_whole_numbers_of_a_group_stay_beside_floats_of_another() -> None:
+    import pandas as pd
+
+    schema, output = t.StructType().add("n", "long"), pa.schema([("n", pa.int64())])
+    frames = [pd.DataFrame({"n": numbers}) for numbers in ([2**63 - 1], [1.0, None], [2**53 + 1])]
+    given = to_table(frames, schema, output, FrameSettings(), joined=True).column("n").to_pylist()
+    assert given == [2**63 - 1, 1, None, 2**53 + 1]
+
+
 def test_a_frame_without_rows_and_types_is_no_row() -> None:
     import pandas as pd
     from pyspark.sql.conversion import PandasToArrowConversion

@@ -76,8 +76,8 @@ def test_frames_are_those_of_a_slice_and_a_change_reaches_no_other(nulls: float,
         pd.testing.assert_frame_equal(reader.slice(0, ROWS), before)
 
 
-def taken(frames: Any, output: t.StructType, **settings: Any) -> list[dict[str, Any]]:
-    table = to_table(frames, output, arrow_schema(output, "UTC"), FrameSettings(**settings))
+def taken(frames: Any, output: t.StructType, *, joined: bool = False, **settings: Any) -> list[dict[str, Any]]:
+    table = to_table(frames, output, arrow_schema(output, "UTC"), FrameSettings(**settings), joined=joined)
     table.validate(full=True)
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
@@ -91,7 +91,8 @@ def row(k: str, n: int, x: float) -> dict[str, Any]:
     return {"k": k, "n": n, "x": x, "t": TIME}
 
 
-def test_a_frame_that_is_changed_and_given_again_is_another_frame() -> None:
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_frame_that_is_changed_and_given_again_is_another_frame(joined: bool) -> None:
     def given() -> Any:
         frame = pd.DataFrame([row("a", 1, 0.5)])
         yield frame
@@ -103,7 +104,8 @@ def test_a_frame_that_is_changed_and_given_again_is_another_frame() -> None:
         yield frame.iloc[:0]
         yield frame
 
-    assert taken(given(), OUTPUT) == [row("a", 1, 0.5), row("a", 2, 0.5), row("b", 2, 0.5), row("b", 2, 1.5)]
+    expected = [row("a", 1, 0.5), row("a", 2, 0.5), row("b", 2, 0.5), row("b", 2, 1.5)]
+    assert taken(given(), OUTPUT, joined=joined) == expected
 
 
 def test_lists_and_the_like_may_be_changed_behind_their_frame() -> None:

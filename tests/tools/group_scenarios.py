@@ -7,7 +7,8 @@ function calls the scenario of its key. A scenario answers with texts, which say
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 SCHEMA = (
@@ -16,7 +17,8 @@ SCHEMA = (
 )
 KEY = ("s", "k", "i")
 OUTPUT = "s string, k string, n long, a string"
-STATE = "n long, word string, x double, at timestamp"
+# no array and no map: Spark 4.3 has their schema in small letters, and its workers do not read that
+STATE = "n long, word string, x double, at timestamp, more struct<m:decimal(10,2),d:date,r:struct<a:int,b:string>>"
 NO, PROCESSING, EVENT = "NoTimeout", "ProcessingTimeTimeout", "EventTimeTimeout"
 Scenario = Callable[[Any, Any, Any], Iterator[Any]]
 SCENARIOS: dict[str, dict[str, Scenario]] = {NO: {}, PROCESSING: {}, EVENT: {}}
@@ -67,7 +69,19 @@ def number(state: Any) -> int:
 
 
 def put(state: Any, n: int, word: str | None = None) -> None:
-    state.update((n, word, None, None))
+    state.update((n, word, None, None, None))
+
+
+def frames_of_every_index(key: Any) -> Iterator[Any]:
+    """Frames whose index has other values than the numbers of its rows."""
+    import pandas as pd
+
+    times = pd.date_range("2026-01-01", periods=2)
+    pairs = pd.MultiIndex.from_tuples([(1, "x"), (1, "x")], names=["n", None])
+    for n, index in enumerate(
+        [["x", "y"], [7, 7], times, pairs, pd.Index([None, "n"], name="k"), pd.RangeIndex(9, 5, -2)]
+    ):
+        yield pd.DataFrame({"s": key[0], "k": key[1], "n": n, "a": ["p", "q"]}, index=index)
 
 
 # --- values, whatever the time-outs ---------------------------------------------------------------------------------
@@ -132,7 +146,7 @@ def watermark(key: Any, frames: Any, state: Any) -> Iterator[Any]:
 @scenario(NO)
 def null_state(key: Any, frames: Any, state: Any) -> Iterator[Any]:
     yield (state.exists, state.getOption)
-    state.update((None, None, None, None))
+    state.update((None, None, None, None, None))
 
 
 @scenario(NO)
@@ -141,21 +155,21 @@ def numbers_of_numpy(key: Any, frames: Any, state: Any) -> Iterator[Any]:
     import pandas as pd
 
     yield [(type(part).__name__, part) for part in state.getOption or ()]
-    state.update((np.int64(7), np.str_("word"), np.float64(1.5), pd.Timestamp("2026-01-01 12:00:00.25")))
+    state.update((np.int64(7), np.str_("word"), np.float64(1.5), pd.Timestamp("2026-01-01 12:00:00.25"), None))
     yield [type(part).__name__ for part in state.get]
 
 
 @scenario(NO)
 def moments(key: Any, frames: Any, state: Any) -> Iterator[Any]:
-    yield (state.getOption or (None,))[-1]
+    yield (state.getOption or (None,) * 4)[3]
     for frame in frames:
-        state.update((1, None, None, max((at for at in frame["t"] if at == at), default=None)))
+        state.update((1, None, None, max((at for at in frame["t"] if at == at), default=None), None))
 
 
 @scenario(NO)
 def aware_moment(key: Any, frames: Any, state: Any) -> Iterator[Any]:
-    yield (state.getOption or (None,))[-1]
-    state.update((1, None, None, datetime(2026, 3, 1, 12, tzinfo=UTC)))
+    yield (state.getOption or (None,) * 4)[3]
+    state.update((1, None, None, datetime(2026, 3, 1, 12, tzinfo=UTC), None))
 
 
 @scenario(NO)
@@ -252,8 +266,112 @@ def changed_frame(key: Any, frames: Any, state: Any) -> Iterator[Any]:
 @scenario(NO)
 def other_types_into_state(key: Any, frames: Any, state: Any) -> Iterator[Any]:
     yield state.getOption
-    state.update((True, "text", 2.5, None))
+    state.update((True, "text", 2.5, None, None))
     yield state.get
+
+
+@scenario(NO)
+def nested_state(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    old = (state.getOption or (None,))[-1]
+    yield (old, type(old).__name__, old is not None and [(type(part).__name__, part) for part in old])
+    state.update((1, None, None, None, (Decimal("1.50"), date(2026, 2, 3), (1, "x"))))
+    yield state.get[-1]
+
+
+@scenario(NO)
+def nested_state_by_name(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    from pyspark.sql import Row
+
+    yield (state.getOption or (None,))[-1]
+    inner = Row(a=2, b="y")
+    state.update((1, None, None, None, Row(m=Decimal("2"), d=None, r=inner if key[1] == "a" else None)))
+
+
+@scenario(NO)
+def nested_state_of_a_dict(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    yield (state.getOption or (None,))[-1]
+    state.update((1, None, None, None, {"m": None, "d": None, "r": {"b": "w"}}))
+
+
+@scenario(NO)
+def updated_twice(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    put(state, 1, "first")
+    put(state, number(state) + 1, "second")
+    yield (state.get, state.exists, state.getOption)
+
+
+@scenario(NO)
+def a_list_as_state(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    state.update([rows(frames), "list", 0.5, None, None])
+    yield state.get
+
+
+@scenario(NO)
+def a_row_as_state(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    from pyspark.sql import Row
+
+    state.update(Row(word="row", n=3, x=None, at=None, more=None))
+    yield (state.get, type(state.get).__name__)
+
+
+@scenario(NO)
+def several_frames(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    import pandas as pd
+
+    for length in (3, 0, 1, 2):
+        yield pd.DataFrame({"s": key[0], "k": key[1], "n": range(length), "a": [f"{length}"] * length}, dtype=object)
+
+
+@scenario(NO)
+def kinds_of_index(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    yield from frames_of_every_index(key)
+
+
+@scenario(NO)
+def frames_of_the_input(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    for frame in frames:
+        frame["a"] = frame["d"].map(str)
+        frame["n"] = frame.index
+        yield frame[["a", "n", "s", "k"]]
+
+
+@scenario(NO)
+def frames_in_a_tuple(key: Any, frames: Any, state: Any) -> Any:
+    put(state, number(state) + 1)
+    return tuple(str(n) for n in range(state.get[0]))
+
+
+@scenario(NO)
+def frames_asked_for_twice(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    yield (rows(frames) > 0, rows(frames))
+
+
+@scenario(NO)
+def only_nulls(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    import pandas as pd
+
+    yield pd.DataFrame({"s": [key[0]], "k": [key[1]], "n": [None], "a": [None]})
+    yield pd.DataFrame({"s": [key[0]], "k": [key[1]], "n": [float("nan")], "a": [None]})
+
+
+@scenario(NO)
+def numbers_at_their_ends(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    import pandas as pd
+
+    ends = [2**63 - 1, -(2**63)]
+    # Spark joins the frames of all groups, so that whole numbers are floats beside those of another group
+    yield pd.DataFrame({"s": key[0], "k": key[1], "n": [2**53, -(2**53)], "a": ["é🙂", "\0"]})
+    put(state, ends[number(state) > 0], "é🙂")
+    yield state.get
+
+
+@scenario(NO)
+def smaller_types(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    import numpy as np
+    import pandas as pd
+
+    for kind in (np.int8, np.uint16, np.int32, np.float32):
+        yield pd.DataFrame({"s": [key[0]], "k": [key[1]], "n": np.array([1], kind), "a": np.array(["x"], object)})
 
 
 # --- time-outs of event time ----------------------------------------------------------------------------------------
@@ -384,6 +502,59 @@ def times_that_arrive(key: Any, frames: Any, state: Any) -> Iterator[Any]:
     yield [str(at) for frame in frames for at in frame["t"]]
 
 
+@scenario(EVENT)
+def set_twice(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    """The last time-out counts."""
+    if state.hasTimedOut:
+        yield ("timed out", state.oldTimeoutTimestamp)
+        state.remove()
+        return
+    put(state, 1)
+    mark = state.getCurrentWatermarkMs()
+    state.setTimeoutTimestamp(mark + 1)
+    state.setTimeoutTimestamp(mark + 10_000)
+    yield (state.oldTimeoutTimestamp, mark)
+
+
+@scenario(EVENT)
+def set_behind_a_removal(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    if state.hasTimedOut:
+        yield ("timed out", state.exists, state.getOption)
+        state.remove()
+        return
+    yield state.exists
+    put(state, 1)
+    state.remove()
+    yield caught(lambda: state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 2000))
+
+
+@scenario(EVENT)
+def updated_when_it_comes(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    """An update without a new time-out: it does not come again."""
+    yield (state.hasTimedOut, state.exists, state.oldTimeoutTimestamp)
+    put(state, number(state) + 1)
+    if not state.hasTimedOut:
+        state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 3000)
+
+
+@scenario(EVENT)
+def bad_timeouts(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    put(state, 1)
+    for given in (-1, 0, 1.5, "2026", None):
+        yield caught(lambda given=given: state.setTimeoutTimestamp(given))
+    yield caught(lambda: state.setTimeoutDuration(-1))
+
+
+@scenario(EVENT)
+def several_frames_when_it_comes(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    if state.hasTimedOut:
+        state.remove()
+        yield from frames_of_every_index(key)
+        return
+    put(state, 1)
+    state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 1500)
+
+
 # --- time-outs of processing time -------------------------------------------------------------------------------------
 
 
@@ -405,3 +576,20 @@ def much_later(key: Any, frames: Any, state: Any) -> Iterator[Any]:
     yield (state.hasTimedOut, number(state))
     put(state, number(state) + 1)
     state.setTimeoutDuration(3_600_000)
+
+
+@scenario(PROCESSING)
+def bad_durations(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    put(state, 1)
+    for given in (-1, 1.5, None, "10 seconds", "soon"):
+        yield caught(lambda given=given: state.setTimeoutDuration(given))
+    state.setTimeoutDuration(3_600_000)
+
+
+@scenario(PROCESSING)
+def soon_without_a_state(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    yield (state.hasTimedOut, state.exists, state.oldTimeoutTimestamp > 0)
+    if state.hasTimedOut:
+        state.remove()
+    else:
+        state.setTimeoutDuration(1)
