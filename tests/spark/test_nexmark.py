@@ -85,7 +85,8 @@ def test_queries_of_sparks_own_give_the_same(spark: SparkSession, tmp_path: Path
         def keep(batch: Any, number: int, results: dict[int, list[dict[str, Any]]] = results) -> None:
             results[number] = [row.asDict(recursive=True) for row in batch.collect()]
 
-        writer = native(stream).writeStream.foreachBatch(keep)
+        mode = "update" if name in nexmark_spark.UPDATED else "append"
+        writer = native(stream).writeStream.outputMode(mode).foreachBatch(keep)
         writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
         given = [row for _, part in sorted(results.items()) for row in part]
