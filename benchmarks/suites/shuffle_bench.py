@@ -371,11 +371,14 @@ class Engine:
         return lost, sum(max(0, n - totals[rule]) for rule, n in last.items())
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Wait for something. Raises SystemExit with the query's last words if it ends before, or takes very long."""
+        """Wait for something. Raises SystemExit with the query's last words if it ends before, and TimeoutError with
+        them if it takes very long.
+        """
         begun = time.monotonic()
         while not until():
-            if self.process.poll() is not None or time.monotonic() > begun + _PATIENCE:
-                raise SystemExit(f"{self.name}: {(self.folder / 'log').read_text()[-1500:]}")
+            if (ended := self.process.poll() is not None) or time.monotonic() > begun + _PATIENCE:
+                last = f"{self.name}: {(self.folder / 'log').read_text()[-1500:]}"
+                raise SystemExit(last) if ended else TimeoutError(last)
             time.sleep(0.2)
 
     def sustained(self, most: int) -> float:
@@ -437,9 +440,8 @@ def kill_files(folder: Path, engine: str, victim: str, rate: float, asked: argpa
         time.sleep(after)
         stop.set()
         producer.join()
-        deadline = time.time() + 120
-        while (wrong := query.wrong()) != (0, 0) and time.time() < deadline:
-            time.sleep(0.5)
+        with suppress(TimeoutError):  # outputs that are lost, which are told below
+            query.wait(lambda: query.wrong() == (0, 0))
     finally:
         stop.set()
         end(query.process)
@@ -450,7 +452,8 @@ def kill_files(folder: Path, engine: str, victim: str, rate: float, asked: argpa
         if warm <= at < killed + after
     ]
     outcome = judge(engine, victim, rate, points, killed, asked.floor / 1e3)
-    return outcome._replace(lost=wrong[0], double=wrong[1])
+    lost, double = query.wrong()
+    return outcome._replace(lost=lost, double=double)
 
 
 # --- the suite --------------------------------------------------------------------------------------------------------
