@@ -40,8 +40,16 @@ ASKED_OF_JAVA = os.environ.get("SPARK_SUBMIT_OPTS")
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON_OF_SPARK = (str(ROOT / "tests/tools/python_of_spark"), str(ROOT))
 
-# No deadlines: a shared machine pauses whenever it likes, and a timed assertion proves nothing.
-settings.register_profile("default", max_examples=12, stateful_step_count=40, deadline=None, print_blob=True)
+# No deadlines, and no complaint that examples are drawn slowly: a shared machine pauses whenever it likes, and a timed
+# assertion proves nothing.
+settings.register_profile(
+    "default",
+    max_examples=12,
+    stateful_step_count=40,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile(
     "stress",
     max_examples=max(STRESS, 1),
@@ -191,8 +199,6 @@ def classic(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
     }
-    if not STRESS:
-        asked |= quick_java.SETTINGS
     builder = sql.SparkSession.builder.master("local[2]").appName("hybridstore tests")
     for name, value in asked.items():
         builder = builder.config(name, value)

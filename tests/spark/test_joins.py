@@ -202,7 +202,7 @@ def test_operators_of_spark_behind_a_join_count_every_row(tmp_path: Path, spark:
     """The column of `event_time` is the mark: a count by windows behind a full join misses no row as late."""
     from pyspark.sql import functions as f
 
-    batches = random_batches(random.Random(7), 6)
+    batches = random_batches(random.Random(7), 3)
     write(tmp_path / "in", batches, 0)
     stream = hs.stream(name="l", key="k", timestamp="lt", columns=["lv"])
     other = hs.stream(name="r", key="k", timestamp="rt", columns=["rv"])

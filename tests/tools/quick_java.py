@@ -31,7 +31,7 @@ OPTIONS = (
 # Of Spark's 280 jars those with most of the classes in use: Java looks for a class in one jar after the other.
 JARS = ("spark-catalyst", "scala-library", "spark-sql", "spark-core", "hadoop-client-api", "spark-common-utils")
 JARS += ("json4s", "jackson-databind", "hadoop-client-runtime", "spark-connect", "scala-reflect", "janino", "guava")
-# Settings of a session with which queries of a few rows take a fifth less: expressions are run as they are, instead of
+# Settings of Spark with which queries of a few rows take a fifth less: expressions are run as they are, instead of
 # as Java code that is compiled for each query; a plan has no long text and is not checked by each rule; what goes from
 # task to task is not compressed.
 SETTINGS = {
@@ -84,21 +84,22 @@ def arguments() -> str:
 def options() -> str:
     """Return the options for a Java that is started now."""
     place = archive()
-    chosen = f"{OPTIONS}{quick_manager()}"
+    chosen = f"{OPTIONS}{quick_spark()}"
     # without its log Java does not say that an archive does not fit
     return f"{chosen} -XX:SharedArchiveFile={place} -Xlog:cds=off -Xlog:cds+dynamic=off" if place.exists() else chosen
 
 
 @cache
-def quick_manager() -> str:
-    """Return the option, behind a space, with which Spark writes its checkpoint files by MANAGER; nothing where this
-    Spark has none of that name.
+def quick_spark() -> str:
+    """Return the options, each behind a space, by which Spark has SETTINGS and writes its checkpoint files by MANAGER,
+    if this Spark has one of that name.
     """
+    settings = dict(SETTINGS)
     for jar in jars_folder().glob("spark-sql_*.jar"):
         with ZipFile(jar) as classes:
             if f"{MANAGER}.class" in classes.namelist():
-                return f" -Dspark.sql.streaming.checkpointFileManagerClass={MANAGER.replace('/', '.')}"
-    return ""
+                settings["spark.sql.streaming.checkpointFileManagerClass"] = MANAGER.replace("/", ".")
+    return "".join(f" -D{name}={value}" for name, value in settings.items())
 
 
 def quicken_files(session: "SparkSession") -> None:
@@ -138,7 +139,7 @@ def make_archive() -> None:
     with tempfile.TemporaryDirectory(dir=place.parent) as folder, open(place.with_suffix(".log"), "w") as log:
         fresh = Path(folder, place.name)
         environment = os.environ | {
-            "SPARK_SUBMIT_OPTS": f"{OPTIONS}{quick_manager()} -XX:ArchiveClassesAtExit={fresh}",
+            "SPARK_SUBMIT_OPTS": f"{OPTIONS}{quick_spark()} -XX:ArchiveClassesAtExit={fresh}",
             "PYSPARK_SUBMIT_ARGS": arguments(),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
