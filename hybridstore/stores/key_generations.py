@@ -47,7 +47,6 @@ class Older(list[dict[Any, Any]]):
     __slots__ = ("fresh", "parting", "twice")
 
     def __init__(self) -> None:
-        super().__init__()
         self.fresh = self.twice = 0
         self.parting = False
 

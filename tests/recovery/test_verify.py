@@ -9,7 +9,7 @@ import pytest
 
 import hybridstore as hs
 from changelog.codec import pack
-from changelog.frame import COMMIT, MUTATIONS, CommitFrame, encode, encode_commit
+from changelog.frame import COMMIT, END, MUTATIONS, CommitFrame, encode, encode_commit
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import HEADER_BYTES, SegmentHeader, seed_of, segment_name
@@ -197,6 +197,21 @@ def test_records_that_a_commit_counts_wrongly_are_a_fault_when_unpacked(tmp_path
         sentences = [fault.what for fault in verify(tmp_path, decode=True)]
         assert len(sentences) == faults
         assert all(f"says {sum(counts.values())} records, its frames hold 2" in what for what in sentences)
+
+
+@pytest.mark.parametrize("reached", [(2, EMPTY_DIGEST), (1, bytes(range(16)))])
+def test_an_end_mark_of_another_line_is_a_fault(tmp_path: Path, reached: tuple[int, bytes]) -> None:
+    header = SegmentHeader(Identity(bytes(range(16))), 1, 0, EMPTY_DIGEST).encode()
+    body = b"\xdd\0\0\0\x04" + pack([23, ["a", "b"], [1, 2], None])[1:]
+    commit = CommitFrame(1, chain(EMPTY_DIGEST, [body]), {23: 2}, 0, {}, {})
+    (tmp_path / "changelog").mkdir()
+    for end in (commit, commit._replace(version=reached[0], digest=reached[1])):
+        frames = [(MUTATIONS, body), (COMMIT, encode_commit(commit)), (END, encode_commit(end))]
+        raw = [header, *(encode(kind, at, body, seed_of(header)) for at, (kind, body) in enumerate(frames))]
+        (tmp_path / "changelog" / segment_name(1)).write_bytes(b"".join(raw))
+        words = [f"was closed at version {reached[0]} ({reached[1].hex()}), but version 1 was reached"]
+        faults = [fault.what.partition(" (restore")[0] for fault in verify(tmp_path)]
+        assert faults == ([] if end == commit else words)
 
 
 def test_everything_is_sound_to_the_last_value(path: Path) -> None:

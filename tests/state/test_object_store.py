@@ -186,8 +186,9 @@ def test_an_owner_that_slept_for_any_time_by_any_clock_is_refused(
         assert state.version == version
 
 
-def test_a_claim_of_a_version_that_was_pruned_since_the_restore_does_not_count(
-    open_state: Open, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pruned", [True, False])
+def test_a_claim_of_a_version_that_was_written_since_the_restore_does_not_count(
+    open_state: Open, monkeypatch: pytest.MonkeyPatch, pruned: bool
 ) -> None:
     first = open_state(checkpoints=hs.CheckpointPolicy(every_commits=None, keep=1))
     fill(first, range(10))
@@ -196,18 +197,21 @@ def test_a_claim_of_a_version_that_was_pruned_since_the_restore_does_not_count(
     before: list[int] = []
 
     def late(self: home.BucketHome, group: StoreGroup, reached: Reached) -> bucket_log.BucketLog:
-        if not before:  # between the restore and the claim the owner writes, and prunes the name of the claim
+        if not before:  # between the restore and the claim the owner writes, and may prune the name of the claim
             before.append(group.version)
             for start in (10, 20, 30):
                 fill(first, range(start, start + 10))
                 first.commit()
-                first.checkpoint(wait=True)
+                if pruned:
+                    first.checkpoint(wait=True)
         return begin(self, group, reached)
 
     monkeypatch.setattr(home.BucketHome, "begin", late)
     with open_state() as state:
         assert state.version > before[0] + 3
         assert contents(state) == contents(first)
+        assert state.restore_report.version == state.version - 1
+        assert pruned or state.restore_report.tail_versions == before[0] + 3
     crash(first)
 
 
