@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from hybridstore import spark as hsp
-from tests.tools.processor_runs import in_process, on_spark, ours, theirs
-from tests.tools.processor_scenarios import SCENARIOS, Scenario, Together, together
+from tests.tools.processor_runs import in_process, on_spark, ours, over_connect, theirs
+from tests.tools.processor_scenarios import SCENARIOS, Scenario, Together, in_order, together
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +29,10 @@ RECORDED: dict[str, Any] = json.loads(PATH.read_text()) if PATH.exists() else {}
 FAILS = "fails"
 # Scenarios that our operator answers otherwise, and why: the rows of the table in docs/spark.md.
 DIFFERENT = {"keys of column e": "0.0 and -0.0"}
+
+
+# Initial state of a query is a DataFrame of one client; several starts are tested on classic Spark.
+OVER_CONNECT = [each for each in together(SCENARIOS) if not each.initial and not each.starts]
 
 
 def plain(batches: Any) -> Any:
@@ -81,13 +85,17 @@ class TestInQueries:
         yield
         spark.conf.unset(name)
 
-    def check(self, scenario: Scenario, batches: Any) -> None:
+    def check(self, scenario: Scenario, batches: Any, *, whole: bool = False) -> None:
+        """Compare rows with the recorded rows: batch by batch, or as a `whole`, all batches in one."""
         results = scenario.apart(batches) if isinstance(scenario, Together) else {scenario.name: batches}
         for name, rows in results.items():
-            if RECORDED[name] == FAILS:
+            expected = RECORDED[name]
+            if expected == FAILS:
                 assert rows[0][0][1].startswith("error PySparkRuntimeError [")
                 continue
-            assert (plain(rows) == RECORDED[name]) == (name not in DIFFERENT), (name, rows, RECORDED[name])
+            if whole:
+                expected = plain([in_order(row for batch in expected for row in batch)])
+            assert (plain(rows) == expected) == (name not in DIFFERENT), (name, rows, expected)
 
     @pytest.mark.parametrize(
         "placement", ["worker", pytest.param("holder", marks=pytest.mark.further("test_values_lists_and_maps"))]
@@ -105,6 +113,21 @@ class TestInQueries:
         if rounds == 1:
             pytest.skip("queries take long: make stress")
         self.check(scenario, on_spark(spark, scenario, tmp_path, ours(placement)))
+
+    @pytest.mark.stress
+    @pytest.mark.parametrize("scenario", OVER_CONNECT, ids=lambda scenario: scenario.name)
+    def test_rows_over_connect_are_those_of_spark(
+        self,
+        connected: "SparkSession",
+        rounds: int,
+        tmp_path: Path,
+        scenario: Scenario,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        if rounds == 1:
+            pytest.skip("queries take long: make stress")
+        monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        self.check(scenario, [over_connect(connected, scenario, tmp_path, ours("worker"))], whole=True)
 
     @pytest.mark.stress
     @pytest.mark.parametrize("scenario", together(SCENARIOS), ids=lambda scenario: scenario.name)

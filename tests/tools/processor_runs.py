@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from tests.tools import processor_cases, processor_further, processor_more, processor_times
+from tests.tools.modes import patiently
 from tests.tools.processor_scenarios import Rows, Scenario, in_order, plain_row
 
 # modules whose import adds their scenarios
@@ -47,9 +48,26 @@ def on_spark(spark: Any, scenario: Scenario, folder: Path, apply: Callable[..., 
             kept[start, number] = in_order(batch.collect())
 
         writer = answers.writeStream.foreachBatch(keep).outputMode("update")
-        writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        to_the_end(writer, folder)
     return [rows for _, rows in sorted(kept.items()) if rows]
+
+
+def to_the_end(writer: Any, folder: Path) -> None:
+    """Run a query to the end of what is there; after a Python process that Spark gave up it goes on where it was."""
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    patiently(lambda: writer.start().awaitTermination())
+
+
+def over_connect(client: Any, scenario: Scenario, folder: Path, apply: Callable[..., Any]) -> Rows:
+    """Return the rows of all batches together, from a query over Connect, whose `foreachBatch` would start a Python
+    process for each.
+    """
+    for number, batch in enumerate(scenario.batches):
+        write_input(folder / "in", number, batch)
+    df = client.readStream.schema(scenario.schema).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+    answers = apply(df.withWatermark("t", scenario.delay), scenario, scenario, None, str(folder / "checkpoint"))
+    to_the_end(answers.writeStream.format("parquet").option("path", str(folder / "out")), folder)
+    return in_order(tuple(each) for each in client.read.parquet(str(folder / "out")).collect())
 
 
 def theirs(df: Any, program: Scenario, scenario: Scenario, initial: Any, checkpoint: str) -> Any:
