@@ -22,6 +22,7 @@ in a bucket. A bucket over a checkpoint, by key:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple, Self
 
 from ..clock import INT64_MAX
@@ -98,7 +99,9 @@ class StoreBucket:
         assert self.dirty is not None
         bucket = type(self)(epoch)
         leave = self.runs.get if shared else self.runs.pop
-        bucket.runs = {key: run for key in self.dirty if (run := leave(key, None)) is not None}
+        bucket.runs = runs = dict(zip(self.dirty, map(leave, self.dirty, repeat(None)), strict=True))
+        for key in [key for key, run in runs.items() if run is None]:
+            del runs[key]
         bucket.dirty, bucket.since, bucket.late = self.dirty, self.since, self.late
         bucket.owned = set() if shared else None
         bucket.tombstoned = self.tombstoned & self.dirty if self.tombstoned else _NO_KEYS
