@@ -373,7 +373,8 @@ class CheckpointReader:
         self._gather(entry)
         if len(places) == 1:
             return self._look_at(store, entry, places[0])
-        return Layers([self._look_at(store, entry, place) for place in reversed(places)])
+        places = places[::-1]
+        return Layers([self._look_at(store, entry, place) for place in places], [place.hash for place in places])
 
     def _look_at(self, store: int, entry: BlockEntry, place: Extent) -> RecordTable | Whole:
         opened = self._packs.get(place.pack)

@@ -210,8 +210,9 @@ class Planner:
         if change.over is not None or changed * LAYERED_SHARE > line.keys:
             return None
         number, layer = self._capture.number, self._previous.layer
-        parts = [Whole(layer(number, line, place, unpack_keys)) for place in reversed(line.places)]
-        return parts[0] if len(parts) == 1 else Layers(parts)
+        places = line.places[::-1]
+        parts = [Whole(layer(number, line, place, unpack_keys)) for place in places]
+        return parts[0] if len(parts) == 1 else Layers(parts, [place.hash for place in places])
 
     def _plain(self, change: BucketChange, older_of: Callable[[Any], Columns], high: int) -> BucketChange:
         """Return a change of a block, whose times are at most `high`, without rows to be laid over others, and which

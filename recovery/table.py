@@ -40,6 +40,7 @@ from .block import (
     unpack_block,
 )
 from .errors import CorruptCheckpointError
+from .layer_index import MOST_LAYERS, LayerIndex
 from .packed_key import EXACT, PACKERS, PackedKey, PackedKeys, packed_key, packed_keys, plain
 
 # The end of a table: how many keys, how many columns of integers, and flags; and the checksum of all before it.
@@ -63,8 +64,6 @@ MOST_KEYS: Final = 1 << 16
 _SEARCH_PRICE: Final = 12
 # About 2 to the power of so many hashes have equal leading bits (`RecordTable._places`).
 _PLACE_BITS: Final = 4
-# So many bits for each hash say of nearly every other hash that it is none of them.
-_KNOWN_BITS: Final = 16
 # Bytes in which nearly all packed keys end.
 _NEAR: Final = 1 << 10
 # A record: its value, and its integers.
@@ -184,12 +183,14 @@ class RecordTable:
         "_slots",
         "_where",
         "hashes",
+        "index",
         "kept"
     )  # fmt: skip
 
     def __init__(self, data: memoryview, where: str, *, kept: bool) -> None:
         """Raises ValueError or TypeError for a table of another form, or with another checksum. O(table)."""
         self.kept = kept
+        self.index: LayerIndex | None = None  # of the layers that were last read over it
         self._where = where
         # a single view: each object of a block that a read touches is a miss of the processor's cache
         self._payload = data[4:]
@@ -399,6 +400,11 @@ class RecordTable:
         return rows[place + 1] - rows[place]
 
     @property
+    def plain(self) -> bool:
+        """True where each key has one record of a value alone. O(1)."""
+        return self._order is None
+
+    @property
     def whole(self) -> bool:
         """True where the records of each key replace all older ones."""
         return self._froms is None
@@ -444,18 +450,16 @@ class Layers:
     replaces all older records.
     """
 
-    __slots__ = ("_known", "_parts", "_shift", "_tables", "kept")
+    __slots__ = ("_index", "_names", "_parts", "_tables", "kept")
 
-    def __init__(self, parts: Sequence[RecordTable | Whole]) -> None:
-        """`parts` are of the layers and of the base, the newest first."""
-        self._parts = parts
+    def __init__(self, parts: Sequence[RecordTable | Whole], names: Sequence[bytes]) -> None:
+        """`parts` are of the layers and of the base, the newest first, and `names` the hashes of their contents."""
+        self._parts, self._names = parts, names
         tables = [part for part in parts if isinstance(part, RecordTable) and part.whole]
         # the parts, where each of them is a table whose records replace all older ones
         self._tables = tables if len(tables) == len(parts) else None
-        # a bit for the leading bits (all but `_shift`) of each hash of the layers, once single records are read: one
-        # look says of most keys that no layer knows them
-        self._known: bytes | None = None
-        self._shift = 0
+        # says which layers may have a key, once single records are read
+        self._index: LayerIndex | None = None
         self.kept = all(part.kept for part in parts)
 
     def __len__(self) -> int:
@@ -465,7 +469,7 @@ class Layers:
     @property
     def bytes_in_memory(self) -> int:
         """The bytes of what was read of the layers. O(1)."""
-        return 0 if self._known is None else sys.getsizeof(self._known)
+        return 0 if self._index is None else self._index.bytes_in_memory
 
     @property
     def hiding(self) -> list[int]:
@@ -499,31 +503,27 @@ class Layers:
         keys).
         """
         tables = self._tables
-        if tables is None:
+        if tables is None or len(tables) > MOST_LAYERS:
             return only_record(self.rows_of(key))
         exact = type(key) in EXACT
         packed = PACKERS.pack(key) if exact else pack(plain(key))
         hashed = zlib.crc32(packed)
-        known, bit = self._known or self._find_known(tables), hashed >> self._shift
-        if known[bit >> 3] >> (bit & 7) & 1:
-            wanted = PackedKey(key, packed, hashed, exact)
-            for layer in tables[:-1]:
-                i, hashes = layer.first_of(hashed), layer.hashes
-                if i < len(hashes) and hashes[i] == hashed and (i := layer.slot_of(wanted, i)) >= 0:
-                    return layer.record_at(key, packed, hashed, exact, i)
+        for number in (self._index or self._find_index(tables)).layers_of(hashed):
+            layer = tables[-2 - number]
+            if layer.plain:
+                record = layer.record_at(key, packed, hashed, exact)
+                if record is not None:
+                    return record
+            elif (i := layer.slot_of(PackedKey(key, packed, hashed, exact))) >= 0:
+                return layer.record_at(key, packed, hashed, exact, i)
         return tables[-1].record_at(key, packed, hashed, exact)
 
-    def _find_known(self, tables: list[RecordTable]) -> bytes:
-        """Set the bits of the hashes of all layers. O(hashes)."""
-        hashes = [hashed for layer in tables[:-1] for hashed in layer.hashes.tolist()]
-        size = max(3, (_KNOWN_BITS * len(hashes)).bit_length())
-        self._shift = shift = 32 - size
-        known = bytearray(1 << size - 3)
-        for hashed in hashes:
-            bit = hashed >> shift
-            known[bit >> 3] |= 1 << (bit & 7)
-        self._known = bytes(known)
-        return self._known
+    def _find_index(self, tables: list[RecordTable]) -> LayerIndex:
+        """Find the index of the layers, from the one that the base knows. O(hashes of new layers)."""
+        base = tables[-1]
+        names = tuple(reversed(self._names[:-1]))
+        self._index = base.index = (base.index or LayerIndex()).over(names, lambda i: tables[-2 - i].hashes.tolist())
+        return self._index
 
     def counts_of(self, keys: Sequence[Any]) -> list[int]:
         """Return how many records each of the keys has. Raises CorruptCheckpointError. O(hashes of the layers), and

@@ -24,6 +24,7 @@ from recovery.block import (
     Columns,
     StoreCapture,
     composed,
+    content_hash,
     layer_of,
     pack_block,
     unpack_block,
@@ -114,7 +115,8 @@ def test_layers_of_added_rows_are_the_rows_of_a_dict(base: Content, layers: list
     base_columns = unpack_block(stored[0], "a base")
     assert content(with_layers(base_columns, together)) == model
     assert content(with_layers(base_columns, [composed(together)])) == model
-    look = Layers([look_into(data, "it", kept=False) for data in reversed(stored)])
+    stored.reverse()
+    look = Layers([look_into(data, "it", kept=False) for data in stored], list(map(content_hash, stored)))
     for key in "abcdefghijkl":
         assert content(look.rows_of(key)) == ({key: model[key]} if key in model else {})
         assert look.counts_of([key]) == [len(model.get(key, []))]
@@ -128,7 +130,7 @@ def test_layers_of_added_rows_are_the_rows_of_a_dict(base: Content, layers: list
 )
 def test_a_layer_counts_the_keys_that_hide_older_records(pack: Any, froms: list[int] | None, hide: int) -> None:
     stored = [pack(Columns(["a", "b"], None, (array("q", [7, 8]),), [1, 2], each))[0] for each in (froms, None)]
-    look = Layers([look_into(data, "it", kept=False) for data in stored])
+    look = Layers([look_into(data, "it", kept=False) for data in stored], list(map(content_hash, stored)))
     assert look.hiding == [2, hide]  # the oldest first
 
 
