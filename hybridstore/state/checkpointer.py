@@ -35,7 +35,7 @@ from recovery.directory import Traffic
 from recovery.errors import CheckpointError
 from recovery.write import CheckpointReport, write_checkpoint
 
-from .checkpoint_job import Job, Outcome, opened, outcome_of
+from .checkpoint_job import PIECE_RECORDS, Job, Outcome, opened, outcome_of
 from .group import StoreGroup
 from .hydration import pass_on
 from .log_lines import info, warn
@@ -55,6 +55,9 @@ _FIRST_RETRY_SECONDS: Final = 1.0
 BESIDE_RECORDS: Final = 4096
 _MOST_RECORDS: Final = 1_000_000
 _MOST_BYTES: Final = 64 << 20
+# Under a limit a thread makes those of more records than the process has in memory at a time, where one in so many is
+# of another key: it copies little, and the process would replay them all, piece by piece.
+_OF_A_KEY: Final = 4
 # After so many failures of the process, one after the other, a state does without it.
 _MOST_FAILURES: Final = 3
 # How long the first checkpoint is expected to take for each record, and by how much of its time a late one is expected
@@ -328,7 +331,10 @@ class Checkpointer:
 
     def _given(self, storage: Storage, beside: Callable[[], Job | None]) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""
-        fits = BESIDE_RECORDS <= self.since.records <= _MOST_RECORDS and self.since.bytes <= _MOST_BYTES
+        records = self.since.records
+        fits = BESIDE_RECORDS <= records <= _MOST_RECORDS and self.since.bytes <= _MOST_BYTES
+        if BUDGET.limit is not None and records > PIECE_RECORDS:
+            fits = fits and records < _OF_A_KEY * sum(store.changed_keys[0] for store in self._group.stores.values())
         job = beside() if fits and not (self._alone or self._refused) else None
         if job is None:
             return None

@@ -13,8 +13,8 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
 A checkpoint also begins when the rows that a restart would have waiting, by their number and bytes in the log, would
-take a quarter of the limit, and a commit waits by their share as by that of memory (`_tail_share`). A restart that
-finds more than fits makes checkpoints of pieces (`in_place`).
+take a quarter of the limit, and a commit waits by half of their share as by that of memory (`_tail_share`). A restart
+that finds more than fits makes checkpoints of pieces (`in_place`).
 
 Beyond 70 % a key-value store frees as many records as come in, beyond 80 % twice as many: those that were not used for
 the longest time, of those that the checkpoint in use has (`stores.key_generations`). They count as room in all else.
@@ -104,10 +104,12 @@ _FREED_FOR_A_RECORD: Final = 2
 # A record takes about so many times its bytes in the log.
 _LOGGED_BYTES: Final = 4
 # A row of a replay takes about so many bytes, and so many for each byte of the log.
-_ROW_BYTES: Final = 110
+_ROW_BYTES: Final = 80
 _BYTE_BYTES: Final = 2
 # A checkpoint begins when the rows that a restart would have in memory take this share of the limit.
 _TAIL_BEGINS: Final = 1 / 4
+# Commits wait by the part of so many times the limit: a restart that finds more than the limit replays it in pieces.
+_TAIL_MOST: Final = 2
 # A restart has room for the rows that other states leave of the limit, and for so many bytes of them: a checkpoint of
 # fewer is not worth its time. It replays more of them in pieces of this share of the room.
 _LEAST_ROOM: Final = 1 << 20
@@ -455,7 +457,7 @@ class Memory:
         # a commit of so many is slow by itself, and two of them are more than the next checkpoint should copy
         large = behind and records >= _CUT_RECORDS
         crowded = _LARGE_SECONDS if large else _WAIT_SECONDS if behind else _NO_WAIT
-        each, most = max(self._wait, crowded, _pressed_wait(self._tail_share))
+        each, most = max(self._wait, crowded, _pressed_wait(self._tail_share / _TAIL_MOST))
         return min(most, records * each)
 
     @property
