@@ -169,10 +169,11 @@ def test_columns_of_results_are_those_of_sparks_workers(kind: str, safely: bool,
         return repr(to_table(frames, schema, output, settings, joined=joined).column(0).to_pylist())
 
     for name, make in GIVEN.items():
-        if joined and name == "Arrow's text":
-            # Spark fails with "Cannot convert pyarrow.lib.ChunkedArray to pyarrow.lib.Array"
+        expected = answer(lambda make=make: theirs(make()))
+        if name == "Arrow's text" and not str(expected).startswith("["):
+            # an error of Arrow: Spark has the column in chunks, or with older pandas in a type of Arrow
             continue
-        assert answer(lambda make=make: ours(make())) == answer(lambda make=make: theirs(make())), name
+        assert answer(lambda make=make: ours(make())) == expected, name
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if " " not in kind and kind not in ("array", "map", "struct")])

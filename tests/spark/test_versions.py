@@ -99,7 +99,10 @@ def test_frames_with_the_oldest_pandas_and_pyarrow(tmp_path: Path, rounds: int) 
         name, _, version = package.partition("==")
         assert version.startswith(floors[name].partition(",")[0])
     packages = install(tmp_path / "oldest", *OLDEST)
-    files = [f"tests/spark/test_{name}.py" for name in ("frames_beside_spark", "processor_variants", "row_door")]
+    files = [
+        f"tests/spark/test_{name}.py"
+        for name in ("frame_tables", "frames_beside_spark", "processor_variants", "row_door")
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(packages), str(ROOT)])}
     environment.pop("HYBRIDSTORE_STRESS", None)
     command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
