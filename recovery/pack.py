@@ -42,9 +42,10 @@ PAGE: Final = 0
 # of a writer, and a large state still has few packs. Where memory is limited, packs are as much smaller.
 PACK_BYTES: Final = 64 << 20
 _PACK_SHARE: Final = 8
-# So many open tables of blocks are kept for readers to come, some 2 kB each; the last half of them only of larger
-# blocks, whose checksums take longest.
-MOST_TABLES: Final = 2048
+# So many open tables of blocks are kept for readers to come, some 2 kB each; once so many are, only those of larger
+# blocks, whose checksums take longest, and which know what layers over them have.
+MOST_TABLES: Final = 4096
+_MOST_SMALL: Final = 1024
 _LARGE_TABLE: Final = 32 << 10
 # The errors of mounted object stores for a map of one of their files.
 _CANNOT_MAP: Final = frozenset((errno.ENODEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP))
@@ -133,6 +134,7 @@ class _Kept:
 
     tables = 0
     most = MOST_TABLES
+    most_small = _MOST_SMALL
 
 
 KEPT: Final = _Kept()
@@ -154,7 +156,7 @@ class MappedPack:
 
     def keep(self, offset: int, size: int, table: Any) -> None:
         """Keep the open table of the block there for all readers, unless as many are kept as may be. O(1)."""
-        most = KEPT.most if size >= _LARGE_TABLE else KEPT.most // 2
+        most = KEPT.most if size >= _LARGE_TABLE else KEPT.most_small
         if KEPT.tables < most and self._tables.setdefault((offset, size), table) is table:
             KEPT.tables += 1
 

@@ -16,6 +16,7 @@ from changelog.identity import Identity
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
 from hybridstore.state.opening import Tuning
+from recovery import layer_index
 from recovery.block import (
     ADDED,
     WHOLE,
@@ -32,6 +33,7 @@ from recovery.block import (
 )
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CorruptCheckpointError
+from recovery.pack import KEPT
 from recovery.planner import LAYERED_SHARE, LAYERS
 from recovery.table import MOST_KEYS, Layers, RecordTable, look_into, pack_with_table, table_fault
 from recovery.verify import verify
@@ -205,6 +207,30 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(
     assert written < (8 if tables else 6) * changed_bytes
     assert any(entry.layers for entry in line.entries())
     assert all(type(line.reader._look_at(1, e, e.places[0])) is RecordTable for e in line.entries()) is tables
+
+
+def test_a_new_checkpoint_enters_its_layer_into_the_index_of_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KEPT, "most_small", 0)  # layers may push no base out
+    entered: list[tuple[int, int]] = []
+    enter = layer_index._enter
+
+    def counted(entries: bytearray, shift: int, hashes: list[int], number: int) -> None:
+        entered.append((number, len(hashes)))
+        enter(entries, shift, hashes, number)
+
+    monkeypatch.setattr(layer_index, "_enter", counted)
+    line = Line(LocalStorage(tmp_path), tables=True)
+    line.checkpoint({f"key {i:03d}": b"x" * 300 for i in range(250)}, set())
+    for number in range(1, 5):
+        line.checkpoint({f"key {number:03d}": b"y"}, set())
+        assert line.reader is not None
+        (entry,) = line.entries()
+        look = line.reader.look(1, entry)
+        for key in range(6):
+            assert look.record_of(f"key {key:03d}") == (b"y" if 1 <= key <= number else b"x" * 300,)
+    assert entered == [(1, 1), (2, 1), (3, 1), (4, 1)]
 
 
 @pytest.mark.parametrize("tables", [False, True])
