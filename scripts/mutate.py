@@ -1,4 +1,4 @@
-"""Mutate: change the code of changelog, recovery and the stores at random places, and see whether a quick test fails.
+"""Mutate: change changelog, recovery, the stores and the state at random places, and see whether a quick test fails.
 
     make mutate MUTANTS=20 SEED=7
     python scripts/mutate.py --mutants 20 --seed 7 changelog/codec.py recovery
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PLACES: Final = ("changelog", "recovery", "hybridstore/stores")
+PLACES: Final = ("changelog", "recovery", "hybridstore/stores", "hybridstore/state")
 # What the tests read.
 COPIED: Final = ("changelog", "recovery", "hybridstore", "tests", "benchmarks", "examples", "scripts", "docs")
 _OPERATORS: Final[dict[type[ast.AST], type[ast.AST]]] = {

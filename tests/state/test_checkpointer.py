@@ -10,7 +10,10 @@ import hybridstore as hs
 from changelog.files import Files
 from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.spark.shard.shard_id import StateStoreId
+from hybridstore.state.checkpoint_job import can_start
 from hybridstore.state.checkpointer import Checkpointer
+from hybridstore.state.opening import Tuning
+from tests.tools.checkpoints import index_of
 from tests.tools.faults import QuickFiles
 from tests.tools.shard_tools import started
 
@@ -156,3 +159,44 @@ def test_a_failed_checkpoint_says_that_memory_may_grow_beyond_a_limit(tmp_path: 
             state.checkpoint(wait=True)
         files.full = False
     assert ("until one is made, memory may grow beyond memory_limit" in str(raised.value)) == (limit is not None)
+
+
+class Order(QuickFiles):
+    """Notes what becomes durable, and which names appear, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def sync_path(self, path: Path) -> None:
+        self.names.append(path.name)
+
+    def link(self, temporary: Path, final: Path) -> None:
+        super().link(temporary, final)
+        self.names.append(final.name)
+
+
+def test_the_log_is_durable_before_a_checkpoint_that_refers_to_it_though_commits_are_not(tmp_path: Path) -> None:
+    files = Order()
+    with hs.open(tmp_path, durability="os", _files=files, _tuning=Tuning(segment_bytes=1000)) as state:
+        for version in range(10):
+            state.key_value("kv")[version] = "x" * 200
+            state.commit()
+        segments = [file.name for file in sorted((tmp_path / "changelog").iterdir())]
+        assert len(segments) > 2
+        assert not {*segments} & {*files.names}
+        state.checkpoint(wait=True)
+    before = files.names[: files.names.index(index_of(tmp_path, 10).name)]
+    assert {*segments} <= {*before}
+
+
+@pytest.mark.parametrize(
+    ("executable", "frozen", "can"),
+    [("/usr/bin/python3.13", False, True), ("/opt/program", False, False), ("", False, False), ("python", True, False)],
+)
+def test_a_program_that_has_swallowed_its_interpreter_starts_no_process(
+    monkeypatch: pytest.MonkeyPatch, executable: str, frozen: bool, can: bool
+) -> None:
+    monkeypatch.setattr("sys.executable", executable)
+    monkeypatch.setattr("sys.frozen", frozen, raising=False)
+    assert can_start() is can

@@ -15,6 +15,7 @@ import pytest
 import hybridstore as hs
 from changelog.files import AppendFile, Files
 from hybridstore.state.opening import Tuning
+from hybridstore.state.own_files import OwnFiles
 from tests.tools.faults import QuickFiles
 
 NEVER = hs.CheckpointPolicy(max_restore="1 hour")
@@ -214,3 +215,17 @@ def test_files_and_directories_have_the_mode_that_was_asked_for(
 def test_a_mode_that_its_owner_could_not_use_is_refused(tmp_path: Path, mode: Any) -> None:
     with pytest.raises(ValueError, match=r"file_mode: found .*expected rights"):
         hs.open(tmp_path / "state", file_mode=mode)
+
+
+def test_who_is_not_the_owner_removes_its_temporary_files_and_no_other(tmp_path: Path) -> None:
+    def refuse() -> None:
+        raise hs.errors.StateLockedError("not the owner any more")
+
+    files = OwnFiles(Files(), refuse)
+    log, temporary = tmp_path / "1.log", tmp_path / "1.log.tmp"
+    for path in (log, temporary):
+        path.touch()
+    files.remove(temporary)
+    with pytest.raises(hs.errors.StateLockedError):
+        files.remove(log)
+    assert sorted(tmp_path.iterdir()) == [log]
