@@ -62,7 +62,7 @@ _FIVE: Final = 0x95
 MOST_KEYS: Final = 1 << 16
 # To search a layer for a key takes as long as to put so many hashes into a set.
 _SEARCH_PRICE: Final = 12
-# About 2 to the power of so many hashes have equal leading bits (`RecordTable._places`).
+# About 2 to the power of so many hashes have equal leading bits (`RecordTable._places`), of its square or more hashes.
 _PLACE_BITS: Final = 4
 # Bytes in which nearly all packed keys end.
 _NEAR: Final = 1 << 10
@@ -218,7 +218,7 @@ class RecordTable:
         # where the hashes of equal leading bits begin, and the end: a search in between touches one or two lines of
         # memory, where one around the expected place touches five
         self._places: array[int] | None = None
-        self._shift = 32 - max(0, count.bit_length() - _PLACE_BITS)
+        self._shift = 32 - (count.bit_length() - _PLACE_BITS if kept and count >> 2 * _PLACE_BITS else 0)
 
     @property
     def size(self) -> int:
@@ -326,7 +326,7 @@ class RecordTable:
         """Return the only record of a key, given as by `packed_key`, as `record_of`. `i`: what `slot_of` says of the
         key, if that is known.
         """
-        if i is None and self.kept:
+        if i is None and self._shift < 32:
             places, at = self._places or self._find_places(), hashed >> self._shift
             high = places[at + 1]
             i = bisect_left(self.hashes, hashed, places[at], high)

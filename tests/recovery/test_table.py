@@ -110,7 +110,7 @@ def test_keys_of_one_hash_may_be_the_beginnings_of_others(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("count", "shift"),
-    [*itertools.product([1, 2, 15, 16, 17, 60, 3000], [0, 12]), (1, 30), (2, 30), (60, 30), (600, 30)],
+    [*itertools.product([1, 2, 15, 60, 255, 256, 3000], [0, 12]), (1, 30), (2, 30), (60, 30), (600, 30)],
 )
 def test_a_hash_is_where_a_search_of_all_hashes_finds_it(
     count: int, shift: int, monkeypatch: pytest.MonkeyPatch
