@@ -96,3 +96,25 @@ def test_a_frame_that_ends_in_the_middle_of_a_mutation_is_refused(rows: int) -> 
     for missing in (1, 2, 3):
         with pytest.raises(ChangelogError):
             apply_version(version_of(flat[:-missing]), Host(), {})
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-16, "mutation code: found -16, expected a whole number"),
+        ("k", "mutation code: found 'k', expected a whole number"),
+        (DELETE, f"op {DELETE} of store 0: expected set or define"),
+        (9 * 16 + PUT, f"op {PUT} of store 9: no such store or op"),
+        (16 + SET, f"op {SET} of store 1: no such store or op"),
+    ],
+)
+def test_a_mutation_of_nothing_that_there_is_is_refused(code: Any, words: str) -> None:
+    host = Host()
+    with pytest.raises(ChangelogError, match=f"^{words}"):
+        apply_version(version_of([16 + PUT, "k", 1, code, "k", 1, 5]), host, {})
+
+
+def test_a_time_of_a_store_that_there_is_not_is_refused() -> None:
+    version = version_of([])
+    with pytest.raises(ChangelogError, match="time 5 of store 9 in a commit cannot be applied"):
+        apply_version(version._replace(commit=version.commit._replace(times={9: 5})), Host(), {})
