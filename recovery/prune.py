@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from changelog.errors import HybridStoreError
+from changelog.errors import ForeignFileError
 from changelog.files import REAL_FILES, Files
 from changelog.segment import list_segments, segment_name
 from changelog.storage import LocalStorage, Storage, temporaries
@@ -69,7 +69,7 @@ def prune_checkpoints(storage: Storage, *, keep: int) -> tuple[list[str], int | 
         oldest_segment = reader.meta.position.segment
         reader.close()
         sound.append(name)
-    deleted += collect_packs(storage, through=sound[0].version if sound else 0)
+    deleted += collect_packs(storage, below=sound[0].version if sound else 0)
     markers = stray_markers(storage)
     storage.delete(markers)
     return deleted + markers, oldest_segment if len(sound) >= keep else None
@@ -82,19 +82,20 @@ def stray_markers(storage: Storage) -> list[str]:
     return [name for name in names if name.endswith(DAMAGE_SUFFIX) and name not in marks]
 
 
-def collect_packs(storage: Storage, *, through: int) -> list[str]:
-    """Delete the packs that no checkpoint names; return their names.
+def collect_packs(storage: Storage, *, below: int) -> list[str]:
+    """Delete the packs of versions below `below` that no checkpoint names; return their names.
 
-    `through` is the version of the newest sound checkpoint.
+    `below` is the version of the newest sound checkpoint.
 
-    A pack of a later version stays, because a checkpoint in progress may name it, however old it is: no clock is asked.
-    Of a checkpoint that failed, it is removed behind the next checkpoint that is sound. A pack of an earlier version
-    can only belong to a checkpoint that is not needed; if a process still writes such a checkpoint, the checkpoint is
-    never used, because a pack is missing. A checkpoint that cannot be read names no pack. Packs that this process reads
-    by ranges stay, too. O(names + checkpoints).
+    A pack of that version or a later one stays, because a checkpoint in progress may name it, however old it is: no
+    clock is asked, and two processes may write a checkpoint of one version, where a task runs twice. Of a checkpoint
+    that failed, it is removed behind the next checkpoint that is sound. A pack of an earlier version can only belong to
+    a checkpoint that is not needed; if a process still writes such a checkpoint, the checkpoint is never used, because
+    a pack is missing. A checkpoint that is damaged names no pack. Packs that this process reads by ranges stay, too.
+    Raises StorageUnreachableError, also where only a checkpoint could not be read now. O(names + checkpoints).
     """
     packs = [(name, pack) for name in storage.list(f"{PACKS}/") if (pack := parse_pack_name(name)) is not None]
-    old = [name for name, pack in packs if pack.version <= through]
+    old = [name for name, pack in packs if pack.version < below]
     if not old:
         return []
     # Listed after the packs: a checkpoint that was finished meanwhile is seen, and so are the packs that it names.
@@ -102,7 +103,7 @@ def collect_packs(storage: Storage, *, through: int) -> list[str]:
     for checkpoint in list_checkpoints(storage):
         try:
             named.update(record.name for record in read_meta(storage, checkpoint).packs)
-        except (HybridStoreError, FileNotFoundError):
+        except (CheckpointError, ForeignFileError, FileNotFoundError):
             continue
     unnamed = [name for name in old if name not in named | names_in_use(storage)]
     storage.delete(unnamed)

@@ -459,7 +459,7 @@ class View:
             directory = self._directories[record.number] = reader.directory(record.number)
             self._group.stores[record.name].chill(directory)
         storage.delete(str(name) for name in list_checkpoints(storage) if str(name) != report.name)
-        collect_packs(storage, through=self.version)
+        collect_packs(storage, below=self.version + 1)
 
 
 def _reason(error: Exception) -> str:

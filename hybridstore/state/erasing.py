@@ -132,7 +132,7 @@ def sweep_packs(storage: Storage, *, through: int = sys.maxsize) -> bool:
     """Remove all packs of versions up to `through` that no checkpoint names; False if some stay, because this process
     reads them. O(files).
     """
-    collect_packs(storage, through=through)  # of versions that a rewind has taken back, too
+    collect_packs(storage, below=through + 1)  # of versions that a rewind has taken back, too
     packs = [(name, pack) for name in storage.list(f"{PACKS}/") if (pack := parse_pack_name(name)) is not None]
     there = {name for name, pack in packs if pack.version <= through}
     named = {record.name for name in list_checkpoints(storage) for record in read_meta(storage, name).packs}

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from changelog.errors import StorageUnreachableError
 from changelog.identity import Identity
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
 from hybridstore.stores.cold_blocks import Cold, ColdBlock, ColdPage, chosen, covering, unexpired
 from recovery import compaction, directory, layout, pack, prune
 from recovery.block import BucketChange, Columns, StoreCapture
-from recovery.checkpoint import CheckpointReader
+from recovery.checkpoint import CheckpointReader, read_meta
 from recovery.errors import CheckpointError, CorruptCheckpointError
 from recovery.pack import PAGE, StoredPack, damage, read_footer
 from recovery.pages import PageCheckpoint
@@ -144,7 +145,7 @@ def test_random_changes_leave_what_they_should_in_few_packs(seed: int, rounds: i
             most = max(most, report.packs)
             assert report.live_share > 1 / (compaction.SPARSE_SHARE + 1)
             if dice.random() < 0.5:
-                prune.collect_packs(line.storage, through=line.version)
+                prune.collect_packs(line.storage, below=line.version + 1)
         # every size class is below `tier` packs, and there is no more than LARGE_SHARE of large ones
         assert most < compaction.LARGE_SHARE
 
@@ -209,9 +210,9 @@ def test_sparse_packs_are_written_again_and_then_gone() -> None:
     # what was still alive of the first pack moved along
     assert first.name not in {record.name for record in line.reader.meta.packs}
     assert report.bytes_copied > 0
-    assert first.name not in prune.collect_packs(line.storage, through=2)  # the first checkpoint names it
+    assert first.name not in prune.collect_packs(line.storage, below=3)  # the first checkpoint names it
     line.storage.delete([str(layout.list_checkpoints(line.storage)[0])])
-    assert prune.collect_packs(line.storage, through=2) == [first.name]
+    assert prune.collect_packs(line.storage, below=3) == [first.name]
     check(line)
 
 
@@ -222,8 +223,42 @@ def test_only_packs_that_nobody_may_be_about_to_name_are_collected() -> None:
     for name in names:
         storage.create(name, b"x")
     storage.create("packs/note.txt", b"x")
-    assert prune.collect_packs(storage, through=2) == names[:2]
+    assert prune.collect_packs(storage, below=3) == names[:2]
     assert storage.list() == [*names[2:], "packs/note.txt"]
+
+
+def test_a_pack_that_another_process_is_about_to_name_in_a_checkpoint_of_the_newest_version_stays(
+    tmp_path: Path,
+) -> None:
+    line, other = Line(LocalStorage(tmp_path / "a")), Line(LocalStorage(tmp_path / "b"))
+    for each in (line, other):
+        each.put(0, "k", 1, "x")
+        each.checkpoint()
+    (name,) = layout.list_checkpoints(other.storage)
+    for file in other.storage.list(f"{layout.PACKS}/"):
+        line.storage.create(file, other.storage.get(file))
+    prune.prune_checkpoints(line.storage, keep=1)
+    line.storage.create(str(name), other.storage.get(str(name)))
+    reader = CheckpointReader(line.storage, name)
+    assert [reader.block(1, cold).keys for cold in reader.directory(1)] == [["k"]]
+
+
+def test_packs_of_a_checkpoint_that_cannot_be_reached_now_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(LocalStorage(tmp_path))
+    for turn in range(3):
+        line.put(0, "k", 1, turn)
+        line.checkpoint()
+    before = line.storage.list()
+
+    def unreachable(storage: Storage, name: layout.CheckpointName) -> Any:
+        if name.version == 1:
+            raise StorageUnreachableError("no answer")
+        return read_meta(storage, name)
+
+    monkeypatch.setattr(prune, "read_meta", unreachable)
+    with pytest.raises(StorageUnreachableError):
+        prune.collect_packs(line.storage, below=3)
+    assert line.storage.list() == before
 
 
 def test_a_marker_of_damage_stays_as_long_as_its_checkpoint() -> None:
@@ -341,7 +376,7 @@ def test_what_is_read_range_by_range_is_not_collected_under_its_reader() -> None
             first = CheckpointReader(line.storage, name, marks=True)
     line.storage.delete([str(index) for index in layout.list_checkpoints(line.storage)[:-1]])
     (pack_name,) = [record.name for record in first.meta.packs]
-    collected = prune.collect_packs(line.storage, through=4)
+    collected = prune.collect_packs(line.storage, below=5)
     assert collected
     assert pack_name not in collected
     assert first.block(1, cold[0]).values[0] == (0, 0)

@@ -84,7 +84,7 @@ def prune(log: AttemptLog, runs: Runs, kept: Kept, parents: dict[LogName, Step])
             outlook.delete(superfluous)
         for name in parents.keys() - set(names).difference(removed):
             del parents[name]
-        return superfluous + collect_packs(outlook, through=newest)
+        return superfluous + collect_packs(outlook, below=newest)
     finally:
         outlook.end()
 
