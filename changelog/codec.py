@@ -75,11 +75,15 @@ def _unpack_zone(parts: list[Any]) -> tzinfo | None:
     return UTC if parts[0] == 0 else timezone(timedelta(microseconds=parts[0]))
 
 
+_new_ext: Final[Callable[..., msgpack.ExtType]] = tuple.__new__
+
+
 def _to_ext(value: object) -> msgpack.ExtType:
     """Called by msgpack for what it cannot carry itself (strict types, so tuples come here too)."""
     kind = type(value)
     if kind is tuple:
-        return msgpack.ExtType(EXT_TUPLE, pack(list(cast("tuple[object, ...]", value))))
+        # as `ExtType(...)`, without its checks in Python: values of state are mostly tuples
+        return _new_ext(msgpack.ExtType, (EXT_TUPLE, pack(list(cast("tuple[object, ...]", value)))))
     if kind is int:
         number = cast(int, value)
         return msgpack.ExtType(EXT_BIG_INT, number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))

@@ -14,7 +14,7 @@ from itertools import chain
 from operator import index, itemgetter
 from typing import Any, Final
 
-from changelog.codec import INT64_MAX, INT64_MIN, pack
+from changelog.codec import INT64_MAX, INT64_MIN
 from recovery.errors import ProgramMismatchError
 
 from ..state.group import StoreGroup
@@ -224,8 +224,12 @@ class ListVariable(Variable):
     def _mapped(stored: Any, changed: Callable[[Any], Any], parameters: dict[str, Any]) -> Any:
         return [Variable._mapped(element, changed, parameters) for element in stored]
 
-    def _records(self, key: str) -> list[tuple[Any, list[Any]]]:
-        """Return the records behind a key's list, with their keys."""
+    def _records(self, key: str, whole: list[Any]) -> list[tuple[Any, list[Any]]]:
+        """Return the records behind a key's list, whose stored record is `whole`, with their keys."""
+        # A record comes behind a list that is longer than it, where both are more than WHOLE. With a ttl the list may
+        # have expired before the record.
+        if self._ttl_ms is None and len(whole) <= self.WHOLE // 2:
+            return []
         return list(self._tail.scan((key, 0), (key, INT64_MAX)))
 
     def _live(self, elements: Iterable[Any]) -> Iterable[Any]:
@@ -239,8 +243,9 @@ class ListVariable(Variable):
         changed = self._changed.get(self.key, _GONE)
         if changed is not _GONE:
             return self._live(changed or ())
-        stored = [self._store.get(self.key) or (), *(elements for _, elements in self._records(self.key))]
-        return self._live(chain(*stored, self._added.get(self.key, ())))
+        whole = self._store.get(self.key) or []
+        stored = (elements for _, elements in self._records(self.key, whole))
+        return self._live(chain(whole, *stored, self._added.get(self.key, ())))
 
     def exists(self) -> bool:
         """Whether an element exists."""
@@ -298,11 +303,11 @@ class ListVariable(Variable):
         keys: list[Any] = []
         records: list[Any] = []
         for key in self._changed:
-            for place, _ in self._records(key):
+            for place, _ in self._records(key, self._store.get(key) or []):
                 self._tail.delete(place)
         for key, added in self._added.items():
-            behind = self._records(key)
             whole = self._store.get(key) or []
+            behind = self._records(key, whole)
             number = 0
             if behind or len(whole) + len(added) > self.WHOLE:
                 number = behind[-1][0][1] + 1 if behind else 1
@@ -351,11 +356,6 @@ class MapVariable(Variable):
         # a packed list begins with a byte below 0xff
         return list(self._store.scan((key, b""), (key, b"\xff")))
 
-    def _packed(self, key: tuple[Any, ...]) -> tuple[bytes, tuple[Any, ...]]:
-        """Return an entry key packed, and as it is stored."""
-        entry = self._entry_keys.put(key)
-        return pack(list(entry)), entry
-
     def _entry(self, packed: bytes) -> Any:
         changed = self._changed.get(self.key)
         if changed is not None and packed in changed:
@@ -378,16 +378,16 @@ class MapVariable(Variable):
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Return the value of an entry as a Row, or None. O(1)."""
-        row = self._entry(self._packed(key)[0])
+        row = self._entry(self._entry_keys.packed(key)[0])
         return self._values.row(row[-1]) if self._visible(row) else None
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         """Whether an entry exists. O(1)."""
-        return self._visible(self._entry(self._packed(key)[0]))
+        return self._visible(self._entry(self._entry_keys.packed(key)[0]))
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
         """Set an entry. O(1), and O(log entries) at the end of the batch."""
-        (packed, entry), stored = self._packed(key), self._values.put(value)
+        (packed, entry), stored = self._entry_keys.packed(key), self._values.put(value)
         row = (entry, stored) if self._ttl_ms is None else (entry, self._expiry(), stored)
         self._changed.setdefault(self.key, {})[packed] = row
 
@@ -405,7 +405,7 @@ class MapVariable(Variable):
 
     def removeKey(self, key: tuple[Any, ...]) -> None:
         """Remove an entry. O(1)."""
-        self._changed.setdefault(self.key, {})[self._packed(key)[0]] = None
+        self._changed.setdefault(self.key, {})[self._entry_keys.packed(key)[0]] = None
 
     def clear(self) -> None:
         """Remove all entries of the current key; those in the store are deleted at the end of the batch."""

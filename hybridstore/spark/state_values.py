@@ -16,10 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from copyreg import __newobj__  # type: ignore[attr-defined]
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal, localcontext
+from functools import cache
 from pickle import HIGHEST_PROTOCOL
 from time import mktime
 from types import NoneType
 from typing import Any, Final
+
+from changelog.codec import pack
 
 from ..topology.output_rows import Column, ColumnKind, columns_of_schema, quoted
 from .state_refusals import refusal
@@ -36,6 +39,10 @@ _KNOWN: Final = frozenset((
 # The types whose values pyspark converts.
 _CONVERTED: Final = frozenset(("date", "timestamp", "timestamp_ntz", "time", "interval", "struct"))
 _MICROSECOND: Final = timedelta(microseconds=1)
+# Types of which no two values are equal and packed in other bytes.
+_UNLIKE: Final = frozenset((int, str, bytes, bool))
+# So many packed values are kept, some 200 bytes each.
+_MOST_PACKS: Final = 4096
 # Avro's promotions: a stored kind, and the kinds that hold each of its values.
 _WIDER: Final[dict[str, tuple[str, ...]]] = {
     "tinyint": ("smallint", "int", "bigint", "float", "double"),
@@ -70,6 +77,7 @@ class StateValues:
 
     def __init__(self, schema: str) -> None:
         self.columns = columns_of_schema(schema) or []
+        self._names = [column.name for column in self.columns]
         kinds = [column.kind for column in self.columns]
         # A tuple of exactly these types, with integers in these bounds, is stored as it is.
         self._exact = tuple(int if kind.bounds else _EXACT.get(kind.name, object) for kind in kinds)
@@ -78,6 +86,10 @@ class StateValues:
         self._read = [_reading(kind) for kind in kinds]
         self._same = all(convert is None for convert in self._read)
         self._cut = any(map(_converts, self.columns))
+        # whether values that are stored as they are differ wherever they are packed in other bytes (0.0 equals -0.0)
+        self._unlike = _UNLIKE.issuperset(self._exact)
+        # values that were packed before: many groups have entries of the same few keys
+        self._packs: dict[tuple[Any, ...], bytes] = {}
 
     def put(self, value: Any) -> tuple[Any, ...]:
         """Return a value (a tuple, a Row, a list) in its stored form. O(value).
@@ -95,6 +107,18 @@ class StateValues:
         parts = tuple(value)
         return _each(self._put, parts, cut=self._cut)
 
+    def packed(self, value: Any) -> tuple[bytes, tuple[Any, ...]]:
+        """Return a value packed, and in its stored form. Raises as `put`. O(value)."""
+        stored = self.put(value)
+        if stored is not value or not self._unlike:  # True and 1 are one key of a dict
+            return pack(list(stored)), stored
+        packed = self._packs.get(stored)
+        if packed is None:
+            if len(self._packs) >= _MOST_PACKS:
+                self._packs.clear()
+            packed = self._packs[stored] = pack(list(stored))
+        return packed, stored
+
     def read(self, stored: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a stored value in the form for the user: the same object if nobody can change it. O(value)."""
         if self._same:
@@ -106,7 +130,7 @@ class StateValues:
 
     def row(self, stored: tuple[Any, ...]) -> Any:
         """Return a stored value as a Row with the names of the columns. O(value)."""
-        return _row([column.name for column in self.columns], self.read(stored))
+        return _row(self._names.copy(), self.read(stored))
 
 
 # --- into the state ---------------------------------------------------------------------------------------------------
@@ -444,10 +468,15 @@ def _dict_of(read_key: Convert | None, read: Convert | None) -> Convert:
     return lambda value: {_applied(read_key, key): _applied(read, part) for key, part in value.items()}
 
 
-def _row(names: list[str], parts: Sequence[Any]) -> Any:
+@cache
+def _row_type() -> type:
     from pyspark.sql import Row
 
-    row: Any = tuple.__new__(Row, parts)
+    return Row
+
+
+def _row(names: list[str], parts: Sequence[Any]) -> Any:
+    row: Any = tuple.__new__(_row_type(), parts)
     row.__fields__ = names
     return row
 

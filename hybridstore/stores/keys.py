@@ -15,6 +15,7 @@ from changelog.journal import MAX_KEY_BYTES, SMALL, key_bytes, too_long
 
 SCALARS: Final[dict[type, str]] = {str: "str", bytes: "bytes", int: "int", float: "float", bool: "bool"}
 _FAST: Final = (str, bytes)
+_TEXTS: Final = frozenset(_FAST)
 _BY_NAME: Final = {name: kind for kind, name in SCALARS.items()}
 
 
@@ -60,6 +61,8 @@ class KeyRule:
             if self._scalar is not None:
                 raise self._mismatch(key)
             kinds = tuple(map(type, key))
+            if kinds == self._parts and _TEXTS.issuperset(kinds):  # as below: all that they say is how long they are
+                return sum(map(len, key)) <= SMALL or self._is_short(key)
             for part, part_kind in zip(key, kinds, strict=True):
                 self._admit_scalar(part, part_kind)
             short = self._is_short(key)

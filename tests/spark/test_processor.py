@@ -200,6 +200,25 @@ def test_an_append_to_a_long_list_writes_the_element(tmp_path: Path) -> None:
     assert [n for n, _ in items.get()] == [0] * 20_000 + [*range(1, 40)]
 
 
+@pytest.mark.parametrize(
+    ("schema", "key", "equal", "keys"),
+    [
+        ("k boolean", (True,), (1,), "[(True,), (None,)]"),
+        ("k long", (1,), (True,), "[(1,), (None,)]"),
+        ("k double", (0.0,), (-0.0,), "[(0.0,), (-0.0,)]"),
+    ],
+)
+def test_an_entry_key_is_not_taken_for_an_equal_one_that_was_used_before(
+    tmp_path: Path, schema: str, key: tuple[Any, ...], equal: tuple[Any, ...], keys: str
+) -> None:
+    handle = handle_at(provider(tmp_path).get_store(0), 0)
+    entries = handle.getMapState("m", schema, "n long")
+    handle.select(("a",))
+    for each in (key, equal, key, equal):
+        entries.updateValue(each, (1,))
+    assert repr([*entries.keys()]) == keys
+
+
 def test_lists_agree_with_lists(tmp_path: Path, seed: int) -> None:
     draw, expected = random.Random(seed), {key: list[Any]() for key in (("a",), ("b",))}
     for batch in range(60):
