@@ -488,8 +488,7 @@ class CheckpointReader:
         return opened.size <= opened.limit and worth_whole(merged(ranges), opened.size)
 
     def _keep(self, number: int, ranges: Iterable[_Span], parts: list[tuple[int, memoryview]]) -> None:
-        """Keep each range of a pack, of parts (start, bytes) of it. O(ranges log parts)."""
-        parts.sort(key=itemgetter(0))
+        """Keep each range of a pack, of parts (start, bytes) of it in order. O(ranges log parts)."""
         for offset, size in ranges:
             at = bisect_right(parts, offset, key=itemgetter(0)) - 1
             start, data = parts[at] if at >= 0 else (0, memoryview(b""))

@@ -155,15 +155,11 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
 
     @read
     def _warm_up(self, key: Any, rule: KeyRule) -> None:
-        """Apply the rows of the tail that a key has, if it passes the rule, and load the block that may hold the key.
-        Raises as the rule.
-        """
+        """Apply the rows of the tail that a key has, if it passes the rule. Raises as the rule."""
         if type(key) is not rule.read:
             rule.admit(key, pin=False)
         if type(self._keys) is TailKeys:
             self.touch([key])
-        if key not in self._runs and (self._bucket.cold or self._older):
-            self._touch(key)
 
     @read
     def get_many(self, keys: Sequence[K]) -> list[V | None]:

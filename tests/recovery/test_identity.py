@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from changelog.identity import Identity
 from hybridstore.errors import HybridStoreError
 from recovery.pack import HEADER
 from tests.tools.checkpoints import index_of, packs_of
@@ -253,3 +254,19 @@ def test_a_pack_of_another_state_on_an_object_store_is_not_read(tmp_path: Path) 
             values_of(state)
         with hs.open(place) as state:
             assert values_of(state) == {f"account{i:04}": 1000 + i for i in range(1000)}
+
+
+@pytest.mark.parametrize(
+    ("known", "other", "fits"),
+    [
+        (Identity(b"a" * 16, 1, 2, 3), Identity(b"a" * 16, 1, 2, 3), True),
+        (Identity(b"a" * 16, 1, 2, 3), Identity(b"b" * 16, 1, 2, 3), False),
+        (Identity(b"", 1, 2, 3), Identity(b"b" * 16, 1, 2, 3), True),
+        (Identity(b"", 1, 2, 3), Identity(b"", 2, 2, 3), False),
+        (Identity(b"", 1, 2, 3), Identity(b"", 1, 1, 3), False),
+        (Identity(b"", 1, 2, 3), Identity(b"", 1, 2, 4), False),
+        (Identity(b"", 1, 2, 0), Identity(b"", 1, 2, 4), True),
+    ],
+)
+def test_what_is_not_known_fits_everything(known: Identity, other: Identity, fits: bool) -> None:
+    assert (known.fits(other), other.fits(known)) == (fits, fits)

@@ -237,5 +237,6 @@ def test_a_state_that_an_earlier_test_abandoned_takes_no_memory_of_the_next(tmp_
     abandoned = hs.open(tmp_path / "s", memory_limit=1 << 40)
     abandoned.key_value("k")["a"] = number
     assert BUDGET.limit == 1 << 40
+    assert SPARING.on
     circle: list[object] = [abandoned]
     circle.append(circle)  # as an error and its frames do: only the collector frees it

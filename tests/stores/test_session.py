@@ -46,6 +46,11 @@ def test_start_after_end_and_bad_times_change_nothing(state: hs.State) -> None:
         store.put("k", "v", start=0, end=True)
     with pytest.raises(TypeError, match="'k': found object, expected None"):
         store.put("k", object(), start=0, end=5)
+    for changing in (store.get, store.delete):
+        with pytest.raises(ValueError, match="start: found -1"):
+            changing("k", -1, 5)
+        with pytest.raises(TypeError, match="start: found str"):
+            changing("k", "0", 5)  # type: ignore[arg-type]
     assert (store.stream_time, rows(store.all()), logged(state, "s")) == (-1, [], [])
 
 
