@@ -209,7 +209,9 @@ def unseal_fields(data: bytes, where: str, version: int) -> dict[str, Any]:
 def unpack_block(data: bytes | memoryview, where: str) -> Columns:
     """Read a block. Raises CorruptCheckpointError, naming `where`, when its checksum or its form is wrong. O(size)."""
     try:
-        return _columns(*unpack(_payload(data, where)))
+        parts = unpack(_payload(data, where))
+        _check_parts(len(parts) if type(parts) is list else None)
+        return _columns(*parts)
     except (ValueError, TypeError, OverflowError) as error:
         raise _unreadable(error, where) from error
 
@@ -218,7 +220,7 @@ def unpack_keys(data: bytes | memoryview, where: str) -> Columns:
     """Read a block, but None in place of each value. Raises as `unpack_block`. O(keys), and a copy of the block."""
     try:
         stream = unpacker(_payload(data, where))
-        stream.read_array_header()
+        _check_parts(stream.read_array_header())
         keys, counted, packed_ints = stream.unpack(), stream.unpack(), stream.unpack()
         return _columns(keys, counted, packed_ints, [None] * stream.read_array_header())
     except UNPACK_ERRORS as error:
@@ -233,6 +235,12 @@ def _payload(data: bytes | memoryview, where: str) -> memoryview:
     return memoryview(data)[4:]
 
 
+def _check_parts(count: int | None) -> None:
+    """Raise ValueError unless this is how many parts a block has; None: it is no array."""
+    if count not in (4, 5):
+        raise ValueError(f"found {'no array' if count is None else f'{count} parts'}, expected 4 parts, or 5")
+
+
 def _unreadable(error: Exception, where: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(f"{where}: block cannot be read: {error}")
 
@@ -243,8 +251,8 @@ def unpack_block_in_slices(data: bytes, where: str, pause: Callable[[], None]) -
         raise CorruptCheckpointError(f"{where}: block checksum mismatch")
     try:
         stream = unpacker(data[4:])
-        if (parts := stream.read_array_header()) not in (4, 5):
-            raise ValueError("neither four parts nor five")
+        parts = stream.read_array_header()
+        _check_parts(parts)
         keys, counted, packed_ints = stream.unpack(), stream.unpack(), stream.unpack()
         values: list[Any] = []
         remaining = stream.read_array_header()

@@ -156,7 +156,12 @@ def another_name(patch: Patch) -> None:
         (line_with(low=lambda time: time + 1), "block 1: low: found 0, the directory says 1"),
         (line_with(high=lambda time: time - 1), "block 1: high: found 1, the directory says 0"),
         (block_of(backwards), "store 'it': block 1: keys are not in order"),
-        (block_of(lambda columns: sealed("no block")), "store 'it': block 1: block cannot be read"),
+        (
+            block_of(lambda columns: sealed("no block")),
+            "block 1: block cannot be read: found no array, expected 4 parts",
+        ),
+        (block_of(lambda columns: sealed([])), "block 1: block cannot be read: found 0 parts, expected 4 parts, or 5"),
+        (block_of(lambda columns: sealed([1, 2, 3])), "block cannot be read: found 3 parts, expected 4 parts, or 5"),
         (block_of(lambda columns: (pack_block(columns)[0], bytes(16))), "block 1: its content is not what the direct"),
         (
             block_of(lambda columns: sealed([columns.keys, None, [], columns.values[:1]])),

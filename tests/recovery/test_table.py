@@ -223,6 +223,21 @@ def test_bytes_without_content_are_no_block_though_their_checksum_fits(data: byt
         unseal(data)
 
 
+@pytest.mark.parametrize(("content", "what"), [([], "0 parts"), ([[1], None, []], "3 parts"), ([1] * 6, "6 parts")])
+def test_a_block_of_other_parts_says_how_many_it_has(content: list[Any], what: str) -> None:
+    payload = pack(content)
+    data = zlib.crc32(payload).to_bytes(4, "little") + payload
+    readers: list[Callable[[bytes], object]] = [
+        lambda data: unpack_block(data, "here"),
+        lambda data: unpack_keys(data, "here"),
+        lambda data: unpack_block_in_slices(data, "here", lambda: None),
+    ]
+    for read in readers:
+        with pytest.raises(CorruptCheckpointError) as refused:
+            read(data)
+        assert str(refused.value) == f"here: block cannot be read: found {what}, expected 4 parts, or 5"
+
+
 def test_a_table_of_too_many_keys_is_refused() -> None:
     keys = list(range(MOST_KEYS + 1))
     with pytest.raises(ValueError, match="65537 keys in a block, expected 65536 or fewer"):
