@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 
 from changelog.frame import CommitFrame
 from changelog.health import Health
-from changelog.segment import HEADER_BYTES, Position
+from changelog.segment import Position
 from changelog.storage import Storage
 from recovery.layout import FENCES, fence_name, fences_after
 from recovery.line import Step
@@ -139,9 +139,9 @@ class BucketLog:
         self._pace.note(time.monotonic() - started)
         self.position = Position(version, len(data), len(self._bodies) + 1)
         self.bytes_written += len(data)
-        self._bodies = []
+        size, self._bodies = sum(map(len, self._bodies)), []
         group.committed(version, digest)
-        return Logged.of(1, len(data) - HEADER_BYTES, records, group.kinds)
+        return Logged.of(1, size, records, group.kinds)
 
     def _created(self, version: int, data: bytes) -> bool:
         name = object_name(version)

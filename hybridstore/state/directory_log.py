@@ -49,7 +49,7 @@ class DirectoryLog:
         self._files = files
         self._synced = synced
         self._checked_at = 0.0
-        self._counted = 0  # bytes written when the last version ended
+        self._size = 0  # of the version in progress, as a restart counts it: without headers
         # A clean close has synced everything; the last segment of a killed process may be in the kernel's cache only.
         lock.hold(self.position.segment if lock.closed else lock.segment)
         self._writer = ChangelogWriter(
@@ -78,6 +78,7 @@ class DirectoryLog:
         """Append a part of the version in progress. O(bytes)."""
         self.check_place()
         self._writer.mutations(body)
+        self._size += len(body)
 
     def commit(self, group: StoreGroup) -> Logged:
         self.check_place()
@@ -87,15 +88,14 @@ class DirectoryLog:
         self._writer.commit(commit)
         group.committed(commit.version, digest)
         self.position = self._writer.position
-        logged = Logged.of(1, self._writer.bytes_written - self._counted, counts, group.kinds)
-        self._counted += logged.bytes
-        return logged
+        size, self._size = self._size, 0
+        return Logged.of(1, size, counts, group.kinds)
 
     def rollback(self, group: StoreGroup) -> None:
         self.check_place()
         group.journal.restart(group.digest)
         self._writer.rollback()
-        self._counted = self._writer.bytes_written
+        self._size = 0
 
     def check_owner(self, version: int) -> None:
         self._lock.check()

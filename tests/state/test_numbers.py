@@ -137,6 +137,21 @@ def topology() -> hs.Topology:
     return hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows(10)).aggregate(n=hs.Count(), emit="commit")
 
 
+def test_the_bytes_to_be_replayed_are_the_same_behind_a_restart(tmp_path: Path) -> None:
+    with hs.open(tmp_path) as state:
+        for key in "aab":
+            state.key_value("k")[key] = 1
+            state.commit()
+        state.key_value("k")["a"] = 2
+        state.rollback()
+        state.key_value("k")["c"] = 3
+        state.commit()
+        behind = state.metrics()
+    with hs.open(tmp_path) as state:
+        assert state.metrics().bytes_since_checkpoint == behind.bytes_since_checkpoint > 0
+        assert state.metrics().records_since_checkpoint == behind.records_since_checkpoint
+
+
 def test_an_engine_has_the_numbers_of_its_last_commit_and_totals(tmp_path: Path) -> None:
     rows = [{"k": "ab"[i % 2], "t": 10 * i} for i in range(20)]
     with topology().open(tmp_path, shards=2) as engine:

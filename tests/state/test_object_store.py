@@ -100,9 +100,11 @@ def test_what_was_committed_is_there_again(open_state: Open) -> None:
         check_stores(state)
         fill(state, range(200, 300))
         state.commit()
-        after = contents(state)
+        after, behind = contents(state), state.metrics().bytes_since_checkpoint
     with open_state(at="newest") as state:
         assert contents(state) == after
+    with open_state() as state:
+        assert state.metrics().bytes_since_checkpoint == behind > 0
 
 
 def test_a_commit_is_one_request_and_none_without_changes(
