@@ -13,8 +13,8 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
 A checkpoint also begins when the rows that a restart would have waiting, by their number and bytes in the log, would
-take a quarter of the limit, and a commit waits by half of their share as by that of memory (`_tail_share`). A restart
-that finds more than fits makes checkpoints of pieces (`in_place`).
+take a quarter of the limit (of a shard of Spark's, too: `is_long`), and a commit waits by half of their share as by
+that of memory (`_tail_share`). A restart that finds more than fits makes checkpoints of pieces (`in_place`).
 
 Beyond 70 % a key-value store frees as many records as come in, beyond 80 % twice as many: those that were not used for
 the longest time, of those that the checkpoint in use has (`stores.key_generations`). They count as room in all else.
@@ -155,6 +155,13 @@ def _pressed_wait(share: float) -> tuple[float, float]:
 def _records(maps: Sequence[Maps]) -> int:
     """Return how many records maps have: a set has keys of other maps. O(maps)."""
     return sum(len(each) for each in maps if not isinstance(each, set))
+
+
+def is_long(tail: Logged, limit: int | None) -> bool:
+    """Return whether a shard needs a checkpoint because of its tail, where a process loads one shard after the other
+    under a limit. O(1).
+    """
+    return limit is not None and tail_over(max(_TAIL_BEGINS * usable(limit), _LEAST_ROOM), tail.records, tail.bytes)
 
 
 class Memory:

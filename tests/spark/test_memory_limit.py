@@ -13,9 +13,10 @@ from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.spark.shard.shard import Shard
 from hybridstore.spark.shard.shard_id import StateStoreId
+from hybridstore.state.memory_budget import usable
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import Claim
-from tests.tools.shard_tools import ATTEMPTS, started
+from tests.tools.shard_tools import ATTEMPTS, provider, started
 
 SHARDS = 6
 # the records of a shard, and what they are estimated at, packed twice and with their places
@@ -87,6 +88,25 @@ def test_a_shard_that_is_larger_than_the_limit_comes_back_cold(tmp_path: Path) -
     assert "checkpoint" in kinds
     provider = StateStoreProvider(StateStoreId(str(tmp_path), "op", 0), claim=claim)
     assert dict(provider.get_read_store(8).key_value("counts").all()) == {f"k{i}": 8 for i in range(100)}
+
+
+@pytest.mark.parametrize("limit", [30_000_000, None])
+def test_the_tail_of_a_shard_is_bounded_by_the_limit(tmp_path: Path, limit: int | None) -> None:
+    """Of few keys that change often: rows that a restart has in memory, however few records the shard has."""
+    policy, claim, cache = CheckpointPolicy(max_restore="1 hour"), started(tmp_path, 0), ShardCache(limit=limit)
+    most = usable(30_000_000) // 4
+    assert most < 80 * 120_000  # else the test shows nothing
+    for version in range(12):
+        task = provider(tmp_path, run=claim, cache=cache, policy=policy)
+        store = task.get_store(version)
+        store.key_value("hot").put_many((f"key{i % 50}", i) for i in range(10_000))
+        store.commit()
+        task.maintain(wait=True)
+    restarted = provider(tmp_path, run=claim, policy=policy).get_store(12)
+    tail = restarted.loaded.replayed
+    assert dict(restarted.key_value("hot").all()) == {f"key{i % 50}": i for i in range(9950, 10_000)}
+    a_batch = 10_000 * (80 + 2 * 16)
+    assert (80 * tail.records + 2 * tail.bytes <= most + a_batch) == (limit is not None)
 
 
 def test_a_shard_with_a_checkpoint_to_be_made_stays(tmp_path: Path) -> None:

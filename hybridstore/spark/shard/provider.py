@@ -233,6 +233,7 @@ class StateStoreProvider:
         if shard is None or not shard.group.journal.empty:
             # In the second case a store was changed after its commit or abort: that change belongs to no version.
             shard = Shard(self.log.storage, self._policy, self._sizes)
+        shard.limit = self._cache.limit
         loaded = shard.load(self.log, version, run.runs, run.run_id)
         self._open = StateStore(self, shard.group, version, loaded, shard, next(self._attempts))
         return self._open

@@ -33,7 +33,7 @@ from recovery.shard_log import METRICS, SINCE, encode_object
 
 from ...state.checkpointer import Checkpointer, Target
 from ...state.group import StoreGroup
-from ...state.memory import memory_bytes
+from ...state.memory import is_long, memory_bytes
 from ...state.numbers import added
 from ...state.policy import CheckpointPolicy, Logged, commit_seconds
 from .log import AttemptLog, Since
@@ -155,6 +155,8 @@ class Shard:
         self.differing = 0
         self._rivals: frozenset[str] = frozenset()
         self._is_loaded = False
+        # What the shards of this process may take (bytes, None: no limit), as its cache says.
+        self.limit: int | None = None
         # An estimate of its bytes in memory, and how many tasks and logged records ago it was made.
         self.measured = 0
         self._tasks = MEASURE_TASKS
@@ -291,7 +293,7 @@ class Shard:
     def _is_due(self, since: Since) -> bool:
         checkpoints = self.checkpoints
         checkpoints.since, checkpoints.begun = since.logged, since.wall_ms / 1000 if since.wall_ms else time.time()
-        due, reader = checkpoints.due(), checkpoints.reader
+        due, reader = checkpoints.due() or is_long(since.logged, self.limit), checkpoints.reader
         if due and reader is not None and not reader.exists():
             # Another process has pruned the checkpoint against which changes are collected: the next load attaches a
             # newer one.
