@@ -125,11 +125,12 @@ class InPlace(Usable, ABC):
 
     def _climb(self, at: int | None, progress: Progress | None) -> Reached:
         """Fill the stores with a version (None: the newest), and have the checkpoint below it in use. A tail that does
-        not fit in the limit of memory becomes checkpoints, piece by piece; where none can be made, it is replayed as it
-        is. Raises what a restore raises. O(pages + tail), and with pieces as that of checkpoints.
+        not fit in the limit of memory becomes checkpoints, piece by piece; where none can be made, and of a reader,
+        which writes nothing, it is replayed as it is. Raises what a restore raises. O(pages + tail), and with pieces as
+        that of checkpoints.
         """
         home, group, checkpoints = self._home, self._group, self._checkpoints
-        room = None if self._read_only or at is not None else self._memory.tail_room()
+        room = None if self._read_only else self._memory.tail_room()
         reached = home.restore(group, at, progress, never if room is None else partial(tail_over, room))
         while room is not None and not reached.whole:
             reached = home.restore(group, at, progress, partial(tail_over, room * TAIL_PIECE))

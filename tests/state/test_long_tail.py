@@ -214,6 +214,23 @@ def test_a_long_tail_is_replayed_over_the_checkpoint_before_a_damaged_one(
         assert contents(state) == right
 
 
+def test_a_reader_under_a_limit_replays_a_long_tail_and_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with hs.open(path, durability="os", checkpoints=NEVER) as state:
+        write(state, 12_000, seed=6)
+        older, version = contents(state), state.version
+        write(state, 3000, seed=7)
+        newest = contents(state)
+        crash(state)
+    files = {each: each.read_bytes() for each in path.rglob("*") if each.is_file()}
+    for at, right in ((version, older), ("newest", newest)):
+        with open_small(path, at=at) as state:
+            tail = state.restore_report
+            assert memory_module.tail_over(2_000_000, tail.tail_records, tail.tail_bytes)
+            assert (contents(state), state.metrics().checkpoints_written) == (right, 0)
+    assert {each: each.read_bytes() for each in path.rglob("*") if each.is_file()} == files
+
+
 def test_on_an_object_store_a_long_tail_becomes_checkpoints_at_a_restart(tmp_path: Path) -> None:
     pytest.importorskip("obstore")
     with S3Server() as server:
