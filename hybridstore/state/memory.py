@@ -23,9 +23,9 @@ The percentages are of the part of the limit that records may take (`memory_budg
 progress, a commit waits up to 20 ms, so that the room lasts until the checkpoint is expected to have been made. The
 wait also grows, whatever was expected, from nothing at 80 % to 20 ms for 1,000 records at 100 %. From 50 % on a commit
 also waits while half as many records again as begin a checkpoint were logged since the one in progress began: the next
-one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. Beyond 100 % each
-commit waits as much. No wait is longer than 1 s. Beyond 110 % and 1 MiB it waits until the checkpoint has been made, 5
-ms for each record and 5 s at most.
+one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. From 105 % to 110 %
+the wait of each commit grows to as much. No wait is longer than 1 s. Beyond 110 % and 1 MiB it waits until the
+checkpoint has been made, 5 ms for each record and 5 s at most.
 
 To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
 stores are key-value, window or session stores, nothing is replayed: they know which keys have changed since. The maps
@@ -68,6 +68,9 @@ _EXPECTED: Final = 0.2
 _KEPT: Final = 0.7
 _PRESSED: Final = 0.8
 _FULL: Final = 0.85
+# Up to here a commit waits no longer than at the limit: a checkpoint that is late once costs many commits a little,
+# and not one of them much. Up to `_FAR_OVER` beyond the limit the wait then grows to that of a large commit.
+_STRAINED: Final = 1.05
 # The share of what is in memory that the tail may have where a state becomes cold without a new checkpoint.
 _TAIL: Final = 1 / 8
 # A checkpoint begins after so many records, too, once memory is used: what it copies at a commit stays short. In a
@@ -147,9 +150,12 @@ def _pressed_wait(share: float) -> tuple[float, float]:
     records is used. O(1).
     """
     each, most = _WAIT_SECONDS
-    if share > 1:
-        return _LARGE_SECONDS
-    return (each * (share - _PRESSED) / (1 - _PRESSED), most) if share > _PRESSED else _NO_WAIT
+    if share <= _PRESSED:
+        return _NO_WAIT
+    if share <= _STRAINED:
+        return each * min(1.0, (share - _PRESSED) / (1 - _PRESSED)), most
+    over = (share - _STRAINED) / (1 + _FAR_OVER - _STRAINED)
+    return each + (_LARGE_SECONDS[0] - each) * min(1.0, over), most
 
 
 def _records(maps: Sequence[Maps]) -> int:
