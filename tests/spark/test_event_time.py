@@ -124,9 +124,9 @@ def test_an_aggregation_behind_windows_in_append_mode(source: Source, job: Job) 
 
     topology = ROWS.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(emit="close", n=hs.Count())
     # the row of second 9 is in disorder, and counted; that of second 1 is late; a run ends between them
-    for seconds in ((0, 12, 25, 61), (9, 75, 80, 1, 200)):
-        for second in seconds:
-            source.add(row("a", second=second), row("b", second=second + (second != 1)))
+    for batches in (((0, 12, 25, 61),), ((9, 75), (80,), (1, 200))):
+        for seconds in batches:
+            source.add(*(row(k, second=second + (k == "b" and second != 1)) for second in seconds for k in "ab"))
         df = source.stream().withWatermark("t", "55 seconds")
         out = topology.apply(df, "op", location=str(job.checkpoint), shards=2, time="watermark", event_time="at")
         assert out.columns == ["k", "window_start", "window_end", "n", "at"]

@@ -59,14 +59,14 @@ def test_right_programs_give_the_same_on_spark(spark: SparkSession) -> None:
         if name == "windows, each commit" and not STRESS:
             continue  # what is emitted at the end of windows was counted in them
         rows = rows or planted.rows()
-        way = ht.same_on_spark(spark, batches=None if STRESS else 5)
+        way = ht.same_on_spark(spark, batches=None if STRESS else 3)
         ht.check(program, rows, way, by=by, shards=2, seed=len(name))
 
 
 def test_a_program_that_spark_runs_otherwise_is_found(spark: SparkSession) -> None:
     """A column with whole numbers only in some rows: Spark has one type."""
     with pytest.raises(ht.DifferentResultsError, match=r"same_on_spark\(\), seed 0: \d+ batches"):
-        ht.check(mixed, planted.rows(), ht.same_on_spark(spark))
+        ht.check(mixed, planted.rows(), ht.same_on_spark(spark, batches=None if STRESS else 1))
 
 
 def mixed() -> hs.Topology:
