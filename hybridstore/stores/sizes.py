@@ -81,6 +81,9 @@ def cold_bytes(cold: Sequence[Cold]) -> int:
     size = BLOCK_BYTES * len(cold)
     for block in cold:
         if isinstance(block, ColdPage):
+            # Open tables of its blocks, and what those know of layers, may be kept for readers to come: they are no
+            # block's but the process's, a bounded number (`recovery.pack.MOST_TABLES`), and in the part of the limit
+            # that is not for records (`memory_budget.usable`).
             continue
         if tables := block.tables:
             size += TABLE_BYTES + LAYER_BYTES * (tables - 1) + block.layer_bytes
