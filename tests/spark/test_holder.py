@@ -60,6 +60,8 @@ class WatchedRunner(CountRunner):
                 raise ConnectionResetError("not ours")
             elif key == "local":
                 raise Unportable(lambda: None)
+            elif key == "exit":
+                sys.exit(3)
         return super().process(table, output, watermark_ms)
 
 
@@ -143,9 +145,10 @@ def test_many_workers_hand_many_shards_to_the_holders_of_a_host(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "error"), [("fail", KeyError), ("network", ConnectionResetError), ("local", RuntimeError)]
+    ("kind", "error"),
+    [("fail", KeyError), ("network", ConnectionResetError), ("local", RuntimeError), ("exit", SystemExit)],
 )
-def test_what_the_program_raises_is_raised_in_the_worker(tmp_path: Path, kind: str, error: type[Exception]) -> None:
+def test_what_the_program_raises_is_raised_in_the_worker(tmp_path: Path, kind: str, error: type[BaseException]) -> None:
     job = Job(tmp_path, Watched())
     job.hand(0, "a")
     pid = job.pid()
