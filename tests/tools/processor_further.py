@@ -328,3 +328,29 @@ timed("many timers of a key", many_timers, lambda p, k, e, t: [e])
 timed("a timer deletes itself", with_a_value, deletes_itself, value())
 timed("lists in timers", with_a_list, drains_a_list, listed())
 timed("maps in timers", with_a_map, drains_a_map, mapped())
+
+
+# --- large values -----------------------------------------------------------------------------------------------------
+
+HALF_MB = 512 << 10
+
+
+def several(p: Any, h: Any) -> None:
+    p.value = h.getValueState("value", "text string, bytes binary")
+    p.list = h.getListState("list", "text string")
+    p.map = h.getMapState("map", "k string", "text string")
+
+
+def large_values(p: Any, key: Any, rows: Any, tv: Any) -> Iterator[Any]:
+    letter, before = "abc"[rows[0].v - 1], p.value.get()
+    yield before and [(len(each), each[:1]) for each in before]
+    text = letter * HALF_MB
+    p.value.update((text, text.encode()))
+    p.list.appendList([(text,), (letter,)])
+    p.map.updateValue((text,), (text + letter,))
+    yield [(len(each), each[:2]) for (each,) in p.list.get()]
+    yield sorted((len(name), name[:1], len(each)) for (name,), (each,) in p.map.iterator())
+    yield p.map.containsKey((text,)), p.map.containsKey((text[1:],)), len(text) == len(p.value.get()[0])
+
+
+add("values of 512 KB", several, large_values, batches=THREE)
