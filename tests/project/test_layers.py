@@ -11,11 +11,11 @@ text that names a module, too.
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+
+from tests.tools.imports import imports_of, module_name, texts_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("changelog", "recovery", "hybridstore")
@@ -301,35 +301,8 @@ MAY_IMPORT_PYSPARK = ("hybridstore.importing", "hybridstore.spark", "pyspark_hyb
 LOOSE_FILES = 10
 
 
-class Import(NamedTuple):
-    path: Path
-    line: int
-    importer: str
-    imported: str
-
-
 def covers(prefix: str, module: str) -> bool:
     return module == prefix or module.startswith(prefix + ".")
-
-
-def module_name(path: Path, root: Path) -> str:
-    """`changelog/frame.py` -> `changelog.frame`; a package's own file keeps `__init__`, it has rules of its own."""
-    return ".".join(path.relative_to(root).with_suffix("").parts)
-
-
-def imports_of(path: Path, root: Path) -> Iterator[Import]:
-    """Yield every import in the file, relative ones resolved, `from a import b` as `a.b` (b may be a module)."""
-    importer = module_name(path, root)
-    package = importer.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(path, node.lineno, importer, alias.name)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            source = ".".join([*above, *([node.module] if node.module else [])])
-            for alias in node.names:
-                yield Import(path, node.lineno, importer, f"{source}.{alias.name}")
 
 
 def allowed(importer: str, imported: str) -> bool:
@@ -366,25 +339,6 @@ def violations(root: Path) -> list[str]:
 
 def product_files(root: Path) -> list[Path]:
     return [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
-
-
-def texts_of(path: Path, root: Path) -> Iterator[str]:
-    """Yield every text in the file that may name a module, relative ones resolved; a `__module__` imports nothing."""
-    package = module_name(path, root).split(".")[:-1]
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
-    shown = {
-        node.value for node in nodes if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__module__"
-    }
-    for node in nodes:
-        if (
-            node not in shown
-            and isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and "." in node.value.strip(".")
-        ):
-            text = node.value
-            dots = len(text) - len(text.lstrip("."))
-            yield ".".join([*package[: len(package) - dots + 1], text[dots:]]) if dots else text
 
 
 def import_graph(root: Path) -> dict[str, set[str]]:
