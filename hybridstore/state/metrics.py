@@ -60,9 +60,7 @@ class Metrics:
     read_amplification: float | None = None
 
 
-def metrics_of(
-    group: StoreGroup, checkpoints: Checkpointer, memory: Memory, written: int, *, anew: bool = True
-) -> Metrics:
+def metrics_of(group: StoreGroup, checkpoints: Checkpointer, memory: Memory, written: int, *, anew: bool) -> Metrics:
     """Return the numbers of an open state, whose changelog has `written` bytes since it was opened; `anew` as
     `Memory.numbers`. O(blocks).
     """

@@ -160,7 +160,7 @@ class VersionedStore(Generic[K, V]):
         newest = self._newest.get(key)
         if newest is not None and (as_of is None or newest[0] <= as_of):
             return ValueVersion(newest[1], newest[0], None)
-        if as_of is None or as_of < self.stream_time - self.history_ms or as_of < 0:
+        if as_of is None or as_of < self.stream_time - self.history_ms:
             return None
         for (_, start, end), value in self._versions.find_sessions(key, as_of + 1, as_of):
             if value is not _DELETED:

@@ -83,6 +83,7 @@ def sorted_groups(groups: dict[int, list[int]]) -> dict[int, list[int]]:
 # each changes its aggregate in place, so that an alias anywhere is a wrong result
 LISTS = Aggregator(list, append, extend, name="lists")
 LISTS_LEFT_INVERSE = Aggregator(list, append, subtract=pop_first, exact_subtract=True, name="left inverse")
+INTS_IN_ORDER = Aggregator(list, append, extend, subtract=pop_first, exact_subtract=(int,), name="ints in order")
 BAGS = Aggregator(list, append, extend, result=sorted, commutative=True, name="bags")
 BAGS_ADD_ONLY = Aggregator(list, append, result=sorted, commutative=True, name="bags, add only")
 GROUPS = Aggregator(dict, group, regroup, result=sorted_groups, commutative=True, name="groups")
@@ -524,7 +525,7 @@ def test_the_best_strategy_follows_from_the_powers() -> None:
             MANY,
             Reduce(max, commutative=True, associative=True),
         ],
-        "chunks": [LISTS, TEXT, Reduce(max, associative=True)],
+        "chunks": [LISTS, TEXT, INTS_IN_ORDER, Reduce(max, associative=True)],
         "ladder": [BAGS_ADD_ONLY, NONE_FIRST, Reduce(max, commutative=True)],
         "recompute": [Collect(), SMOOTHED, Reduce(max)],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from changelog.files import Files
+from changelog.files import Files, make_folders
 
 
 class Noting(Files):
@@ -40,3 +40,23 @@ def test_a_file_with_a_second_name_is_copied_durably_before_it_is_appended_to(tm
     # a file of one name is opened as it is
     files.append(owned).close()
     assert len(files.synced) == 1
+
+
+def test_the_names_of_new_directories_are_durable(tmp_path: Path) -> None:
+    class Names(Files):
+        """Notes what each synced directory has."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.synced: list[list[str]] = []
+
+        def sync_directory(self, path: Path) -> None:
+            self.synced.append([str(part.relative_to(tmp_path)) for part in path.iterdir()])
+
+    (tmp_path / "a").mkdir()
+    files = Names()
+    make_folders(files, tmp_path / "a" / "b" / "c")
+    assert files.synced == [["a"], ["a/b"], ["a/b/c"]]
+    # those that another process has made, too
+    make_folders(files, tmp_path / "a" / "b" / "c", tmp_path / "a" / "b")
+    assert files.synced[-2:] == [["a/b/c"], ["a/b"]]

@@ -8,7 +8,7 @@ from changelog import journal as journal_module
 from changelog.codec import unpack
 from changelog.errors import ChangelogError
 from changelog.journal import EMPTY_DIGEST, Journal, chain, is_small_atom
-from changelog.mutation import Mutation, mutations
+from changelog.mutation import Mutation, count_records, mutations
 
 
 def collect(**options: int) -> tuple[Journal, list[bytes]]:
@@ -38,6 +38,14 @@ def test_mutations_come_out_in_the_order_they_went_in() -> None:
         actual = [mutation for body in bodies for mutation in mutations(unpack(body))]
         assert actual == [Mutation(1, 1, (i, VALUES[i % len(VALUES)])) for i in range(30)]
         assert journal.records == {17: 30}
+
+
+def test_records_are_counted_by_code_whatever_comes_first() -> None:
+    counts = {17: 1}
+    count_records([17, "a", 1, 33, "b", 2, 17, "c", 3], counts)
+    count_records([23, ["a", "b"], [1, 2], None, 17, "d", 4], counts)
+    count_records([17, "e", 5, 17, "f", 6], counts)
+    assert counts == {17: 6, 33: 1, 23: 2}
 
 
 def test_the_digest_does_not_depend_on_framing() -> None:

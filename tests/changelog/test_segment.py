@@ -1,5 +1,6 @@
 """Segments: their names, and a header that ties a file to one store, one place and one format."""
 
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -76,8 +77,11 @@ def test_a_short_header_says_how_short() -> None:
 
 
 def test_foreign_magic_is_a_foreign_file() -> None:
-    with pytest.raises(ForeignFileError, match=r"x\.log: not a changelog segment: found b'PK"):
-        decode_header(b"PK\x03\x04" + bytes(64), "x.log")
+    for raw in (b"PK\x03\x04" + bytes(64), MAGIC[:7], b""):
+        with pytest.raises(
+            ForeignFileError, match=rf"x\.log: not a changelog segment: found {re.escape(repr(raw[:8]))}"
+        ):
+            decode_header(raw, "x.log")
 
 
 @pytest.mark.parametrize("longer", [0, 8])

@@ -127,12 +127,15 @@ def test_a_version_is_never_cut_by_a_new_segment(tmp_path: Path) -> None:
 
 
 def test_a_rollback_leaves_what_was_committed(tmp_path: Path) -> None:
-    log = writer(tmp_path)
+    files = Recording()
+    log = writer(tmp_path, files)
     log.mutations(body("a"))
     log.commit(commit(1))
     size = (tmp_path / segment_name(1)).stat().st_size
     log.mutations(body("b"))
+    files.calls.clear()
     log.rollback()
+    assert files.calls == ["truncate", "sync"]
     assert (tmp_path / segment_name(1)).stat().st_size == size
     log.mutations(body("c"))
     log.commit(commit(2))

@@ -14,6 +14,7 @@ from changelog.codec import pack
 from changelog.mutation import mutations
 from hybridstore.state.policy import Logged, RestoreSpeed
 from hybridstore.state.restart import plan as plan_of
+from hybridstore.stores.kinds import KINDS
 from recovery import plan as plan_module
 from recovery.block import seal
 from recovery.index import META_KEY, encode
@@ -122,9 +123,16 @@ def test_the_estimate_grows_with_the_log_and_falls_with_a_checkpoint(tmp_path: P
                 state.key_value("kv")[i] = number
             state.commit()
             plans.append(state.metrics().restore_estimate_ms)
+            assert plans[-1] == pytest.approx(plan_of(tmp_path).duration_ms)
         assert plans == sorted(plans)
         state.checkpoint(wait=True)
         assert state.metrics().restore_estimate_ms < plans[0]
+
+
+def test_the_records_of_a_kind_of_store_take_their_own_time() -> None:
+    for name, kind in KINDS.items():
+        for op, seconds in kind.seconds.items():
+            assert Logged.of(0, 0, {5 * 16 + op: 3}, {5: name}).seconds == pytest.approx(3 * seconds), (name, op)
 
 
 def work_of(do: Callable[[], Any]) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from hybridstore.stores.sizes import cold_bytes
+from hybridstore.stores.sizes import BLOCK_BYTES, cold_bytes
 from tests.tools.hooks import crash
 
 NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
@@ -41,3 +41,16 @@ def test_the_open_tables_of_blocks_and_layers_are_estimated_by_their_sizes(tmp_p
         assert sum(block.tables for block in bucket.cold) == len(bucket.cold) * (1 + layers)
         estimated = cold_bytes(bucket.cold) - before
         assert 0.7 * taken < estimated < 1.6 * taken, (taken, estimated)
+
+
+def test_cold_blocks_and_long_keys_are_counted(tmp_path: Path) -> None:
+    with hs.open(tmp_path) as state:
+        state.key_value("k").put_many((f"{i:05}", i) for i in range(5000))
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path) as state:
+        store = state.key_value("k")
+        before = store.bytes_in_memory
+        assert before >= BLOCK_BYTES * store.cold_blocks > 0
+        store.put_many((f"{i:01000}", i) for i in range(50))
+        assert store.bytes_in_memory - before > 50 * 1000

@@ -64,3 +64,10 @@ def test_a_versioned_store_is_a_table_of_times(tmp_path: Path, seed: int, rounds
                     assert store.get(key) == model.get(key, LAST)
                     assert list(store.versions(key)) == model.versions(key)
                 state.commit()
+
+
+def test_before_all_time_no_key_has_a_version(tmp_path: Path) -> None:
+    with hs.open(tmp_path) as state:
+        store: hs.VersionedStore[str, int] = state.versioned("prices", history="1 hour")
+        store.put("tea", 1, 5)
+        assert [store.get("tea", as_of=at) for at in (-2, -1, 0, 4)] == [None] * 4
