@@ -1,7 +1,8 @@
-"""Mutate: change changelog, recovery, the stores and the state at random places, and see whether a quick test fails.
+"""Mutate: change changelog, recovery, stores, state and aggregation at random places, and see which tests fail.
 
     make mutate MUTANTS=20 SEED=7
     python scripts/mutate.py --mutants 20 --seed 7 changelog/codec.py recovery
+    python scripts/mutate.py --each --mutants 1   # one of each file
 
 A mutant is a copy of the tree with one change: a comparison, a condition, a number, a statement. The tests of the
 changed file run on it, the nearest first: those that have its name, those that import it, those of its room; without
@@ -25,12 +26,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PLACES: Final = ("changelog", "recovery", "hybridstore/stores", "hybridstore/state")
+PLACES: Final = ("changelog", "recovery", "hybridstore/stores", "hybridstore/state", "hybridstore/aggregation")
 # What the tests read.
 COPIED: Final = ("changelog", "recovery", "hybridstore", "tests", "benchmarks", "examples", "scripts", "docs")
 _OPERATORS: Final[dict[type[ast.AST], type[ast.AST]]] = {
@@ -290,6 +291,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("places", nargs="*", default=PLACES, help="files and folders of the tree")
     parser.add_argument("--mutants", type=int, default=20)
+    parser.add_argument("--each", action="store_true", help="so many mutants of each file, and not of all together")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--seconds", type=float, default=300, help="after which a run of the tests is given up")
     asked = parser.parse_args()
@@ -298,12 +300,14 @@ def main() -> int:
         for place in asked.places
         for file in ([ROOT / place] if (ROOT / place).is_file() else sorted((ROOT / place).rglob("*.py")))
     ]
-    every = [
-        mutant for file in files for mutant in mutants_of(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))
+    of_files = [
+        list(mutants_of(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))) for file in dict.fromkeys(files)
     ]
-    drawn = random.Random(asked.seed).sample(every, len(every))
-    chosen = list(islice(filter(is_program, drawn), asked.mutants))
-    print(f"{len(chosen)} of {len(every)} mutants, seed {asked.seed}", flush=True)
+    groups = of_files if asked.each else [list(chain.from_iterable(of_files))]
+    dice = random.Random(asked.seed)
+    drawn = [islice(filter(is_program, dice.sample(group, len(group))), asked.mutants) for group in groups]
+    chosen = list(chain.from_iterable(drawn))
+    print(f"{len(chosen)} of {sum(map(len, of_files))} mutants, seed {asked.seed}", flush=True)
     verdicts: dict[str, list[Mutant]] = {"passed": [], "failed": [], "too long": []}
     names = {"passed": "survives", "failed": "killed", "too long": f"longer than {asked.seconds:g} s"}
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
