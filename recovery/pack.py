@@ -43,7 +43,8 @@ PAGE: Final = 0
 PACK_BYTES: Final = 64 << 20
 _PACK_SHARE: Final = 8
 # So many open tables of blocks are kept for readers to come, some 2 kB each; once so many are, only those of larger
-# blocks, whose checksums take longest, and which know what layers over them have.
+# blocks, whose checksums take longest, and which know what layers over them have. Layers, each of some 0.7 kB, are
+# three of four where memory has room for more of them (`KeptTables.make_room`).
 MOST_TABLES: Final = 4096
 _MOST_SMALL: Final = 1024
 _LARGE_TABLE: Final = 32 << 10
@@ -129,15 +130,19 @@ class PackBytes(Protocol):
         """Return bytes of the pack, fewer where it ends before. Raises OSError."""
 
 
-class _Kept:
-    """How many tables the packs of this process keep, and at most."""
+class KeptTables:
+    """How many tables the packs of this process keep, and at most: `most_small` of small blocks, as layers are."""
 
-    tables = 0
-    most = MOST_TABLES
-    most_small = _MOST_SMALL
+    def __init__(self) -> None:
+        self.tables = 0
+        self.make_room()
+
+    def make_room(self, tables: int = 0) -> None:
+        """From now on keep up to so many tables, and never fewer than MOST_TABLES. O(1)."""
+        self.most, self.most_small = max(MOST_TABLES, tables), max(_MOST_SMALL, tables * 3 // 4)
 
 
-KEPT: Final = _Kept()
+KEPT: Final = KeptTables()
 
 
 class MappedPack:

@@ -15,9 +15,10 @@ from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
 from weakref import ReferenceType, ref
 
-from recovery.pack import PACK_BYTES
+from recovery.pack import KEPT, PACK_BYTES
 
 from ..stores.cold_blocks import SPARING
+from ..stores.sizes import LAYER_BYTES
 
 # Counting is O(blocks), and so not done at every small commit: after so many commits, or after so many records that
 # were logged or loaded, one for this many bytes of the limit.
@@ -28,6 +29,9 @@ PACK_SHARE: Final = 32
 # Between two commits blocks of up to this part of the limit, with their layers, may be loaded whole where few of their
 # keys were touched; records take three to four times as much in memory.
 BLOCK_SHARE: Final = 64
+# Open tables of layers may take this part of the limit: behind each checkpoint they are read again, and to open one
+# takes about as long as to read a record.
+TABLES_SHARE: Final = 8
 _KEPT_BYTES: Final = 9 << 20
 LEAST_PACK_BYTES: Final = 1 << 20
 # The name of a parameter of glibc's `mallopt`.
@@ -117,6 +121,7 @@ class Budget:
     def _decide(self) -> None:
         limit = self.limit
         self.renew_room(limit)
+        KEPT.make_room(0 if limit is None else limit // TABLES_SHARE // LAYER_BYTES)
         # An owner without a limit keeps its speed beside a reader: its blocks are loaded whole.
         SPARING.on = limit is not None or (bool(self._readers) and not self._open.living())
 

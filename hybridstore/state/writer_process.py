@@ -235,7 +235,8 @@ def main() -> None:
     os.nice(_NICE)
     link = socket.socket(fileno=0)
     jobs: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-    opened, KEPT.most, KEPT.most_small = KeptPacks(), _MOST_TABLES, _MOST_TABLES // 2
+    opened = KeptPacks()
+    KEPT.make_room(_MOST_TABLES)
     threading.Thread(target=_receive, args=(link, jobs), daemon=True).start()
     while True:
         number, *fields = jobs.get()

@@ -23,6 +23,7 @@ from recovery.block import (
     BlockEntry,
     BucketChange,
     Columns,
+    Extent,
     StoreCapture,
     composed,
     content_hash,
@@ -207,6 +208,28 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(
     assert written < (8 if tables else 6) * changed_bytes
     assert any(entry.layers for entry in line.entries())
     assert all(type(line.reader._look_at(1, e, e.places[0])) is RecordTable for e in line.entries()) is tables
+
+
+@pytest.mark.parametrize("room", [False, True])
+def test_open_tables_of_layers_stay_for_the_next_checkpoint_where_they_have_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    monkeypatch.setattr(KEPT, "most_small", KEPT.tables + 100 if room else 0)
+    line = Line(LocalStorage(tmp_path), tables=True)
+    line.checkpoint({f"key {i:03d}": b"x" * 300 for i in range(250)}, set())
+    opened: dict[Extent, Any] = {}
+    stay: list[bool] = []
+    for number in range(1, 8):
+        line.checkpoint({f"key {number:03d}": b"y"}, set())
+        assert line.reader is not None
+        (entry,) = line.entries()
+        look = line.reader.look(1, entry)
+        assert isinstance(look, Layers)
+        layers = dict(zip(entry.layers, look._parts[-2::-1], strict=True))
+        stay += [layers[place] is opened[place] for place in layers.keys() & opened.keys()]  # others have moved
+        opened = layers
+    assert len(stay) > 3
+    assert stay == [room] * len(stay)
 
 
 def test_a_new_checkpoint_enters_its_layer_into_the_index_of_the_checkpoint_before(

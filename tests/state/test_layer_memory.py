@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from hybridstore.stores.sizes import BLOCK_BYTES, cold_bytes
+from hybridstore.state.memory_budget import TABLES_SHARE
+from hybridstore.stores.sizes import BLOCK_BYTES, LAYER_BYTES, cold_bytes
+from recovery.pack import KEPT
 from tests.tools.hooks import crash
 
 NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
@@ -54,3 +56,12 @@ def test_cold_blocks_and_long_keys_are_counted(tmp_path: Path) -> None:
         assert before >= BLOCK_BYTES * store.cold_blocks > 0
         store.put_many((f"{i:01000}", i) for i in range(50))
         assert store.bytes_in_memory - before > 50 * 1000
+
+
+def test_open_tables_of_layers_may_take_a_part_of_the_limit(tmp_path: Path) -> None:
+    before = KEPT.most, KEPT.most_small
+    with hs.open(tmp_path / "large", memory_limit=1 << 30):
+        assert KEPT.most == (1 << 30) // TABLES_SHARE // LAYER_BYTES > KEPT.most_small > before[1]
+        with hs.open(tmp_path / "small", memory_limit=1 << 20):
+            assert (KEPT.most, KEPT.most_small) == before
+    assert (KEPT.most, KEPT.most_small) == before
