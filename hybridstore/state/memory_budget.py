@@ -177,7 +177,7 @@ def pack_bytes() -> int | None:
 def share_arena() -> None:
     """Let all threads that begin from now on allocate from one arena, where the C library can: each has its own
     otherwise, and what those keep is beside the limit. The gaps were a third of a limit of 64 MB in a server, and
-    twenty states under 20 MB, whose checkpoints threads make, took 28 to 75 MB (22 to 36 with one arena). Python's lock
+    twenty states under 20 MB, whose checkpoints threads make, took 33 to 75 MB (22 to 36 with one arena). Python's lock
     admits one thread anyway. O(1).
     """
     with suppress(OSError, AttributeError):

@@ -5,12 +5,15 @@ A put never pays for the order of keys: an ordered scan sorts them (`key_order`)
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, overload
 
 from changelog.turn import in_place, read
+from recovery.block import BlockEntry, Columns
+from recovery.directory import PageEntry
 from recovery.errors import CorruptCheckpointError
 
 from .buckets import TOMBSTONE
@@ -199,7 +202,8 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         place of both: the keys that start with it, which is text, bytes, or for tuples the leading elements.
 
         A snapshot. Raises ValueError for a prefix beside another bound, TypeError for a bound of another type than the
-        keys. O(result).
+        keys. O(result); under a limit of memory O(rows in memory), and a cold block is read when the iterator comes to
+        it and is not kept, so CorruptCheckpointError may come from the iterator.
 
         >>> users = hs.open("state").key_value("users")
         >>> users.put_many({"cid": 3, "ann": 1, "bob": 2})
@@ -211,43 +215,118 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         [('ann', 1)]
         """
         if prefix is None:
-            return self._between(key_from, key_to, reverse=reverse)
-        check_prefix(self.name, prefix, key_from, key_to)
-        return self._beginning_with(prefix, reverse=reverse)
+            rows = self.rows(key_from, key_to, reverse=reverse)
+        else:
+            check_prefix(self.name, prefix, key_from, key_to)
+            rows = self._beginning_with(prefix, reverse=reverse)
+        return rows if self.ttl_ms is None else ((key, row[0]) for key, row in rows)
 
-    @read
-    def _between(self, key_from: Any, key_to: Any, *, reverse: bool) -> Iterator[tuple[Any, Any]]:
+    def rows(self, key_from: Any = None, key_to: Any = None, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        """As `scan`, with `(value, ts)` in place of the value of a store with a ttl."""
         for bound in (key_from, key_to):
             if bound is not None:
                 self._keys.check(bound)
         if key_from is not None and key_to is not None and key_from > key_to:
             return iter(())
-        self.apply_waiting()
-        self._gather()
-        self._load_range(key_from, key_to)
-        rows = [(key, self._runs[key]) for key in self._ordered().irange(key_from, key_to, reverse=reverse)]
-        return self._visible(rows)
+        return self._rows_in(
+            lambda entry: (key_from is None or entry.last >= key_from) and (key_to is None or entry.first <= key_to),
+            lambda keys: keys.irange(key_from, key_to),
+            lambda columns: columns.between(key_from, key_to),
+            reverse=reverse,
+        )
 
-    @read
     def _beginning_with(self, prefix: Any, *, reverse: bool) -> Iterator[tuple[Any, Any]]:
         self._keys.check(prefix)
         length = len(prefix)
+
+        def begins(key: Any) -> bool:
+            return bool(key[:length] == prefix)
+
+        def cut(columns: Columns) -> Columns:
+            keys = columns.keys
+            return columns.cut(bisect_left(keys, prefix), bisect_right(keys, prefix, key=lambda key: key[:length]))
+
+        return self._rows_in(
+            # a block that begins behind the prefix has only keys behind it
+            lambda entry: entry.last >= prefix and (entry.first <= prefix or begins(entry.first)),
+            lambda keys: takewhile(begins, keys.irange(prefix, None)),
+            cut,
+            reverse=reverse,
+        )
+
+    @read
+    def _rows_in(
+        self,
+        wanted: Callable[[BlockEntry | PageEntry], bool],
+        within: Callable[[Any], Iterable[Any]],
+        cut: Callable[[Columns], Columns],
+        *,
+        reverse: bool,
+    ) -> Iterator[tuple[Any, Any]]:
+        """Iterate over `(key, row)` of a range: of the `wanted` blocks, of the keys in memory `within`, of a block what
+        `cut` leaves of it. The rows in memory are those of now, and a block never changes.
+        """
         self.apply_waiting()
         self._gather()
-        # a block that begins behind the prefix has only keys behind it
-        for i in chosen(
-            self._bucket.cold,
-            lambda entry: entry.last >= prefix and (entry.first <= prefix or entry.first[:length] == prefix),
-        ):
-            self._load(i)
-        keys: list[Any] = []
-        for key in self._ordered().irange(prefix, None):
-            if key[:length] != prefix:
-                break
-            keys.append(key)
-        if reverse:
-            keys.reverse()
-        return self._visible([(key, self._runs[key]) for key in keys])
+        blocks = self._load_or_leave(wanted)
+        runs = self._runs
+        keys = list(within(self._ordered()))
+        if not blocks:
+            return self._iterators.over([(key, runs[key]) for key in keys], reverse=reverse)
+        deleted = {key for block in blocks for key in self._buried.get(block.entry.block, ()) if key in runs}
+        rows = self._pieces(keys, [runs[key] for key in keys], blocks, deleted, self._expired, cut, reverse=reverse)
+        return self._iterators.piecewise(rows)
+
+    def _load_or_leave(self, wanted: Callable[[BlockEntry | PageEntry], bool]) -> list[ColdBlock]:
+        """Load the wanted blocks; where memory is short, only those for which it has room. Return the others, by key.
+
+        O(records loaded + blocks).
+        """
+        cold = self._bucket.cold
+        remaining: list[ColdBlock] = []
+        for i in chosen(cold, wanted):
+            block = cold[i]
+            assert isinstance(block, ColdBlock)
+            if SPARING.on and type(block) is not DecodedBlock and block.entry.bytes > SPARING.room:
+                remaining.append(block)
+            else:
+                self._load(i)
+        return remaining[::-1]
+
+    def _pieces(
+        self,
+        keys: list[Any],
+        rows: list[Any],
+        blocks: list[ColdBlock],
+        deleted: set[Any],
+        expired: int,
+        cut: Callable[[Columns], Columns],
+        *,
+        reverse: bool,
+    ) -> Iterator[list[tuple[Any, Any]]]:
+        """Yield the rows in memory and those of blocks, which memory hides, by key, a block at a time. `keys` and
+        `rows` are of memory. O(records of a block) a piece.
+        """
+        # each block has the rows in memory up to its last key; behind the last block rows in memory remain
+        edges = [0, *(bisect_right(keys, block.entry.last) for block in blocks), len(keys)]
+        timed = self.ttl_ms is not None
+        for i in reversed(range(len(edges) - 1)) if reverse else range(len(edges) - 1):
+            first, last = edges[i], edges[i + 1]
+            piece = list(zip(keys[first:last], rows[first:last], strict=True))
+            if i < len(blocks):
+                columns = cut(blocks[i].columns())
+                stored = zip(columns.values, *columns.ints, strict=True) if timed else columns.values
+                hidden = deleted.union(keys[first:last])
+                piece += [
+                    (key, row)
+                    for key, row in zip(columns.keys, stored, strict=True)
+                    if key not in hidden and not (timed and row[1] <= expired)
+                ]
+                piece.sort(key=itemgetter(0))
+            if reverse:
+                piece.reverse()
+            if piece:
+                yield piece
 
     def all(self, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Iterate over all `(key, value)`, by key. A snapshot. O(rows).
@@ -266,9 +345,7 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
 
     def by_time(self) -> list[tuple[Any, Any, int]]:
         """Return `(key, value, ts)` of all live rows of a store with a ttl, the oldest first. O(rows log rows)."""
-        keys = [key for key, _ in self.all()]
-        rows = [(key, *self._runs[key]) for key in keys]
-        return sorted(rows, key=itemgetter(2))
+        return sorted([(key, *row) for key, row in self.rows()], key=itemgetter(2))
 
     @read
     def __len__(self) -> int:
@@ -308,19 +385,8 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
     def __contains__(self, key: Any) -> bool:
         return self.get(key) is not None
 
-    def _visible(self, rows: list[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        shown = self._iterators.over(rows)
-        return shown if self.ttl_ms is None else ((key, row[0]) for key, row in shown)
-
     def _ordered(self) -> Any:
         """Return all loaded, live keys in order."""
         if self._order is None:
             self._order = KeyOrder(self._runs)
         return self._order.keys()
-
-    def _load_range(self, key_from: Any, key_to: Any) -> None:
-        for i in chosen(
-            self._bucket.cold,
-            lambda entry: (key_from is None or entry.last >= key_from) and (key_to is None or entry.first <= key_to),
-        ):
-            self._load(i)

@@ -252,10 +252,11 @@ def _session_row(place: tuple[Any, int, int], value: Any) -> Row:
     return SpanRow(key, (end, start), value)
 
 
-def _values(store: KeyValueStore) -> Iterator[Row]:
+def _values(store: KeyValueStore, first: Any = None, last: Any = None) -> Iterator[Row]:
+    rows = store.rows(first, last)
     if store.ttl_ms is None:
-        return (Row(key, (), value) for key, value in store.all())
-    return (Row(key, store.times_of(key), value) for key, value in store.all())
+        return (Row(key, (), value) for key, value in rows)
+    return (Row(key, (row[1],), row[0]) for key, row in rows)
 
 
 def _value_of_key(store: KeyValueStore, key: Any) -> Iterator[Row]:
@@ -314,9 +315,7 @@ KEY_VALUE: Final = Kind(
     Row,
     rows=_values,
     of_key=_value_of_key,
-    between=lambda store, first, last, earliest, latest: (
-        Row(key, store.times_of(key), value) for key, value in store.scan(first, last)
-    ),
+    between=lambda store, first, last, earliest, latest: _values(store, first, last),
     holds=lambda store, key, place, value: store.get(key) is value,
     seconds={PUT: 0.04e-6, PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE: 1.4e-6},
     copied=_key_values,

@@ -3,7 +3,9 @@
     scan()        ─▶ token (a new epoch)    ─▶ a bucket of an older epoch is copied before it is changed
     close()       ─▶ `OpenIterators.refuse_calls`: the next row of an iterator with more rows is the store's error
 
-The surprise: opening a snapshot copies nothing, and without writes during the reading nothing is ever copied.
+The surprise: opening a snapshot copies nothing, and without writes during the reading nothing is ever copied. A
+key-value store has no buckets: where memory is short, its iterator has the rows in memory, and reads blocks as it comes
+to them (`piecewise`).
 """
 
 from __future__ import annotations
@@ -12,56 +14,70 @@ import weakref
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from operator import length_hint
-from typing import Any, Never
+from typing import Any
 
 
-class _Ending:
-    """What an open iterator asks behind its last row: an error, if the store was shut before that row was read."""
+class _Pieces:
+    """The rows of an open iterator, a piece at a time, and the error of a store that was shut before all were read."""
 
-    __slots__ = ("__weakref__", "_error", "_rows", "remaining")
+    __slots__ = ("__weakref__", "_error", "_piece", "_pieces", "_remaining")
 
-    def __init__(self, rows: list[Any], reverse: bool) -> None:
+    def __init__(self, pieces: Iterator[list[Any]]) -> None:
         self._error: Exception | None = None
-        self._rows = rows
-        self.remaining: Iterator[Any] = reversed(rows) if reverse else iter(rows)
+        self._piece: list[Any] = []
+        self._remaining: Iterator[Any] = iter(self._piece)
+        self._pieces = pieces
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Iterator[Any]]:
         return self
 
-    def __next__(self) -> Never:
-        raise StopIteration if self._error is None else self._error
+    def __next__(self) -> Iterator[Any]:
+        if self._error is not None:
+            raise self._error
+        self._piece = next(self._pieces)
+        self._remaining = iter(self._piece)
+        return self._remaining
 
     def refuse_calls(self, error: Exception) -> None:
         """Free the rows that were not read."""
-        if length_hint(self.remaining):
+        if length_hint(self._remaining) or length_hint(self._pieces, 1):
             self._error = error
-        self._rows.clear()
+        self._piece.clear()
 
 
 class OpenIterators:
     """All open iterators of a store, so that shutting the store ends the iterators without a check per row."""
 
-    __slots__ = ("_endings", "_shut")
+    __slots__ = ("_open", "_shut")
 
     def __init__(self) -> None:
-        self._endings: weakref.WeakSet[_Ending] = weakref.WeakSet()
+        self._open: weakref.WeakSet[_Pieces] = weakref.WeakSet()
         self._shut: Exception | None = None
 
     def over(self, items: Iterable[Any], *, reverse: bool = False) -> Iterator[Any]:
         """Return an iterator over `items`, which are read now; after `refuse_calls` it raises the error in place of a
         row. Raises that error if the store refuses calls already. O(items).
         """
+        rows = list(items)
+        if reverse:
+            rows.reverse()
+        return self.piecewise(iter([rows] if rows else []))
+
+    def piecewise(self, pieces: Iterator[list[Any]]) -> Iterator[Any]:
+        """Return an iterator over the rows of `pieces`, of which each is read when the iterator comes to it; else as
+        `over`. O(1).
+        """
         if self._shut is not None:
             raise self._shut
-        ending = _Ending(list(items), reverse)
-        self._endings.add(ending)
-        return chain(ending.remaining, ending)
+        rows = _Pieces(pieces)
+        self._open.add(rows)
+        return chain.from_iterable(rows)
 
     def refuse_calls(self, error: Exception) -> None:
         """End every open iterator with `error`; opening an iterator raises `error` from now on. O(open iterators)."""
         self._shut = error
-        for ending in list(self._endings):
-            ending.refuse_calls(error)
+        for rows in list(self._open):
+            rows.refuse_calls(error)
 
 
 class Snapshots:

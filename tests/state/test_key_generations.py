@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.stores import key_blocks
+from hybridstore.stores.cold_blocks import SPARING
 from tests.state.test_interrupts import Interrupt
 from tests.tools.hooks import check_stores
 from tests.tools.vector_runner import SMALL
@@ -28,6 +30,8 @@ class Life:
         self.store = self.state.key_value("k", ttl=ttl)
         self.rows: dict[int, Any] = {}
         self.timed, self.monkeypatch, self.now = ttl is not None, monkeypatch, 0
+        # scans that are not at their end, with the rows to come
+        self.scans: list[tuple[Iterator[Any], list[Any]]] = []
 
     def put(self, dice: random.Random) -> None:
         key, value = dice.randrange(KEYS), dice.random()
@@ -52,10 +56,19 @@ class Life:
         assert self.store.delete(key) == self.rows.pop(key, None)
 
     def scan(self, dice: random.Random) -> None:
-        first, last = sorted(dice.sample(range(KEYS), 2))
-        assert list(self.store.scan(first, last)) == sorted(
-            (key, value) for key, value in self.rows.items() if first <= key <= last
-        )
+        """Begin one where blocks have room in memory, or none."""
+        (first, last), reverse = sorted(dice.sample(range(KEYS), 2)), dice.random() < 0.5
+        self.monkeypatch.setattr(SPARING, "room", dice.choice([0, 1 << 40]))
+        rows = self.store.scan(first, last, reverse=reverse)
+        expected = sorted(((key, self.rows[key]) for key in self.rows if first <= key <= last), reverse=reverse)
+        count = dice.randrange(KEYS)
+        assert list(islice(rows, count)) == expected[:count]
+        self.scans.append((rows, expected[count:]))
+
+    def read_on(self, dice: random.Random) -> None:
+        if self.scans:
+            rows, expected = self.scans.pop(dice.randrange(len(self.scans)))
+            assert list(rows) == expected
 
     def length(self, _: random.Random) -> None:
         assert len(self.store) == len(self.rows)
@@ -108,8 +121,8 @@ def test_a_store_with_generations_equals_a_dict(
     life = Life(tmp_path / "s", ttl, monkeypatch)
     steps = [life.put, life.get, life.delete] * 4
     steps += [life.put_many, life.get_many, life.commit, life.begin, life.finish, life.turn, life.free]
-    # few scans: they load whole blocks
-    steps += [life.scan, life.length] if seed % 2 else []
+    # few scans: some load whole blocks
+    steps += [life.scan, life.read_on, life.length] if seed % 2 else []
     parted = 0
     with life.state:
         for _ in range(400):
@@ -117,6 +130,8 @@ def test_a_store_with_generations_equals_a_dict(
             parted += life.store.parted
             check_stores(life.state)
         assert dict(life.store.all()) == life.rows
+        while life.scans:
+            life.read_on(dice)
         life.state.commit()
     assert ttl or parted
     with hs.open(tmp_path / "s") as state:
@@ -226,3 +241,56 @@ def test_records_that_were_not_used_for_long_are_freed_as_others_come_in(
         assert list(map(len, store._older)) == [300, 700 - 181]  # those of the last commit are still to come
         assert memory.numbers()["freed_records"] == 181
         assert memory.numbers()["freed_bytes"] > 181 * 40
+
+
+@pytest.mark.parametrize("ttl", [None, 100])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_where_memory_is_short_keeps_no_row_and_reads_a_checkpoint_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ttl: int | None, reverse: bool
+) -> None:
+    life = Life(tmp_path / "s", "100 ms" if ttl else None, monkeypatch)
+    with life.state as state:
+        store: Any = state.key_value("pairs", ttl=ttl)
+        rows = {(f"{i // 10:02}", i): i * 0.5 for i in range(400)}
+        # of those with a time every fourth expires, in memory and in blocks
+        store.put_many((key, value, *([key[1] % 4] if ttl else [])) for key, value in rows.items())
+        state.commit()
+        state.checkpoint(wait=True)
+        state._go_cold()
+        store.free(400)
+        store.delete(("03", 33))
+        store.put(("03", 34), -1.0, *([4] if ttl else []))
+        store.put(("99", 0), 1.0, *([100] if ttl else []))
+        del rows["03", 33]
+        rows |= {("03", 34): -1.0, ("99", 0): 1.0}
+        if ttl:
+            rows = {key: value for key, value in rows.items() if key[1] % 4 or key == ("99", 0)}
+        monkeypatch.setattr(SPARING, "room", 0)
+        before = store.records_in_memory
+
+        def between(first: tuple[str, int], last: tuple[str, int]) -> list[Any]:
+            return sorted(((key, rows[key]) for key in rows if first <= key <= last), reverse=reverse)
+
+        for prefix in ("00", "03", "39", "40", "99"):
+            expected = between((prefix, 0), (prefix, 400))
+            assert list(store.scan(prefix=(prefix,), reverse=reverse)) == expected
+        assert list(store.scan(("02", 25), ("05", 51), reverse=reverse)) == between(("02", 25), ("05", 51))
+        scan, expected = store.all(reverse=reverse), between(("00", 0), ("99", 0))
+        assert list(islice(scan, 20)) == expected[:20]
+        assert store.records_in_memory == before
+        if ttl:
+            by_time = store.by_time()
+            assert {key: value for key, value, _ in by_time} == rows
+            assert [ts for _, _, ts in by_time] == sorted(ts for _, _, ts in by_time)
+        for key in list(rows):
+            store.put(key, "new", *([100] if ttl else []))
+        for _ in range(3):
+            state.commit()
+            state.checkpoint(wait=True)
+            state._go_cold()
+        assert list(scan) == expected[20:]
+        scan = store.all(reverse=reverse)
+        monkeypatch.setattr(SPARING, "room", 0)
+        assert next(scan)[1] == "new"
+    with pytest.raises(hs.StateClosedError):
+        list(scan)

@@ -185,7 +185,7 @@ def test_no_public_method_of_a_store_is_forgotten(five: Five) -> None:
     }  # fmt: skip
     # each by way of another one, and a look at a value in memory
     by_others = {
-        "get", "keys", "items", "values", "popitem", "setdefault", "update", "put_if_absent", "scan",
+        "get", "keys", "items", "values", "popitem", "setdefault", "update", "put_if_absent", "scan", "rows",
         "fetch_many", "fetch_columns", "find_sessions", "find_sessions_range", "put_columns", "advance",
     }  # fmt: skip
     tried = {name.split(".")[-1].split(" ")[0] for name in {**five.writes(), **five.reads()}}
