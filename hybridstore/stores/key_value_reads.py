@@ -269,10 +269,10 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         self.apply_waiting()
         self._gather()
         blocks = self._load_or_leave(wanted)
-        runs = self._runs
-        keys = list(within(self._ordered()))
+        runs, ordered = self._runs, self._ordered()
         if not blocks:
-            return self._iterators.over([(key, runs[key]) for key in keys], reverse=reverse)
+            return self._iterators.over([(key, runs[key]) for key in within(ordered)], reverse=reverse)
+        keys = list(within(ordered))
         deleted = {key for block in blocks for key in self._buried.get(block.entry.block, ()) if key in runs}
         rows = self._pieces(keys, [runs[key] for key in keys], blocks, deleted, self._expired, cut, reverse=reverse)
         return self._iterators.piecewise(rows)
