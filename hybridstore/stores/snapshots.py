@@ -43,6 +43,7 @@ class _Pieces:
         if length_hint(self._remaining) or length_hint(self._pieces, 1):
             self._error = error
         self._piece.clear()
+        self._pieces = iter(())
 
 
 class OpenIterators:
