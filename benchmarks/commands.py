@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Callable
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from collections.abc import Callable, Collection
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, Final
@@ -35,6 +35,19 @@ from benchmarks.suites.beyond_memory_work import WORKS
 from hybridstore.state.home import BUCKET_BLOCK_RECORDS
 
 _Suites = list[Callable[[], Result]]
+
+
+def _some_of(names: Collection[str]) -> Callable[[str], list[str]]:
+    """Return what reads some of these names, separated by commas; a text without a name is none of them."""
+
+    def read(text: str) -> list[str]:
+        chosen = text.split(",") if text else []
+        for name in chosen:
+            if name not in names:
+                raise ArgumentTypeError(f"found {name!r}, expected some of {', '.join(names)}")
+        return chosen
+
+    return read
 
 
 def _parser() -> ArgumentParser:
@@ -100,12 +113,12 @@ def _parser() -> ArgumentParser:
     limit = f"bytes (default: 1/{beyond_memory.SHARE} of what the store takes without a limit)"
     command.add_argument("--limit", type=int, help=limit)
     names = "kinds of stores, separated by commas (default: all five)"
-    command.add_argument("--kinds", default=",".join(beyond_memory.KINDS), help=names)
+    command.add_argument("--kinds", default=list(beyond_memory.KINDS), type=_some_of(beyond_memory.KINDS), help=names)
     names = "works, separated by commas (default: all)"
-    command.add_argument("--works", default=",".join(WORKS), help=names)
+    command.add_argument("--works", default=list(WORKS), type=_some_of(WORKS), help=names)
     names = "engines beside the key-value store, separated by commas (default: all)"
-    command.add_argument("--peers", default=",".join(beyond_memory.PEERS), help=names)
-    command.add_argument("--no-peers", dest="peers", action="store_const", const="", help="no other engine")
+    command.add_argument("--peers", default=list(beyond_memory.PEERS), type=_some_of(beyond_memory.PEERS), help=names)
+    command.add_argument("--no-peers", dest="peers", action="store_const", const=[], help="no other engine")
     turns = "turns of so many operations that our store and each engine have of each work (default: 1)"
     command.add_argument("--turns", type=int, default=1, help=turns)
     command.add_argument("--storage", choices=("disk", "s3"), default="disk", help=storage)
@@ -122,7 +135,7 @@ def _parser() -> ArgumentParser:
     command = suite("nexmark", "Nexmark's queries over bids: rate, bytes, a kill -9, answers compared.", 1)
     command.add_argument("--events", type=int, default=200_000, help="events of all kinds (default: 200000)")
     names = f"queries, separated by commas (default: {','.join(nexmark.NAMES)})"
-    command.add_argument("--queries", default=",".join(nexmark.NAMES), help=names)
+    command.add_argument("--queries", default=list(nexmark.NAMES), type=_some_of(nexmark.NAMES), help=names)
     command = suite(
         "compare",
         "Two versions in turn, and what changed beyond noise. When a figure is slower, everything is measured a second "
@@ -186,10 +199,9 @@ def _commit_latency(given: Namespace) -> _Suites:
 
 
 def _beyond_memory(given: Namespace) -> _Suites:
-    options = {name: getattr(given, name) for name in ("records", "operations", "limit", "turns", "storage")}
-    names = {name: getattr(given, name).split(",") for name in ("kinds", "works")}
-    options["peers"] = given.peers.split(",") if given.peers else ()
-    return [lambda: beyond_memory.measure(given.folder, **options, **names)] * given.runs
+    sizes = ("records", "operations", "limit", "turns", "storage")
+    options = {name: getattr(given, name) for name in (*sizes, "kinds", "works", "peers")}
+    return [lambda: beyond_memory.measure(given.folder, **options)] * given.runs
 
 
 def _state_by_limit(given: Namespace) -> _Suites:
@@ -203,8 +215,7 @@ def _joins(given: Namespace) -> _Suites:
 
 
 def _nexmark(given: Namespace) -> _Suites:
-    names = given.queries.split(",")
-    return [lambda: nexmark.measure(given.folder, events=given.events, queries=names)] * given.runs
+    return [lambda: nexmark.measure(given.folder, events=given.events, queries=given.queries)] * given.runs
 
 
 _SUITES: Final[dict[str, Callable[[Namespace], _Suites]]] = {

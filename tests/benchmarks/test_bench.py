@@ -379,3 +379,21 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     answer = json.loads(capsys.readouterr().out)
     assert answer["machine"]["cores"] >= 1
     assert answer["results"][0]["suite"] == "changelog"
+
+
+@pytest.mark.parametrize(
+    ("suite", "option", "known"),
+    [
+        ("beyond-memory", "--kinds", "key-value, window, session, sliding, suppression"),
+        ("beyond-memory", "--works", "uniform, zipf, hot 1 %"),
+        ("beyond-memory", "--peers", "rocksdb, lmdb"),
+        ("nexmark", "--queries", "q0, q1"),
+    ],
+)
+def test_an_unknown_name_is_refused_by_one_sentence_before_anything_runs(
+    capsys: pytest.CaptureFixture[str], suite: str, option: str, known: str
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        commands.run([suite, option, known.split(", ")[0] + ",zapf"])
+    assert stopped.value.code == 2
+    assert f"argument {option}: found 'zapf', expected some of {known}" in capsys.readouterr().err
