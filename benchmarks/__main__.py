@@ -5,15 +5,14 @@
     python -m benchmarks [--quick] [--full] [--only restore,stores] [--before REF] [--report FILE.jsonl] [--docs DIR]
     python -m benchmarks restore|stores|changelog|checkpoint|... --help    one suite (commands.py)
 
-`--report` measures nothing and writes the pages anew from a file of results. With `--only` the pages stay as they are.
-Where a run has no results of Spark's engines, the page takes the newest that stand beside its own, and says of when
-they are.
+`--report` measures nothing and writes the pages anew from a file of results, or from that which they are made from.
+With `--only` the results take the place of those of the same measurements (raw.py), and the pages say of when they are;
+so do those of Spark's and other engines, which most runs have not.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
@@ -25,10 +24,10 @@ from tempfile import gettempdir
 from typing import Any
 
 from benchmarks import commands, compare, pages
-from benchmarks.measure import machine
 from benchmarks.measure.result import Line, Result, Target, show
 from benchmarks.measure.timing import WrongAnswerError, stopwatch
 from benchmarks.nexmark.oracles import flink_python
+from benchmarks.raw import RESULTS, keeper
 from benchmarks.suites import (
     beyond_memory,
     catching_up,
@@ -44,6 +43,7 @@ from benchmarks.suites import (
     profile,
     restore,
     scale,
+    shuffle_bench,
     spark_suite,
     state_by_limit,
     stores,
@@ -141,6 +141,7 @@ def peer_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callabl
     tumbling, hopping = (20_000, 2000) if quick else (1_000_000, 30_000)
     runs = 1 if quick else 3
     events = 5000 if quick else 200_000
+    tiny: dict[str, Any] = {"minute": 0.05, "after": 0.1, "runs": 1, "rate": 2000} if quick else {}
     beside_flink = [lambda: nexmark.measure(folder, events=events, queries=nexmark.STATEFUL)]
     return {
         "peer-engines": [
@@ -149,6 +150,10 @@ def peer_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callabl
             lambda: peer_engines.killed(folder, events=tumbling, keys=10_000, runs=runs),
         ],
         **({"nexmark": beside_flink} if flink_python() else {}),
+        "shuffle": [
+            partial(shuffle_bench.measure, folder, engine, "process", **tiny)
+            for engine in ("plain", *(["flink"] if flink_python() and not quick else []))
+        ],
     }
 
 
@@ -168,7 +173,7 @@ def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callab
             "spark-scale-out": [
                 lambda: spark_suite.scale_out(folder, ["local[1]", "local[2]"], rows=800, batches=3, warm=3)
             ],
-            "spark-nexmark": [lambda: nexmark_spark.measure(folder, events=5000, queries=["q11"])],
+            "spark-nexmark": [lambda: nexmark_spark.measure(folder, "q11", events=5000)],
         }
     return {
         "spark": [
@@ -194,7 +199,12 @@ def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callab
         ],
         "spark-restart": [lambda: spark_suite.restarts(folder, 1_000_000)],
         "spark-scale-out": [lambda: spark_suite.scale_out(folder)],
-        "spark-nexmark": [lambda: nexmark_spark.measure(folder)],
+        "spark-nexmark": [partial(nexmark_spark.measure, folder, name) for name in nexmark_spark.NATIVE],
+        "spark-shuffle": [
+            partial(shuffle_bench.measure, folder, engine, victim)
+            for engine in ("hybridstore", "native")
+            for victim in shuffle_bench.VICTIMS[engine]
+        ],
     }
 
 
@@ -253,15 +263,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the benchmarks and write the pages of figures.", epilog=also)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, and no more")
     parser.add_argument("--only", default="", help="suites, separated by commas")
-    parser.add_argument("--report", type=Path, help="write the pages from this file of results; nothing is measured")
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="where the pages go")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", help="where raw results go")
+    report = "write the pages from this file of results (default: the one they are from); nothing is measured"
+    parser.add_argument("--report", type=Path, nargs="?", const=Path(), help=report)
+    parser.add_argument("--docs", type=Path, default=pages.DOCS, help="where the pages go")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where raw results go")
     parser.add_argument("--folder", type=Path, default=Path(gettempdir()), help="where states are made")
     parser.add_argument("--full", action="store_true", help="the long ones too, as FULL=1")
     parser.add_argument("--before", default=BEFORE, help="the version that is compared with, in turns")
     asked = parser.parse_args()
-    if asked.report:
-        pages.write(asked.docs, asked.report)
+    if asked.report is not None:
+        if asked.report == Path():
+            pages.refresh(asked.docs)
+        else:
+            pages.write(asked.docs, asked.report)
         return 0
     full = asked.full or os.environ.get("FULL", "0") not in ("", "0")
     chosen = suites(asked.folder, full, asked.quick, asked.before)
@@ -269,25 +283,22 @@ def main() -> int:
     for name in names:
         if name not in chosen:
             parser.error(f"suite {name!r}: expected some of {', '.join(chosen)}")
-    about = machine.describe(asked.folder)
-    asked.results.mkdir(parents=True, exist_ok=True)
-    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H%M")
-    raw = asked.results / f"{stamp}-{about['commit'] or 'unpacked'}.jsonl"
-    with raw.open("w", encoding="utf-8") as file:
-        file.write(json.dumps({"machine": about, "started": stamp, "full": full}) + "\n")
-        for name in names:
-            for measure in chosen[name]:
-                try:
-                    result = measure()
-                except WrongAnswerError as error:
-                    print(f"{name}: {error}\n(results before it: {raw})", file=sys.stderr)
-                    return 1
-                show(result)
-                file.write(json.dumps(result.to_json(), ensure_ascii=False) + "\n")
-                file.flush()
+    keep = keeper(asked.results, asked.folder, full=full, quick=asked.quick)
+    raw = None
+    for name in names:
+        for measure in chosen[name]:
+            try:
+                result = measure()
+            except WrongAnswerError as error:
+                print(f"{name}: {error}\n(results before it: {raw})", file=sys.stderr)
+                return 1
+            show(result)
+            raw = keep(result)
     print(f"raw results: {raw}")
-    if names == list(chosen):
+    if names == list(chosen) and raw is not None:
         pages.write(asked.docs, raw)
+    elif not asked.quick and asked.results == RESULTS:
+        pages.refresh(asked.docs)
     return 0
 
 

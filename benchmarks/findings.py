@@ -18,7 +18,7 @@ from recovery.block import BLOCK_RECORDS
 
 SPARK = ("spark", "spark over bare", "spark drop-in", "spark restart", "scale-out")
 # what only a long run has, and pages take over from the newest one
-LONG = (*SPARK, "peer engines", "nexmark", "nexmark on spark", "commit latency", "state by limit")
+LONG = (*SPARK, "peer engines", "nexmark", "nexmark on spark", "shuffle bench", "commit latency", "state by limit")
 
 
 class Figures:

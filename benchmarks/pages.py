@@ -7,72 +7,21 @@ Sentences are here; every number comes from a result.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import brief
-from benchmarks.findings import ABOUT, LONG, SPARK, Figures, left_out, line_of, restart, wall
+from benchmarks.findings import ABOUT, SPARK, Figures, left_out, line_of, restart, wall
 from benchmarks.measure import plots
 from benchmarks.measure.result import Line, Result, number
+from benchmarks.raw import Earlier, read_all, source
 from benchmarks.suites import scale_model
 
-# the plots of docs/performance-tables.md
-PICTURES = ("restart.png", "scale-out.png", "peer-engines.png")
 ENGINES = ("replay", "rocksdb", "rocksdb-log", "lmdb", "sqlite", "sqlite-log", "pickle")
 
 
-def read(raw: Path) -> tuple[dict[str, Any], list[Result]]:
-    """Return the head (machine, start) and the results of a file that `benchmarks` wrote."""
-    first, *rest = raw.read_text(encoding="utf-8").splitlines()
-    return json.loads(first), [Result.from_json(json.loads(text)) for text in rest]
-
-
-# a result, and the head of the run that it is of
-Earlier = list[tuple[dict[str, Any], Result]]
-
-
-def same(result: Result) -> tuple[Any, ...]:
-    """Return what results of one measurement have in common."""
-    return result.suite, *(result.settings.get(name) for name in ("work", "keys", "rows", "events"))
-
-
-def carried(raw: Path, results: Sequence[Result]) -> Earlier:
-    """Return what the run itself has not, or what was measured anew since: the newest result of each long measurement,
-    as those of Spark's and other engines, that is beside `raw`.
-
-    They take most of an hour, and have to be installed, so that they are not measured each time.
-    """
-    known = {same(result) for result in results}
-    newest: dict[tuple[Any, ...], tuple[dict[str, Any], Result]] = {}
-    for path in sorted(raw.parent.glob("*.jsonl"), reverse=True):
-        head, others = read(path)
-        for result in others:
-            if result.suite in LONG and (path.name > raw.name or same(result) not in known):
-                newest.setdefault(same(result), (head, result))
-    order = {suite: number for number, suite in enumerate(LONG)}
-    works = ("count", "tumbling", "hopping", "tumbling, killed", "sliding", "variables", None)
-    return sorted(
-        newest.values(),
-        key=lambda line: (
-            order[line[1].suite],
-            -line[1].settings.get("rows", 0),
-            works.index(line[1].settings.get("work")),
-            line[1].settings.get("keys", 0),
-        ),
-    )
-
-
-def read_all(raw: Path) -> tuple[dict[str, Any], list[Result], Earlier]:
-    """Return the head of a run, its results, and those of other runs that the pages have beside them or in their place
-    (`carried`).
-    """
-    head, results = read(raw)
-    earlier = carried(raw, results)
-    anew = {same(result) for _, result in earlier}
-    return head, [result for result in results if same(result) not in anew], earlier
-
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 # the engines of the table in docs/spark.md, as `spark_suite.NAMES` has them
 SPARK_COLUMNS = {
@@ -140,7 +89,6 @@ def write(docs: Path, raw: Path) -> None:
     if spark := [(of, result) for of, result in measured if result.suite in SPARK]:
         write_speed(docs / "spark.md", spark_speed(spark))
     docs.mkdir(parents=True, exist_ok=True)
-    scale = [result for result in results if result.suite == "scale"]
     if not plots.missing():
         for _, result in measured:
             if result.suite == "scale-out":
@@ -149,21 +97,40 @@ def write(docs: Path, raw: Path) -> None:
                 plots.limits(result, docs / "state-by-limit.png")
             elif result.suite == "commit latency":
                 plots.latencies(result, docs / "commit-latency.png")
-        if engines := [result for _, result in measured if result.suite == "peer engines"]:
+            elif result.suite == "scale":
+                plots.growth(result, docs / "scale.png")
+        results = [result for _, result in measured]
+        if engines := [result for result in results if result.suite == "peer engines"]:
             plots.engines(engines, docs / "peer-engines.png")
         if warm(results):
             plots.restart_times(warm(results), docs / "restart.png")
-        if scale:
-            plots.growth(scale[0], docs / "scale.png")
-    pictures = {name for name in PICTURES if (docs / name).exists()}
-    page = tables(head, results, raw.name, pictures, earlier)
-    (docs / "performance-tables.md").write_text(page, encoding="utf-8")
-    shown = {name for name in brief.PLOTS if (docs / name).exists()}
-    page = brief.page(head, [result for _, result in measured], raw.name, shown, machine(head))
-    (docs / "performance.md").write_text(page, encoding="utf-8")
-    if scale:
-        page = scale_model.page(head, scale[0], results, machine(head), raw.name, (docs / "scale.png").exists())
-        (docs / "scale.md").write_text(page, encoding="utf-8")
+    for name, text in texts(docs, raw).items():
+        (docs / name).write_text(text, encoding="utf-8")
+
+
+def refresh(docs: Path) -> None:
+    """Write the pages in `docs` anew from the run that they are made from, with what was measured since. Raises
+    ValueError where no page names a run.
+    """
+    raw = source(docs)
+    if raw is None:
+        raise ValueError(f"{docs}: no page of figures there (make bench writes the first ones)")
+    write(docs, raw)
+
+
+def texts(docs: Path, raw: Path) -> dict[str, str]:
+    """Return the pages by name; the plots that they show are those that are in `docs`."""
+    head, results, earlier = read_all(raw)
+    measured = [*((head, result) for result in results), *earlier]
+    every = [result for _, result in measured]
+    shown = {picture.name for picture in docs.glob("*.png")}
+    pages = {
+        "performance-tables.md": tables(head, results, raw.name, shown, earlier),
+        "performance.md": brief.page(head, every, raw.name, shown, machine(head)),
+    }
+    for of, scale in [entry for entry in measured if entry[1].suite == "scale"][-1:]:
+        pages["scale.md"] = scale_model.page(of, scale, every, machine(of), raw.name, "scale.png" in shown)
+    return pages
 
 
 def warm(results: Sequence[Result]) -> list[Result]:
@@ -353,7 +320,18 @@ SUITES = {
         "its JVM, RocksDB with changelog. The rate counts batches behind the first ones, by the clock and by the "
         "processor of all processes; a ratio is our figure over Spark's own. *Killed*: signal 9 for all processes at "
         "60 % of the batches, then a new start, timed from its beginning, with that of Java, to the next result. "
-        "`python -m benchmarks.suites.nexmark_spark` prints it, and says which queries Spark has not.",
+        "`python -m benchmarks spark-nexmark` prints it; `benchmarks/suites/nexmark_spark.py` says which queries Spark "
+        "has not.",
+    ),
+    "shuffle bench": (
+        "ShuffleBench, with kills",
+        "The workload of ShuffleBench (records of 1,024 bytes, 1,000 rules) at a constant load of half of what each "
+        "engine sustains here, and a kill with signal 9: of the process, of a Spark executor (*worker*), of a process "
+        "that has shards (*holder*), of Spark's driver with all of its processes. The load goes on meanwhile. *First "
+        "output* and *p95 back* count from the kill, with the start of what was killed; *inf* is what was not seen "
+        "before the end. Windows of outputs are late when their p95 is beyond that of before: how many were so before "
+        "the kill, and behind the catching up. Medians of the repeats, of which lost and double outputs are the sum. "
+        "`python -m benchmarks shuffle` prints it.",
     ),
     "scale-out": (
         "Spark with more workers",
@@ -394,8 +372,10 @@ def bullets(sentences: Sequence[str]) -> list[str]:
     return ["", *(f"* {sentence}" for sentence in sentences)] if sentences else []
 
 
-def restart_section(runs: list[Result], others: list[Result], figures: Figures, picture: bool) -> list[str]:
-    """Return the section about restarts."""
+def restart_section(
+    runs: list[Result], others: list[Result], figures: Figures, picture: bool, runs_of: dict[int, dict[str, Any]]
+) -> list[str]:
+    """Return the section about restarts; `runs_of` has the heads of results that are of other runs."""
     largest = runs[-1]
     text = [
         "",
@@ -434,7 +414,7 @@ def restart_section(runs: list[Result], others: list[Result], figures: Figures, 
     text += [
         "",
         f"By phase, {largest.settings['records']:,} records, tail of {largest.settings['tail']:,}, "
-        f"{largest.settings['runs']} runs:",
+        f"{largest.settings['runs']} runs{of_a_run(runs_of.get(id(largest)))}:",
         "",
         largest.markdown(lambda line: line.name.startswith("hybridstore")),
     ]
@@ -443,6 +423,7 @@ def restart_section(runs: list[Result], others: list[Result], figures: Figures, 
     for result in others:
         settings = result.settings
         title = f"{settings['records']:,} records of {settings['value_size']} bytes, {settings['cache']} cache"
+        title += of_a_run(runs_of.get(id(result)))
         text += ["", f"### {title}", "", result.markdown(), *bullets(result.notes)]
     return text
 
@@ -456,13 +437,18 @@ SUBJECTS = {
     "beyond memory": True,
     "commit latency": True,
     "state by limit": True,
+    "shuffle bench": False,
 }
 
 
-def subjects_table(result: Result) -> str:
+# of these suites a result is a part of one table, measured by itself
+GATHERED = ("nexmark on spark", "shuffle bench")
+
+
+def subjects_table(*results: Result) -> str:
     """Return the lines "subject: what" as a table with a row for each subject and a column for each what."""
     rows: dict[str, dict[str, Line]] = {}
-    for entry in result.lines:
+    for entry in (entry for result in results for entry in result.lines):
         subject, _, what = entry.name.rpartition(": ")
         rows.setdefault(subject, {})[what] = entry
     columns = list(dict.fromkeys(what for cells in rows.values() for what in cells))
@@ -472,7 +458,7 @@ def subjects_table(result: Result) -> str:
         for what in columns:
             cell = cells.get(what)
             notes = []
-            if cell is not None and SUBJECTS[result.suite]:
+            if cell is not None and SUBJECTS[results[0].suite]:
                 notes = [cell.ratio_text()] if cell.ratio is not None else []
             elif cell is not None and cell.target is not None:
                 notes = [cell.verdict()]
@@ -481,8 +467,10 @@ def subjects_table(result: Result) -> str:
     return "\n".join(text)
 
 
-def changes_section(result: Result) -> list[str]:
-    """Return what changed since another version, measured in turns with it."""
+def changes_section(result: Result, of: dict[str, Any] | None) -> list[str]:
+    """Return what changed since another version, measured in turns with it; `of`: the head of the run if it is another
+    one.
+    """
     rows = [
         f"| {line.name} | {number(line.value / (line.ratio or 1))} {line.unit} | {line.figure()} | "
         f"{number(line.ratio or 1)}x | {number(line.ratio_low or 1)} - {number(line.ratio_high or 1)} | {line.note} |"
@@ -493,8 +481,9 @@ def changes_section(result: Result) -> list[str]:
         "## Before and after",
         "",
         f"`python -m benchmarks compare {result.settings['before']}`: both versions in turns, "
-        f"{result.settings['runs']} runs each, in processor time. A change counts when the 95 % interval of the ratio "
-        "of medians leaves out 1 and it is more than 2 %; slower is what a second measurement calls slower, too.",
+        f"{result.settings['runs']} runs each{of_a_run(of)}, in processor time. A change counts when the 95 % interval "
+        "of the ratio of medians leaves out 1 and it is more than 2 %; slower is what a second measurement calls "
+        "slower, too.",
         "",
         "| | before | after | ratio | 95 % | |",
         "| --- | ---: | ---: | ---: | ---: | --- |",
@@ -542,18 +531,26 @@ def tables(
     ]
     if runs:
         text += restart_section(
-            runs, [r for r in results if r.suite == "restore" and r not in runs], figures, "restart.png" in pictures
+            runs,
+            [r for r in results if r.suite == "restore" and r not in runs],
+            figures,
+            "restart.png" in pictures,
+            runs_of,
         )
     for suite, (title, about) in SUITES.items():
         chosen = [result for result in results if result.suite == suite]
-        for number_of, result in enumerate(chosen):
-            text += ["", f"## {title}", "", about] if number_of == 0 else []
-            text += [
-                "",
-                f"{settings_text(result).capitalize()}{of_a_run(runs_of.get(id(result)))}:",
-                "",
-                result.markdown() if suite not in SUBJECTS else subjects_table(result),
-            ]
+        text += ["", f"## {title}", "", about] if chosen else []
+        if chosen and suite in GATHERED:
+            text += ["", subjects_table(*chosen)]
+            text += bullets([f"{settings_text(result)}{of_a_run(runs_of.get(id(result)))}" for result in chosen])
+        for result in chosen:
+            if suite not in GATHERED:
+                text += [
+                    "",
+                    f"{settings_text(result).capitalize()}{of_a_run(runs_of.get(id(result)))}:",
+                    "",
+                    result.markdown() if suite not in SUBJECTS else subjects_table(result),
+                ]
             if suite == "scale-out" and "scale-out.png" in pictures:
                 text += [
                     "",
@@ -569,11 +566,12 @@ def tables(
             text += bullets(ABOUT[suite](figures))
     for result in results:
         if result.suite == "changes":
-            text += changes_section(result)
+            text += changes_section(result, runs_of.get(id(result)))
     text += ["", "## Where Python is the wall", "", "\n\n".join(wall(figures))]
     for result in results:
         if result.suite == "walls":
-            text += ["", f"{settings_text(result)}:".capitalize(), "", result.markdown()]
+            text += ["", f"{settings_text(result).capitalize()}{of_a_run(runs_of.get(id(result)))}:"]
+            text += ["", result.markdown()]
     text += [
         "",
         "## What is left out",

@@ -62,6 +62,10 @@ def measure(
     """
     result = Result("beyond memory", {"records": records, "operations": operations, "turns": turns})
     result.settings["limit"] = limit or f"1/{SHARE}"
+    # a part of the suite is a measurement of its own
+    for name, chosen_names, every in (("kinds", kinds, KINDS), ("works", works, WORKS)):
+        if list(chosen_names) != list(every):
+            result.settings[name] = ", ".join(chosen_names)
     if storage == "s3":
         result.settings["storage"] = storage
         peers = ()

@@ -66,6 +66,8 @@ def _results(folder: Path) -> list[Any]:
 def measure(folder: Path, *, events: int = 200_000, queries: Sequence[str] = NAMES) -> Result:
     """Run queries over the bids of so many events. Raises WrongAnswerError when results of one are wrong."""
     result = Result("nexmark", {"events": events, "commit rows": COMMIT_ROWS, "events a second": RATE})
+    if tuple(queries) != STATEFUL:
+        result.settings["queries"] = ", ".join(queries)
     all_events = generate(events, rate=RATE)
     count = all_events.bids.num_rows
     oracle = find_spec("duckdb") is not None

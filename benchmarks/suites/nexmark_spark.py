@@ -1,6 +1,6 @@
 """Nexmark on Spark: queries by our operator and by Spark's own, on the same events, answers compared.
 
-    python -m benchmarks.suites.nexmark_spark --events 500000 --queries q11,q12
+    python -m benchmarks spark-nexmark --queries q11,q12
     python -m benchmarks --full --only spark-nexmark
 
 The queries are those that Spark's own streaming SQL can express: without state (q0 to q2), windows (q7, q8, q12), a
@@ -17,7 +17,6 @@ with that of Java and Spark. Answers of the third run are compared with those of
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -37,10 +36,19 @@ if TYPE_CHECKING:
 
 # Events of event time in a second: two windows of 10 s end with each batch of 50,000 events.
 RATE: Final = 2_500
+EVENTS: Final = 500_000
 BATCHES: Final = 10
 WARM: Final = 3
 KILLED_AT: Final = 0.6
 ENGINES: Final = {"hybridstore": "hybridstore", "native": "native-changelog"}
+# Figures of a run: the name, unit and scale of a page, and what a ratio of Spark's own to ours is called; without that
+# a ratio is ours to theirs.
+FIGURES: Final = {
+    "rate": ("events/s", "", 1.0, ""),
+    "of a core": ("events/s and core", "", 1.0, ""),
+    "stored": ("state", "MB", 1e-6, "smaller than"),
+    "silent": ("kill -9 to the next result, with the start of the process", "s", 1.0, "sooner than"),
+}
 # The types of aggregates that are no built-in ones.
 TYPES: Final = {"q5": {"best": "array<array<long>>"}}
 DAY_MS: Final = 86_400_000
@@ -214,9 +222,8 @@ def _results(sink: Path, numbers: Iterable[int] | None = None) -> list[dict[str,
 
 
 def _in_a_process(folder: Path, name: str, engine: str, mode: str, timeout: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.suites.nexmark_spark", "--one", mode, "--folder", str(folder)]
-    command += ["--queries", name, "--engines", engine, "--started", str(time.time())]
-    return spark_process(command, engine, timeout)
+    command = [sys.executable, "-m", "benchmarks.suites.nexmark_spark", mode, str(folder), name, engine]
+    return spark_process([*command, str(time.time())], engine, timeout)
 
 
 def measured(folder: Path, name: str, engine: str, timeout: float) -> dict[str, Any]:
@@ -244,74 +251,49 @@ def write_input(folder: Path, query: Query, rows: list[dict[str, Any]]) -> None:
 
 
 def measure(
-    folder: Path, *, events: int = 500_000, queries: Sequence[str] = tuple(NATIVE), timeout: float = 600
+    folder: Path, query: str, *, events: int = EVENTS, engines: Sequence[str] = tuple(ENGINES), timeout: float = 600
 ) -> Result:
-    """Measure queries by both engines. Raises WrongAnswerError when an answer is wrong; an engine that fails, or takes
+    """Measure a query by both engines. Raises WrongAnswerError when an answer is wrong; an engine that fails, or takes
     longer than `timeout` seconds for a run, is left out with a note.
     """
     from benchmarks.nexmark.generator import generate
     from benchmarks.nexmark.queries import QUERIES, answer_of, digest_of, results_of
 
-    result = Result("nexmark on spark", {"events": events, "batches": BATCHES, "events a second": RATE})
-    all_events = generate(events, rate=RATE)
-    names = {
-        "rate": ("events/s", "", 1.0),
-        "of a core": ("events/s and core", "", 1.0),
-        "stored": ("state", "MB", 1e-6),
-        "silent": ("kill -9 to the next result, with the start of the process", "s", 1.0),
-    }
-    with stopwatch() as clock:
-        for name in queries:
-            query = QUERIES[name]
-            rows = query.rows(all_events)
-            expected = digest_of(answer_of(query, results_of(query, all_events)))
-            figures: dict[str, dict[str, Any]] = {}
-            with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as scratch:
-                place = Path(scratch)
-                write_input(place, query, rows if isinstance(rows, list) else rows.to_pylist())
-                for engine in ENGINES:
-                    try:
-                        figures[engine] = measured(place, name, engine, timeout)
-                    except (RuntimeError, TimeoutError) as error:
-                        result.notes.append(f"Nexmark on Spark, {name}: {error}")
-                        continue
-                    answer = digest_of(answer_of(query, _results(place / f"out-{engine}")))
-                    check(answer == expected, f"{name}, {engine}: {answer}, expected {expected}")
-                    print(f"  {name}, {engine}: {figures[engine]}", file=sys.stderr, flush=True)
-            for engine, given in figures.items():
-                subject = name if engine == "hybridstore" else f"{name}, Spark's own"
-                for what, (text, unit, scale) in names.items():
-                    value = given[what] * scale
-                    base = figures.get("native", {}).get(what, 0) * scale
-                    ratio = value / base if base and engine == "hybridstore" else None
-                    against = "Spark's own" if ratio else ""
-                    result.lines.append(
-                        Line(f"{subject}: {text}", value, value, value, unit, ratio, ratio, ratio, against)
-                    )
+    settings = {"query": query, "events": events, "batches": BATCHES, "events a second": RATE}
+    result = Result("nexmark on spark", settings)
+    definition, all_events = QUERIES[query], generate(events, rate=RATE)
+    rows = definition.rows(all_events)
+    figures: dict[str, dict[str, Any]] = {}
+    with stopwatch() as clock, tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as scratch:
+        place = Path(scratch)
+        expected = digest_of(answer_of(definition, results_of(definition, all_events)))
+        write_input(place, definition, rows if isinstance(rows, list) else rows.to_pylist())
+        for engine in engines:
+            try:
+                figures[engine] = measured(place, query, engine, timeout)
+            except (RuntimeError, TimeoutError) as error:
+                result.notes.append(f"Nexmark on Spark, {query}: {error}")
+                continue
+            answer = digest_of(answer_of(definition, _results(place / f"out-{engine}")))
+            check(answer == expected, f"{query}, {engine}: {answer}, expected {expected}")
+            print(f"  {query}, {engine}: {figures[engine]}", file=sys.stderr, flush=True)
+    for engine, given in figures.items():
+        subject = query if engine == "hybridstore" else f"{query}, Spark's own"
+        for what, (text, unit, scale, better) in FIGURES.items():
+            value = given[what] * scale
+            base = figures["native"][what] * scale if engine == "hybridstore" and "native" in figures else 0
+            ratio = None if not base else base / value if better else value / base
+            against = f"{better} Spark's own".strip() if ratio else ""
+            result.lines.append(Line(f"{subject}: {text}", value, value, value, unit, ratio, ratio, ratio, against))
     result.notes.append("Nexmark on Spark: one run each; answers of both are those of the plain engine")
     result.seconds = clock.seconds
     return result
 
 
 def main() -> int:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--events", type=int, default=500_000)
-    parser.add_argument("--queries", default=",".join(NATIVE))
-    parser.add_argument("--timeout", type=float, default=600, help="seconds for one run")
-    for hidden in ("--one", "--folder", "--engines"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
-    parser.add_argument("--started", type=float, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(run(Path(asked.folder), asked.queries, asked.engines, asked.one, asked.started)))
-        return 0
-    queries = asked.queries.split(",")
-    if wrong := [name for name in queries if name not in NATIVE]:
-        parser.error(f"{', '.join(wrong)}: expected some of {', '.join(NATIVE)}")
-    result = measure(Path(tempfile.gettempdir()), events=asked.events, queries=queries, timeout=asked.timeout)
-    print(result.markdown())
-    print("\n".join(result.notes))
+    """Run one query once in this process: MODE FOLDER QUERY ENGINE STARTED."""
+    mode, folder, query, engine, started = sys.argv[1:]
+    print(json.dumps(run(Path(folder), query, engine, mode, float(started))))
     return 0
 
 

@@ -1,8 +1,8 @@
 """ShuffleBench with kills: a constant load, a process killed by signal 9, and the seconds until latency is back.
 
-    python -m benchmarks.suites.shuffle_bench                                    3 repeats, killed at minute 2
-    python -m benchmarks.suites.shuffle_bench --minute 0.2 --after 0.2 --repeats 1 --engines plain
-    HYBRIDSTORE_FLINK=FLINK/bin/python python -m benchmarks.suites.shuffle_bench --engines hybridstore,native,flink
+    python -m benchmarks shuffle                                            all engines, 3 repeats, killed at minute 2
+    python -m benchmarks shuffle --minute 0.2 --after 0.2 --runs 1 --engines plain
+    HYBRIDSTORE_FLINK=FLINK/bin/python python -m benchmarks shuffle --engines flink --keep
 
 The workload is that of Dynatrace (ICPE 2024, defaults): records of 1,024 bytes, 1,000 rules of which one record in five
 meets one, a counter and 32 bytes of state for each rule, an output for every tenth record of a rule. The method is that
@@ -55,6 +55,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import hybridstore as hs
+from benchmarks.measure.result import Line, Result, Target
+from benchmarks.measure.timing import stopwatch
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RULES: Final = 1000
@@ -72,12 +74,17 @@ _FILE_SECONDS: Final = 0.5
 # Files of a backlog; seconds without what is waited for that are a fault.
 _BACKLOG: Final = 20
 _PATIENCE: Final = 600
+NAMES: Final = {"plain": "plain", "hybridstore": "Spark with ours", "native": "Spark's own", "flink": "Flink"}
 VICTIMS: Final = {
     "plain": ("process",),
     "hybridstore": ("worker", "holder", "driver"),
     "native": ("worker", "driver"),
     "flink": ("process",),
 }
+
+
+class FailedError(Exception):
+    """A measurement that came to no end, with the last words of what was measured."""
 
 
 def rule_of(number: int) -> int | None:
@@ -169,7 +176,7 @@ class Outcome(NamedTuple):
 
 def start(*arguments: Any, log: Path) -> subprocess.Popen[bytes]:
     """Start a part of this program."""
-    return _started([sys.executable, "-m", "benchmarks.suites.shuffle_bench", "--work", *map(str, arguments)], log)
+    return _started([sys.executable, "-m", "benchmarks.suites.shuffle_bench", *map(str, arguments)], log)
 
 
 def _started(command: list[str], log: Path) -> subprocess.Popen[bytes]:
@@ -193,7 +200,7 @@ def judge(
     """Return what a kill cost, from (moment, latency in seconds) of every output."""
     before = sorted(latency for moment, latency in points if moment < killed)
     if not before:
-        raise SystemExit(f"{engine}, {victim}: no output before the kill (is the load more than it sustains?)")
+        raise FailedError(f"{engine}, {victim}: no output before the kill (is the load more than it sustains?)")
     p50, p95, p99 = (before[min(len(before) - 1, int(len(before) * share))] for share in (0.5, 0.95, 0.99))
     allowed = max(BACK * p95, p95 + floor)
     windows: dict[int, list[tuple[float, float]]] = {}
@@ -235,7 +242,7 @@ def kill_plain(folder: Path, rate: float, asked: argparse.Namespace) -> Outcome:
     time.sleep(after)
     end(process)
     if not moments.exists():
-        raise SystemExit(f"WRONG: no record for {after:g} s behind the kill: {(folder / 'log').read_text()[-1500:]}")
+        raise FailedError(f"WRONG: no record for {after:g} s behind the kill: {(folder / 'log').read_text()[-1500:]}")
     imported, opened = (moment - killed for moment in json.loads(moments.read_text()))
     print(f"behind the kill: a process with its imports after {imported:.2f} s, its first record after {opened:.2f} s")
     # what is missing at the end of the load comes from one more run, which ends; a record comes at most 19 too soon
@@ -371,14 +378,14 @@ class Engine:
         return lost, sum(max(0, n - totals[rule]) for rule, n in last.items())
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Wait for something. Raises SystemExit with the query's last words if it ends before, and TimeoutError with
+        """Wait for something. Raises FailedError with the query's last words if it ends before, and TimeoutError with
         them if it takes very long.
         """
         begun = time.monotonic()
         while not until():
             if (ended := self.process.poll() is not None) or time.monotonic() > begun + _PATIENCE:
                 last = f"{self.name}: {(self.folder / 'log').read_text()[-1500:]}"
-                raise SystemExit(last) if ended else TimeoutError(last)
+                raise FailedError(last) if ended else TimeoutError(last)
             time.sleep(0.2)
 
     def sustained(self, most: int) -> float:
@@ -403,7 +410,7 @@ def sustained_by(folder: Path, engine: str, most: int) -> float:
     begun = time.perf_counter()
     process = start("plain", folder, 0, 0, most, log=folder / "log")
     if process.wait():
-        raise SystemExit((folder / "log").read_text()[-1500:])
+        raise FailedError((folder / "log").read_text()[-1500:])
     return most / (time.perf_counter() - begun)
 
 
@@ -435,7 +442,7 @@ def kill_files(folder: Path, engine: str, victim: str, rate: float, asked: argpa
         else:
             chosen = victims_of(query.process, victim)
             if not chosen:
-                raise SystemExit(f"{engine}: no {victim} to kill")
+                raise FailedError(f"{engine}: no {victim} to kill")
             os.kill(chosen[0], signal.SIGKILL)
         time.sleep(after)
         stop.set()
@@ -459,59 +466,89 @@ def kill_files(folder: Path, engine: str, victim: str, rate: float, asked: argpa
 # --- the suite --------------------------------------------------------------------------------------------------------
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """Return the medians of the repeats as Markdown."""
-    names = ["records/s", "p50 ms", "p95 ms", "p99 ms", "peak ms", "first output s", "p95 back s"]
-    names += ["late before %", "late again %", "lost", "double"]
-    lines = ["| engine, killed | " + " | ".join(names) + " |", "| --- " + "| ---: " * len(names) + "|"]
-    for engine, victim in dict.fromkeys((outcome.engine, outcome.victim) for outcome in outcomes):
-        runs = [outcome[2:] for outcome in outcomes if (outcome.engine, outcome.victim) == (engine, victim)]
-        middle = [statistics.median(column) for column in zip(*runs, strict=True)]
-        lost = [str(sum(run[place] for run in runs)) for place in (-2, -1)]
-        cells = [f"{value:,.0f}" for value in middle[:5]] + [f"{value:.2f}" for value in middle[5:7]]
-        cells += [f"{100 * value:.1f}" for value in middle[7:9]] + lost
-        lines.append(f"| {engine}, {victim} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def lines_of(outcomes: Sequence[Outcome]) -> list[Line]:
+    """Return the figures of the repeats of a kill: medians, and how many outputs are lost and double in all of them."""
+    engine, victim = outcomes[0][:2]
+    ours = engine in ("plain", "hybridstore")
+
+    def figure(what: str, name: str, unit: str, target: Target | None = None, scale: float = 1) -> Line:
+        values = [scale * getattr(outcome, name) for outcome in outcomes]
+        value = float(sum(values) if unit == "outputs" else statistics.median(values))
+        subject = f"{NAMES[engine]}, {victim} killed"
+        return Line(f"{subject}: {what}", value, min(values), max(values), unit, target=target)
+
+    none = Target(0, "value") if ours else None
+    return [
+        figure("load", "rate", "records/s"),
+        *(figure(name, name, "ms") for name in ("p50", "p95", "p99")),
+        figure("peak behind the kill", "peak", "ms"),
+        figure("first output", "first", "s"),
+        figure("p95 back", "back", "s", Target(1, "value") if engine == "plain" else None),
+        figure("late before", "late_before", "%", scale=100),
+        figure("late behind", "late_again", "%", scale=100),
+        figure("lost", "lost", "outputs", none),
+        figure("double", "double", "outputs", none),
+    ]
+
+
+def measure(
+    folder: Path,
+    engine: str,
+    victim: str,
+    *,
+    minute: float = 2,
+    after: float = 2,
+    runs: int = 3,
+    load: float = 0.5,
+    rate: float = 0,
+    floor: float = 20,
+    sustained: int = 1_000_000,
+) -> Result:
+    """Measure a kill: `runs` times `minute` minutes of load before it and `after` behind it. The load is `rate` records
+    a second, or, with 0, the share `load` of what the engine sustains (measured with `sustained` records). Windows
+    within `floor` ms of the p95 are not late. A repeat that fails has a note instead of figures; no repeat that ends is
+    a RuntimeError.
+    """
+    settings = {"work": f"{engine}, {victim}", "repeats": 0, "minutes before": minute, "minutes behind": after}
+    result = Result("shuffle bench", settings)
+    asked = argparse.Namespace(minute=minute, after=after, floor=floor)
+    outcomes: list[Outcome] = []
+    with stopwatch() as clock:
+        try:
+            if not rate:
+                with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as scratch:
+                    most = sustained_by(Path(scratch), engine, sustained)
+                rate = load * most
+                print(f"  {engine} sustains {most:,.0f} records/s", file=sys.stderr, flush=True)
+                settings["sustained"] = f"{most:,.0f} records/s"
+            for number in range(runs):
+                with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as scratch:
+                    try:
+                        if engine == "plain":
+                            outcomes.append(kill_plain(Path(scratch), rate, asked))
+                        else:
+                            outcomes.append(kill_files(Path(scratch), engine, victim, rate, asked))
+                        print(f"  {outcomes[-1]}", file=sys.stderr, flush=True)
+                    except FailedError as error:
+                        result.notes.append(f"ShuffleBench, {engine}, {victim}, repeat {number + 1} failed: {error}")
+                        print(f"  {result.notes[-1]}", file=sys.stderr, flush=True)
+        except FailedError as error:
+            raise RuntimeError(f"ShuffleBench, {engine}: {error}") from None
+    if not outcomes:
+        raise RuntimeError("; ".join(result.notes))
+    settings["repeats"] = len(outcomes)
+    result.lines, result.seconds = lines_of(outcomes), clock.seconds
+    return result
 
 
 def main() -> int:
-    """Run from the command line; exit code 1 when an output is lost or double."""
-    if sys.argv[1:2] == ["--work"]:
-        what, folder, *more = sys.argv[2:]
-        if what == "plain":
-            plain(folder, float(more[0]), float(more[1]), int(more[2]))
-        else:
-            spark(folder, *more)
-        return 0
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minute", type=float, default=2, help="minutes of load before the kill")
-    parser.add_argument("--after", type=float, default=2, help="minutes of load behind the kill")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--engines", default=",".join(VICTIMS))
-    parser.add_argument("--victims", default="process,worker,holder,driver")
-    parser.add_argument("--load", type=float, default=0.5, help="of what an engine sustains")
-    parser.add_argument("--floor", type=float, default=20, help="ms beyond the p95 that count as back")
-    parser.add_argument("--sustained", type=int, default=1_000_000, help="records by which the rate is measured")
-    asked = parser.parse_args()
-    outcomes: list[Outcome] = []
-    for engine in asked.engines.split(","):
-        if engine == "flink" and not os.environ.get("HYBRIDSTORE_FLINK"):
-            print("flink is left out: HYBRIDSTORE_FLINK names no Python that has it (benchmarks/nexmark/oracles.py)")
-            continue
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            most = sustained_by(Path(folder), engine, asked.sustained)
-        rate = asked.load * most
-        print(f"{engine} sustains {most:,.0f} records/s", flush=True)
-        for victim in VICTIMS[engine]:
-            for _ in range(asked.repeats if victim in asked.victims.split(",") else 0):
-                with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                    if engine == "plain":
-                        outcomes.append(kill_plain(Path(folder), rate, asked))
-                    else:
-                        outcomes.append(kill_files(Path(folder), engine, victim, rate, asked))
-                print(outcomes[-1], flush=True)
-    print(table(outcomes))
-    return int(any(outcome.lost or outcome.double for outcome in outcomes))
+    """Run a part of a measurement in this process: "plain FOLDER RATE BEGUN MOST", "spark FOLDER ENGINE PLACEMENT"."""
+    what, folder, *more = sys.argv[1:]
+    if what == "plain":
+        plain(folder, float(more[0]), float(more[1]), int(more[2]))
+    else:
+        spark(folder, *more)
+    return 0
 
 
 if __name__ == "__main__":

@@ -185,7 +185,6 @@ def test_latency_is_back_where_no_late_window_follows_for_a_while() -> None:
     assert (outcome.first, outcome.peak) == (2.0, 2000)
     assert outcome.back == pytest.approx(2.9)
     assert (outcome.late_before, outcome.late_again) == (0, 0)
-    assert "| 10 | 10 | 10 | 2,000 | 2.00 | 2.90 | 0.0 | 0.0 | 0 | 0 |" in shuffle_bench.table([outcome])
     # a window that is late much later is told by itself; one that comes soon belongs to the catching up
     assert judge(*behind, (20.06, 0.5))[-5:] == pytest.approx((2.9, 0, 1 / 170, 0, 0))
     assert judge(*behind, (16.06, 0.5)).back == pytest.approx(6.06)
@@ -194,3 +193,43 @@ def test_latency_is_back_where_no_late_window_follows_for_a_while() -> None:
     assert judge(*behind[:40]).back == float("inf")
     assert judge().back == float("inf")
     assert judge((10.1, 0.01), (16.0, 0.01)).back == pytest.approx(0.1)
+
+
+def test_repeats_of_a_kill_are_medians_and_a_repeat_that_fails_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks import commands, pages, raw
+
+    backs = iter([0.4, None, 7.0, 0.5])
+
+    def kill(folder: Path, rate: float, asked: Namespace) -> shuffle_bench.Outcome:
+        back = next(backs)
+        if back is None:
+            raise shuffle_bench.FailedError("no record for 30 s behind the kill")
+        return shuffle_bench.Outcome("plain", "process", rate, 1, 2, 3, 400, 0.3, back, 0, 0.5, int(back), 0)
+
+    monkeypatch.setattr(shuffle_bench, "sustained_by", lambda folder, engine, most: 2000.0)
+    monkeypatch.setattr(shuffle_bench, "kill_plain", kill)
+    first = shuffle_bench.measure(tmp_path, "plain", "process", runs=3)
+    assert first.notes == ["ShuffleBench, plain, process, repeat 2 failed: no record for 30 s behind the kill"]
+    back, lost = (first.find(f"plain, process killed: {what}") for what in ("p95 back", "lost"))
+    assert (back.value, back.low, back.high, back.met) == (3.7, 0.4, 7.0, False)
+    assert (lost.value, lost.met) == (7, False)
+    assert first.find("plain, process killed: load").value == 1000
+    assert (first.settings["repeats"], first.settings["sustained"]) == (2, "2,000 records/s")
+    second = shuffle_bench.measure(tmp_path, "plain", "process", runs=1, rate=900)
+    # on the page the repeats of a day are together
+    head = {"machine": {"commit": "abc", "load_average": 0.0}, "started": "", "full": True}
+    for name, result in (("2026-01-01T1", first), ("2026-01-02T1", first), ("2026-01-02T2", second)):
+        text = "".join(json.dumps(each) + "\n" for each in (head | {"started": name}, result.to_json()))
+        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    ((of, both),) = raw.carried(tmp_path / "2026-01-01T0.jsonl", [])
+    assert (of["started"], both.settings["repeats"]) == ("2026-01-02T2", 3)
+    assert both.find("plain, process killed: p95 back").value == pytest.approx(2.1)
+    assert both.find("plain, process killed: lost").value == 7
+    assert pages.subjects_table(both).splitlines()[-1].startswith("| plain, process killed | 950 records/s |")
+    backs = iter([7.0, 0.9, None])
+    words = ["shuffle", "--engines", "plain", "--runs", "1", "--folder", str(tmp_path)]
+    assert [commands.run(words) for _ in range(2)] == [1, 0]
+    with pytest.raises(RuntimeError, match="repeat 1 failed"):
+        shuffle_bench.measure(tmp_path, "plain", "process", runs=1)

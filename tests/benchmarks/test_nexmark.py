@@ -177,3 +177,37 @@ def test_the_last_batch_on_spark_closes_windows_of_every_key(tmp_path: Path) -> 
     assert len({row["bidder"] for row in late} - {row["bidder"] for row in rows}) == len(late) == 64
     assert min(row["time"] for row in late) > max(row["time"] for row in rows)
     assert [row for path in files["q12"][:-1] for row in pq.read_table(path).to_pylist()] == rows
+
+
+def test_figures_on_spark_are_beside_those_of_sparks_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import pages
+    from benchmarks.measure.timing import WrongAnswerError
+    from benchmarks.suites import nexmark_spark
+
+    rows = results_of(QUERIES["q0"], generate(500, rate=nexmark_spark.RATE))
+    taken = {"hybridstore": {"rate": 200.0, "of a core": 90.0, "stored": 2e6, "silent": 4.0}}
+    taken["native"] = {"rate": 100.0, "of a core": 100.0, "stored": 8e6, "silent": 2.0}
+    monkeypatch.setattr(nexmark_spark, "measured", lambda folder, name, engine, timeout: taken[engine])
+    monkeypatch.setattr(nexmark_spark, "_results", lambda sink: rows)
+    result = nexmark_spark.measure(tmp_path, "q0", events=500)
+    table = pages.subjects_table(result)
+    assert (
+        "| q0 | 200 (2.00x Spark's own) | 90.0 (0.90x Spark's own) | 2.00 MB (4.00x smaller than Spark's own) |"
+        in table
+    )
+    assert "4.00 s (0.50x sooner than Spark's own)" in table
+    assert "| q0, Spark's own | 100 | 100 | 8.00 MB | 2.00 s |" in table
+    monkeypatch.setattr(nexmark_spark, "_results", lambda sink: rows[1:])
+    with pytest.raises(WrongAnswerError, match="q0, hybridstore: "):
+        nexmark_spark.measure(tmp_path, "q0", events=500)
+
+    def failing(folder: Path, name: str, engine: str, timeout: float) -> dict[str, float]:
+        if engine == "native":
+            raise TimeoutError("native: not done after 600 s")
+        return taken[engine]
+
+    monkeypatch.setattr(nexmark_spark, "measured", failing)
+    monkeypatch.setattr(nexmark_spark, "_results", lambda sink: rows)
+    alone = nexmark_spark.measure(tmp_path, "q0", events=500)
+    assert alone.notes[0] == "Nexmark on Spark, q0: native: not done after 600 s"
+    assert [line.ratio for line in alone.lines] == [None] * 4
