@@ -324,6 +324,7 @@ def spark_process(command: list[str], engine: str, timeout: float) -> dict[str, 
     """
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a restart of an installed program compiles nothing
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT, start_new_session=True

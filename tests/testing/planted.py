@@ -22,6 +22,7 @@ SHOPS = hs.stream(key="user", timestamp="ts")
 GRACE = "30 seconds"
 SEEN = hs.key_value_store("seen")
 COUNTS: dict[str, int] = {}
+RATES: dict[str, float] = {}
 NUMBERS = itertools.count()
 
 
@@ -123,6 +124,28 @@ def counted(row: Row, stores: Any) -> Iterator[Row]:
 
 def store_of_counts() -> hs.Topology:
     return per_row(counted)
+
+
+def rate_of(row: Row, stores: Any) -> float:
+    """Return the rate of a user, which is that of the newest gift or 1."""
+    rate: float = stores["seen"].get(row["user"]) or 1.0
+    if "gift" in row["tags"]:
+        stores["seen"].put(row["user"], row["price"])
+    return rate
+
+
+def rate_remembered() -> hs.Topology:
+    """Each run in this process has the rates of the first one."""
+
+    def convert(row: Row, stores: Any) -> Iterator[Row]:
+        rate = rate_of(row, stores)
+        yield {"user": row["user"], "ts": row["ts"], "rate": RATES.setdefault(row["user"], rate)}
+
+    return per_row(convert)
+
+
+def rate_from_the_store() -> hs.Topology:
+    return per_row(lambda row, stores: [{"user": row["user"], "ts": row["ts"], "rate": rate_of(row, stores)}])
 
 
 class InAnAttribute:

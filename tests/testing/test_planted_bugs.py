@@ -70,6 +70,13 @@ def test_the_bugs_are_at_least_twenty_and_nearly_all_are_found() -> None:
     assert len(PLANTED) - len(UNSEEN) >= 18
 
 
+def test_a_cache_that_outlives_its_value_is_found_in_another_process() -> None:
+    ht.check(planted.rate_from_the_store, planted.rows(), ht.elsewhere())
+    ht.check(planted.rate_remembered, planted.rows(), ht.crash_everywhere(), ht.cut_anyhow())  # they have one cache
+    with pytest.raises(ht.DifferentResultsError, match=r"in another process from .* % of the rows on: .* missing"):
+        ht.check(planted.rate_remembered, planted.rows(), ht.elsewhere())
+
+
 def test_debug_names_a_value_that_was_changed_in_place() -> None:
     with ht.Driver(planted.value_changed_in_place(), debug=True) as driver:
         first, *_, last = (row for row in planted.rows() if row["user"] == "user 1")
