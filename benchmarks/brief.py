@@ -1,4 +1,4 @@
-"""Brief: docs/performance.md, the page of two minutes: at most ten figures and six plots, and what is slower than what.
+"""Brief: docs/performance.md, the page of two minutes: ten figures and four plots at most, what is slower than what.
 
 Every figure is a line of a result; all of them stand in docs/performance-tables.md (pages.py).
 """
@@ -8,30 +8,27 @@ Every figure is a line of a result; all of them stand in docs/performance-tables
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from statistics import median
 from typing import Any, Final
 
 from benchmarks.findings import line_of
 from benchmarks.measure.result import Line, Result, number
-from benchmarks.suites.scale_model import copied
 
 PLOTS: Final = {
     "restart.png": "milliseconds from start to the first read and write, against records; both axes logarithmic",
-    "scale.png": "cost against records, as a multiple of that at the smallest size; both axes logarithmic",
     "peer-engines.png": "a point for each engine, ours in black, by powers of ten: left is better",
-    "scale-out.png": "processor time per row against workers: flat is good; both axes logarithmic",
     "state-by-limit.png": "operations per second of a key-value store against its state over its memory limit, beside "
     "RocksDB with a cache of the limit; both axes logarithmic",
     "commit-latency.png": "latency of a commit against the percentile of commits, with and without checkpoints, paced "
     "and unpaced; both axes logarithmic",
 }
 _READY: Final = "to the first read and write"
-_ALL: Final = "to everything in memory"
 _OWN: Final = "Spark's own operator, RocksDB with changelog"
 # What a peer may take of ours before it is called faster.
 _NOISE: Final = 0.95
-# What a ratio below that is against where a peer was faster: a peer's figure over ours, or our rate over Flink's.
-_PEERS: Final = {"ours": "", "Flink": " Flink"}
+# What a ratio below that is against where a peer was faster: a peer's figure over ours, or our rate over the peer's.
+_PEERS: Final = ("ours", "Flink", "sooner than Flink", "RocksDB")
+_PEERS_ON_SPARK: Final = tuple(f"{better}Spark's own" for better in ("", "sooner than ", "smaller than "))
 
 
 def _largest(results: Sequence[Result]) -> Result | None:
@@ -65,24 +62,18 @@ def figures(results: Sequence[Result]) -> list[tuple[str, str, str]]:
     largest = _largest(results)
     if largest is not None:
         records = f"{largest.settings['records']:,} records"
-        ready, load = (line_of(largest, f"hybridstore: {what}") for what in ("ready", "load"))
-        every = replace(load, value=ready.value + load.value) if ready and load else None
-        for what, entry in ((_READY, ready), (_ALL, every)):
-            peers = [("a replay", "replay"), ("RocksDB", "rocksdb"), ("SQLite", "sqlite")]
-            beside = [_times(line_of(largest, f"{peer}: {what}"), who) for who, peer in peers]
-            rows.append((f"restart after a crash, {records}, {what}", entry, beside))
+        peers = [("a replay", "replay"), ("RocksDB", "rocksdb"), ("SQLite", "sqlite")]
+        beside = [_times(line_of(largest, f"{peer}: {_READY}"), who) for who, peer in peers]
+        rows.append((f"restart after a crash, {records}, {_READY}", line_of(largest, "hybridstore: ready"), beside))
     stores = _chosen(results, "stores")
-    for title, name in (
-        ("a put of a window store, logged", "window, sparse: put + changelog"),
-        ("a put by column of a key-value store, logged", "key_value: put_columns + changelog"),
-    ):
-        entry = _line(stores, name)
-        bare = [f"{number(entry.ratio)} times a dict and a msgpack Packer"] if entry and entry.ratio else []
-        rows.append((title, entry, bare))
-    changelog, checkpoint = _chosen(results, "changelog"), _chosen(results, "checkpoint")
+    entry = _line(stores, "window, sparse: put + changelog")
+    bare = [f"{number(entry.ratio)} times a dict and a msgpack Packer"] if entry and entry.ratio else []
+    rows.append(("a put of a window store, logged", entry, bare))
+    changelog = _chosen(results, "changelog")
     rows.append(("durable commits of 10 puts", _line(changelog, "durable commits of 10 puts"), []))
-    late = "longest put beside it, by the clock"
-    rows.append(("the longest put beside a checkpoint", _line(checkpoint, late), []))
+    entry = _line(_chosen(results, "state by limit"), "hybridstore, uniform: state 5x the limit")
+    title = "read-modify-writes of random keys, a state of five times its memory limit"
+    rows.append((title, entry, [_times(entry, "RocksDB")]))
     batch = _chosen(results, "spark", work="count", rows=100_000) or _chosen(results, "spark", work="count")
     if batch is not None:
         peers = [("Spark's own aggregation", _OWN), ("transformWithState (Row)", "transformWithState in Python, rows")]
@@ -105,7 +96,27 @@ def figures(results: Sequence[Result]) -> list[tuple[str, str, str]]:
         beside = [_times(line_of(killed, f"{who}: {what}"), who) for who in ("Bytewax", "Pathway", "DuckDB")]
         title = f"kill -9 of a plain program, from its new start {what}"
         rows.append((title, line_of(killed, f"hybridstore, dicts: {what}"), beside))
+    back = {
+        who: _line(_chosen(results, "shuffle bench", work=f"{who}, process"), f"{name}, process killed: p95 back")
+        for who, name in (("plain", "plain"), ("flink", "Flink"))
+    }
+    ours, theirs = back["plain"], back["flink"]
+    title = "ShuffleBench, kill -9 of the process under half of what it sustains, until the p95 of latency is back"
+    rows.append((title, ours, [f"Flink {number(theirs.value / ours.value)}x"] if ours and theirs else []))
+    rows.append(_nexmark(_chosen(results, "nexmark")))
     return [(title, entry.figure(), ", ".join(filter(None, beside))) for title, entry, beside in rows if entry]
+
+
+def _nexmark(result: Result | None) -> tuple[str, Line | None, list[str]]:
+    """Return the median query of Nexmark, from dicts."""
+    rates = [] if result is None else [line for line in result.lines if line.name.endswith("dicts: events/s and core")]
+    title = f"Nexmark from dicts, the median of {len(rates)} queries with state, events a second and core"
+    if not rates:
+        return title, None, []
+    ratios = sorted(line.ratio for line in rates if line.ratio)
+    beside = [f"Flink {number(median(ratios))}x ({number(ratios[0])}x to {number(ratios[-1])}x)"] if ratios else []
+    value = median(line.value for line in rates)
+    return title, Line(title, value, value, value, ""), beside
 
 
 def slower(results: Sequence[Result]) -> list[str]:
@@ -114,25 +125,38 @@ def slower(results: Sequence[Result]) -> list[str]:
     for result in results:
         if result.suite == "restore" and result is not _largest(results):
             continue
-        less = [entry for entry in result.lines if entry.against in _PEERS and entry.ratio and entry.ratio < _NOISE]
+        peers = (*_PEERS, *_PEERS_ON_SPARK)
+        less = [entry for entry in result.lines if entry.against in peers and entry.ratio and entry.ratio < _NOISE]
         less = [entry for entry in less if not entry.name.endswith("processor time")]
         if less:
-            peers = "; ".join(
-                f"{entry.name} {entry.figure()} ({number(entry.ratio or 0)}x{_PEERS[entry.against]})" for entry in less
+            texts = "; ".join(
+                f"{entry.name} {entry.figure()} ({entry.ratio_text().removesuffix(' ours')})" for entry in less
             )
-            sentences.append(f"{_title(result)}: {peers}.")
+            sentences.append(f"{_title(result)}: {texts}.")
+    for victim in ("worker", "driver"):
+        ours, theirs = (
+            _line(_chosen(results, "shuffle bench", work=f"{who}, {victim}"), f"{name}, {victim} killed: p95 back")
+            for who, name in (("hybridstore", "Spark with ours"), ("native", "Spark's own"))
+        )
+        if ours and theirs and theirs.value < _NOISE * ours.value:
+            sentences.append(
+                f"ShuffleBench, a {victim} killed: p95 back after {ours.figure()}, with Spark's own operator "
+                f"{theirs.figure()}."
+            )
     return sentences
 
 
 def _title(result: Result) -> str:
-    names = ("work", "records", "keys", "rows", "events")
-    sizes = [result.settings[name] for name in names if name in result.settings]
-    named = [name for name in names if name in result.settings]
-    texts = [str(size) if name == "work" else f"{size:,} {name}" for name, size in zip(named, sizes, strict=True)]
+    names = ("work", "query", "records", "keys", "rows", "events", "limit")
+    settings = [(name, result.settings[name]) for name in names if name in result.settings]
+    texts = [
+        str(value) if name in ("work", "query") else f"{value:,} {name}" if name != "limit" else f"limit {value}"
+        for name, value in settings
+    ]
     return f"{'restart' if result.suite == 'restore' else result.suite}, {', '.join(texts)}"
 
 
-def page(head: dict[str, Any], results: Sequence[Result], source: str, pictures: Collection[str], about: str) -> str:
+def page(results: Sequence[Result], source: str, pictures: Collection[str], about: str) -> str:
     """Return docs/performance.md; `about` is the machine as text, `pictures` the plots that are beside the page."""
     judged = [entry.met for result in results for entry in result.lines if entry.met is not None]
     text = [
@@ -145,7 +169,7 @@ def page(head: dict[str, Any], results: Sequence[Result], source: str, pictures:
         "",
         about,
         "",
-        "## Ten figures",
+        "## The figures",
         "",
         "Medians. A figure with an x is what another takes over what ours takes: above 1x ours takes less.",
         "",
@@ -160,15 +184,14 @@ def page(head: dict[str, Any], results: Sequence[Result], source: str, pictures:
         text += ["", "## Plots"]
         for name in shown:
             text += ["", f"![{PLOTS[name]}]({name})"]
-            if name == "scale.png" and (sentences := copied(head)):
-                text += ["", *sentences]
     text += ["", "## What is slower than what", ""]
     sentences = slower(results)
     if sentences:
         text += [
-            "Everything in which another engine took less than ours in the same run. A store that reads from its file "
-            "is ready sooner than one that has a tail to replay, and pays at each read; a batch whose rows go to "
-            "Python and back without any state is the least that Python on Spark can take.",
+            "Everything in which another engine took less than ours in the same run: a figure with an x is what it "
+            "took over what ours took. A store that reads from its file is ready sooner than one that has a tail to "
+            "replay, and pays at each read; a batch whose rows go to Python and back without any state is the least "
+            "that Python on Spark can take.",
             "",
             *(f"* {sentence}" for sentence in sentences),
         ]

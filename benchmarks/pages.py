@@ -126,7 +126,7 @@ def texts(docs: Path, raw: Path) -> dict[str, str]:
     shown = {picture.name for picture in docs.glob("*.png")}
     pages = {
         "performance-tables.md": tables(head, results, raw.name, shown, earlier),
-        "performance.md": brief.page(head, every, raw.name, shown, machine(head)),
+        "performance.md": brief.page(every, raw.name, shown, machine(head)),
     }
     for of, scale in [entry for entry in measured if entry[1].suite == "scale"][-1:]:
         pages["scale.md"] = scale_model.page(of, scale, every, machine(of), raw.name, "scale.png" in shown)

@@ -196,8 +196,39 @@ def test_the_pages_have_nexmark_beside_flink_and_say_where_flink_is_faster() -> 
     assert "| q11, dicts | 50.0 (1.39x Flink) |" in page
     assert "* nexmark, q11, Arrow: events/s and core: 50.0 0.90x Flink (target ≥ 1x)" in page
     assert brief.slower([result]) == ["nexmark, 7 events: q11, Arrow: events/s and core 50.0 (0.90x Flink)."]
+    within = {"key-value, ycsb e": 0.15, "key-value, hot 1 %": 1.03}
+    lines = [Line(f"{name}: operations/s", 7, 7, 7, "/s", *[ratio] * 3, "RocksDB") for name, ratio in within.items()]
+    memory = Result("beyond memory", {"records": 7000, "limit": "1/5"}, lines)
+    assert brief.slower([memory]) == [
+        "beyond memory, 7,000 records, limit 1/5: key-value, ycsb e: operations/s 7.00 /s (0.15x RocksDB)."
+    ]
     assert [any(line.startswith("Flink") for line in left_out(part, True)) for part in ([], [result])] == [True, False]
     assert result.suite in LONG
+
+
+def test_the_short_page_has_the_median_query_of_nexmark_and_kills_beside_other_engines() -> None:
+    from benchmarks import brief
+
+    def killed(engine: str, name: str, victim: str, back: float) -> Result:
+        line = Line(f"{name}, {victim} killed: p95 back", back, back, back, "s")
+        return Result("shuffle bench", {"work": f"{engine}, {victim}", "repeats": 3}, [line])
+
+    rates = {"q7": (30.0, 4.0), "q11": (10.0, 0.5), "q12": (20.0, 1.5)}
+    lines = [
+        Line(f"{name}, dicts: events/s and core", rate, rate, rate, "", ratio, ratio, ratio, "Flink")
+        for name, (rate, ratio) in rates.items()
+    ]
+    results = [Result("nexmark", {"events": 7}, lines)]
+    results += [killed("plain", "plain", "process", 0.5), killed("flink", "Flink", "process", 11.0)]
+    kill, nexmark = brief.figures(results)
+    assert kill[1:] == ("0.50 s", "Flink 22.0x")
+    assert "the median of 3 queries with state" in nexmark[0]
+    assert nexmark[1:] == ("20.0", "Flink 1.50x (0.50x to 4.00x)")
+    on_spark = [killed("hybridstore", "Spark with ours", "worker", 9.0), killed("native", "Spark's own", "worker", 8.0)]
+    assert brief.slower(on_spark) == [
+        "ShuffleBench, a worker killed: p95 back after 9.00 s, with Spark's own operator 8.00 s."
+    ]
+    assert brief.slower(on_spark[:1]) == []
 
 
 def test_a_packed_block_gives_back_what_went_in_or_says_that_it_is_damaged() -> None:
