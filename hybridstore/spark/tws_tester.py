@@ -24,8 +24,10 @@ _MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "Even
 class TwsTester:
     """Spark's `TwsTester` on the stores of hybridstore: the same arguments and methods. A key is one value.
 
-    What differs: state expires by ttl (by `setProcessingTime`), and values have the types of their schemas, as in a
-    query. Raises ValueError for an unknown time mode, and for "EventTime" without `eventTimeExtractor`.
+    What differs is as in a query: state expires by ttl (by `setProcessingTime`), values have the types of their
+    schemas, a timer may be due at once, an empty list and `deleteIfExists` behind `init` are refused, and a map
+    whose last entry is removed does not exist. A wrong call is a ValueError: an unknown time mode or variable, a
+    variable of another kind, "EventTime" without `eventTimeExtractor`, a time that is not later.
 
     >>> from hybridstore import testing as ht
     >>> from pyspark.sql import Row
@@ -161,39 +163,41 @@ class TwsTester:
     def _select(self, key: Any) -> None:
         self.handle.select((key,))
 
-    def _variable(self, name: str, key: Any) -> Any:
+    def _variable(self, name: str, key: Any, kind: str = "") -> Any:
         variable: Variable | None = self.handle.variables.get(name)
         if variable is None:
             raise ValueError(f"state {name!r}: found no such variable: {', '.join(self.handle.variables) or 'none'}")
+        if kind and variable.kind != kind:
+            raise ValueError(f"state {name!r}: found a {variable.kind} variable, expected a {kind} variable")
         self._select(key)
         return variable
 
     def peekValueState(self, stateName: str, key: Any) -> tuple[Any, ...] | None:
         """Return the value of a key, None if it has none."""
-        value: tuple[Any, ...] | None = self._variable(stateName, key).get()
+        value: tuple[Any, ...] | None = self._variable(stateName, key, "value").get()
         return value
 
     def updateValueState(self, stateName: str, key: Any, value: tuple[Any, ...]) -> None:
         """Set the value of a key."""
-        self._variable(stateName, key).update(value)
+        self._variable(stateName, key, "value").update(value)
         self.handle.flush()
 
     def peekListState(self, stateName: str, key: Any) -> list[tuple[Any, ...]]:
         """Return the list of a key."""
-        return list(self._variable(stateName, key).get())
+        return list(self._variable(stateName, key, "list").get())
 
     def updateListState(self, stateName: str, key: Any, value: list[tuple[Any, ...]]) -> None:
         """Set the list of a key."""
-        self._variable(stateName, key).put(value)
+        self._variable(stateName, key, "list").put(value)
         self.handle.flush()
 
     def peekMapState(self, stateName: str, key: Any) -> dict[tuple[Any, ...], tuple[Any, ...]]:
         """Return the map of a key."""
-        return dict(self._variable(stateName, key).iterator())
+        return dict(self._variable(stateName, key, "map").iterator())
 
     def updateMapState(self, stateName: str, key: Any, value: dict[tuple[Any, ...], tuple[Any, ...]]) -> None:
         """Set the map of a key."""
-        variable = self._variable(stateName, key)
+        variable = self._variable(stateName, key, "map")
         variable.clear()
         for name, part in value.items():
             variable.updateValue(name, part)

@@ -82,7 +82,8 @@ def elsewhere() -> Elsewhere:
     topology, or a function that returns one, at the top of a module. Takes a second.
 
     Finds the order of sets, `hash` and `id` of text, today's date, local time, chance, files beside the program, state
-    that only one process has, and caches that a process has kept for too long. Raises ValueError for a program that cannot be imported.
+    that only one process has, and caches that a process has kept for too long. Raises ValueError for a program that
+    cannot be imported.
 
     >>> from hybridstore import testing as ht
     >>> from pathlib import Path

@@ -135,6 +135,14 @@ def test_state_expires_by_its_ttl_and_values_have_their_types() -> None:
         (lambda: ht.TwsTester(Ledger()).setWatermark(1), "setWatermark: found timeMode None"),
         (lambda: ht.TwsTester(Ledger(), timeMode="ProcessingTime").setProcessingTime(0), "a time later than 0"),
         (lambda: ht.TwsTester(Ledger()).peekValueState("sum", "a"), "state 'sum': found no such variable"),
+        (
+            lambda: ht.TwsTester(Ledger()).peekListState("total", "a"),
+            "state 'total': found a value variable, expected a l",
+        ),
+        (
+            lambda: ht.TwsTester(Ledger()).updateMapState("names", "a", {}),
+            "found a list variable, expected a map variable",
+        ),
     ],
 )
 def test_a_wrong_call_is_refused(call: Any, words: str) -> None:
