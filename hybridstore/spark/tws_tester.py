@@ -18,7 +18,26 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+
+class _Handle(Handle):
+    """A handle of which a test chooses the key, as Spark's tester has it."""
+
+    def setGroupingKey(self, key: Any) -> None:
+        """Make this the key that the variables and timers are of."""
+        self.select((key,))
+
+
 _MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
+
+
+def _wrong(message: str) -> ValueError:
+    """Return an error of the types that Spark's tester raises for wrong calls, beside which it is a ValueError."""
+    from pyspark.errors import PySparkAssertionError, PySparkValueError
+
+    class WrongCallError(PySparkValueError, PySparkAssertionError):
+        """A call that the tester does not know, or not now."""
+
+    return WrongCallError(message)
 
 
 class TwsTester:
@@ -26,8 +45,10 @@ class TwsTester:
 
     What differs is as in a query: state expires by ttl (by `setProcessingTime`), values have the types of their
     schemas, a timer may be due at once, an empty list and `deleteIfExists` behind `init` are refused, and a map
-    whose last entry is removed does not exist. A wrong call is a ValueError: an unknown time mode or variable, a
-    variable of another kind, "EventTime" without `eventTimeExtractor`, a time that is not later.
+    whose last entry is removed does not exist.
+
+    A wrong call is a ValueError, and of the types of Spark's errors: an unknown time mode or variable, a variable of
+    another kind, "EventTime" without `eventTimeExtractor`, a time that is not later.
 
     >>> from hybridstore import testing as ht
     >>> from pyspark.sql import Row
@@ -61,11 +82,12 @@ class TwsTester:
 
         mode = _MODES.get(timeMode.lower())
         if mode is None:
-            raise ValueError(f"timeMode: found {timeMode!r}, expected one of {', '.join(_MODES.values())}")
+            raise _wrong(f"timeMode: found {timeMode!r}, expected one of {', '.join(_MODES.values())}")
         if mode == "EventTime" and eventTimeExtractor is None:
-            raise ValueError("eventTimeExtractor: found None, expected a function with timeMode EventTime")
+            words = "eventTimeExtractor: found None, expected a function with timeMode EventTime"
+            raise _wrong(f"[ARGUMENT_REQUIRED] {words}")
         if initialStateRow is not None and initialStatePandas is not None:
-            raise ValueError("initialStatePandas: found beside initialStateRow, expected one of them")
+            raise _wrong("initialStatePandas: found beside initialStateRow, expected one of them")
         self.processor = processor
         self._mode = mode
         self._extract = eventTimeExtractor
@@ -74,7 +96,7 @@ class TwsTester:
         self._expired: Callable[[int], Any] = ExpiredTimerInfo
         self._now = self._watermark = 0
         self._group = StoreGroup()
-        self.handle = Handle(self._group, keys=GroupingKeys(list[Column]()), mode=mode)
+        self.handle = _Handle(self._group, keys=GroupingKeys(list[Column]()), mode=mode)
         processor.init(self.handle)  # type: ignore[arg-type]  # has the methods of Spark's handle
         self.handle.ready()
         for key, rows in initialStateRow if initialStateRow is not None else initialStatePandas or ():
@@ -142,9 +164,9 @@ class TwsTester:
 
     def _check_time(self, call: str, mode: str, to: int, now: int) -> None:
         if self._mode != mode:
-            raise ValueError(f"{call}: found timeMode {self._mode}, expected {mode}")
+            raise _wrong(f"[UNSUPPORTED_OPERATION] {call}: found timeMode {self._mode}, expected {mode}")
         if to <= now:
-            raise ValueError(f"{call}: found {to}, expected a time later than {now}")
+            raise _wrong(f"{call}: found {to}, expected a time later than {now}")
 
     def _fire(self, now: int) -> Any:
         results: list[Any] = []
@@ -166,9 +188,10 @@ class TwsTester:
     def _variable(self, name: str, key: Any, kind: str = "") -> Any:
         variable: Variable | None = self.handle.variables.get(name)
         if variable is None:
-            raise ValueError(f"state {name!r}: found no such variable: {', '.join(self.handle.variables) or 'none'}")
+            known = ", ".join(self.handle.variables) or "none"
+            raise _wrong(f"[STATE_NOT_EXISTS] state {name!r}: found no such variable: {known}")
         if kind and variable.kind != kind:
-            raise ValueError(f"state {name!r}: found a {variable.kind} variable, expected a {kind} variable")
+            raise _wrong(f"state {name!r}: found a {variable.kind} variable, expected a {kind} variable")
         self._select(key)
         return variable
 

@@ -126,6 +126,39 @@ def test_state_expires_by_its_ttl_and_values_have_their_types() -> None:
     assert tester.peekValueState("total", "a") == (None,)  # as in a query
 
 
+def in_both(call: Any, error: Any, words: str | None) -> None:
+    for kind in (ht.TwsTester, theirs.TwsTester):
+        with pytest.raises(error, match=words):
+            call(kind)
+
+
+def test_tests_of_wrong_calls_for_sparks_tester_pass() -> None:
+    from pyspark.errors import PySparkAssertionError, PySparkValueError
+
+    in_both(lambda kind: kind(Ledger()).setWatermark(1), PySparkValueError, "UNSUPPORTED_OPERATION")
+    in_both(lambda kind: kind(Ledger()).setProcessingTime(1), PySparkValueError, "UNSUPPORTED_OPERATION")
+    in_both(lambda kind: kind(Ledger(), timeMode="EventTime"), PySparkValueError, "ARGUMENT_REQUIRED")
+    in_both(lambda kind: kind(Ledger()).deleteState("sum", "a"), PySparkAssertionError, "STATE_NOT_EXISTS")
+    for call in (
+        lambda kind: kind(Ledger(), [], []),
+        lambda kind: kind(Ledger(), timeMode="wall"),
+        lambda kind: kind(Ledger()).peekValueState("sum", "a"),
+        lambda kind: kind(Ledger()).updateListState("total", "a", [(1,)]),
+    ):
+        in_both(call, AssertionError, None)
+
+
+def test_a_test_may_look_at_the_timers_of_a_key() -> None:
+    for kind in (ht.TwsTester, theirs.TwsTester):
+        tester = kind(Ledger(), timeMode="ProcessingTime")
+        tester.test("a", [Row(name="x", n=1, at=70), Row(name="x", n=1, at=50)])
+        seen = []
+        for key in ("a", "b"):
+            tester.handle.setGroupingKey(key)
+            seen.append(list(tester.handle.listTimers()))
+        assert seen == [[50, 70], []]
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
