@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.findings import line_of
-from benchmarks.measure.result import Line, Result, number
+from benchmarks.measure.result import Line, Result, number, thousands
 
 PLOTS: Final = {
     "restart.png": "milliseconds from start to the first read and write, against records; both axes logarithmic",
@@ -150,7 +150,11 @@ def _title(result: Result) -> str:
     names = ("work", "query", "records", "keys", "rows", "events", "limit")
     settings = [(name, result.settings[name]) for name in names if name in result.settings]
     texts = [
-        str(value) if name in ("work", "query") else f"{value:,} {name}" if name != "limit" else f"limit {value}"
+        str(value)
+        if name in ("work", "query")
+        else f"{value:,} {name}"
+        if name != "limit"
+        else f"limit {thousands(value)}"
         for name, value in settings
     ]
     return f"{'restart' if result.suite == 'restore' else result.suite}, {', '.join(texts)}"

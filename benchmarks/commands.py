@@ -146,8 +146,8 @@ def _parser() -> ArgumentParser:
     command.add_argument("--queries", default=list(nexmark.NAMES), type=_some_of(nexmark.NAMES), help=names)
     command = suite("spark-nexmark", "Nexmark's queries on Spark, by ours and by Spark's own (Java; minutes).", 1)
     command.add_argument("--events", type=int, default=nexmark_spark.EVENTS, help="events of all kinds")
-    names = f"queries, separated by commas, some of {','.join(nexmark_spark.NATIVE)} (default: q5,q12)"
-    command.add_argument("--queries", default=["q5", "q12"], type=_some_of(nexmark_spark.NATIVE), help=names)
+    names = f"queries, separated by commas, some of {','.join(nexmark_spark.NATIVE)} (default: q12)"
+    command.add_argument("--queries", default=["q12"], type=_some_of(nexmark_spark.NATIVE), help=names)
     names = f"engines, separated by commas (default: {','.join(nexmark_spark.ENGINES)})"
     some = _some_of(nexmark_spark.ENGINES)
     command.add_argument("--engines", default=list(nexmark_spark.ENGINES), type=some, help=names)

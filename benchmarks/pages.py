@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks import brief
 from benchmarks.findings import ABOUT, SPARK, Figures, left_out, line_of, restart, wall
 from benchmarks.measure import plots
-from benchmarks.measure.result import Line, Result, number
+from benchmarks.measure.result import Line, Result, number, thousands
 from benchmarks.raw import Earlier, read_all, source
 from benchmarks.suites import scale_model
 
@@ -328,7 +328,7 @@ SUITES = {
         "The workload of ShuffleBench (records of 1,024 bytes, 1,000 rules) at a constant load of half of what each "
         "engine sustains here, and a kill with signal 9: of the process, of a Spark executor (*worker*), of a process "
         "that has shards (*holder*), of Spark's driver with all of its processes. The load goes on meanwhile. *First "
-        "output* and *p95 back* count from the kill, with the start of what was killed; *inf* is what was not seen "
+        "output* and *p95 back* count from the kill, with the start of what was killed; *∞* is what was not seen "
         "before the end. Windows of outputs are late when their p95 is beyond that of before: how many were so before "
         "the kill, and behind the catching up. Medians of the repeats, of which lost and double outputs are the sum. "
         "`python -m benchmarks shuffle` prints it.",
@@ -347,9 +347,7 @@ SUITES = {
 
 def settings_text(result: Result) -> str:
     """Return what a suite ran with."""
-    return ", ".join(
-        f"{key} {value:,}" if type(value) is int else f"{key} {value}" for key, value in result.settings.items()
-    )
+    return ", ".join(f"{key} {thousands(value)}" for key, value in result.settings.items())
 
 
 def of_a_run(head: dict[str, Any] | None) -> str:
@@ -454,16 +452,16 @@ def subjects_table(*results: Result) -> str:
     columns = list(dict.fromkeys(what for cells in rows.values() for what in cells))
     text = ["| | " + " | ".join(columns) + " |", "| --- " + "| ---: " * len(columns) + "|"]
     for subject, cells in rows.items():
-        shown = []
+        texts = []
         for what in columns:
             cell = cells.get(what)
-            notes = []
+            notes = [cell.spread()] if cell is not None and len(results) > 1 and cell.low < cell.high else []
             if cell is not None and SUBJECTS[results[0].suite]:
-                notes = [cell.ratio_text()] if cell.ratio is not None else []
+                notes += [cell.ratio_text()] if cell.ratio is not None else []
             elif cell is not None and cell.target is not None:
-                notes = [cell.verdict()]
-            shown.append("" if cell is None else cell.figure() + "".join(f" ({note})" for note in notes))
-        text.append(f"| {subject} | " + " | ".join(shown) + " |")
+                notes += [cell.verdict()]
+            texts.append("" if cell is None else cell.figure() + "".join(f" ({note})" for note in notes))
+        text.append(f"| {subject} | " + " | ".join(texts) + " |")
     return "\n".join(text)
 
 

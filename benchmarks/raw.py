@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,8 @@ _APART: Final = {
 }
 # A measurement that takes minutes: its results of a day are its repeats.
 _REPEATED: Final = ("shuffle bench",)
+# the engines of ShuffleBench, in the order of the page
+_ENGINES: Final = ("plain", "flink", "hybridstore", "native")
 _OF_SPARK: Final = ("work", "keys", "rows", "events")
 
 # a result, and the head of the run that it is of
@@ -107,9 +110,16 @@ def carried(raw: Path, results: Sequence[Result]) -> Earlier:
             -line[1].settings.get("rows", 0),
             works.index(work) if (work := line[1].settings.get("work")) in works else len(works),
             line[1].settings.get("keys", 0),
-            str(same(line[1])),
+            _place(line[1]),
         ),
     )
+
+
+def _place(result: Result) -> tuple[int, str]:
+    """Return the place of a result among those of its suite."""
+    engine = str(result.settings.get("work")).partition(",")[0]
+    number = re.search(r"\d+", str(result.settings.get("query", "")))
+    return _ENGINES.index(engine) if engine in _ENGINES else int(number[0]) if number else 0, str(same(result))
 
 
 def _pooled(repeats: Sequence[Result]) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any, Final
 
 from benchmarks.measure.timing import Spread
@@ -75,10 +76,17 @@ class Line:
         return f"{self.target.text(self.unit)}: {'reached' if self.met else 'missed'}"
 
 
+def thousands(value: Any) -> str:
+    """Return a setting, a whole number with its thousands separated."""
+    return f"{value:,}" if type(value) is int else str(value)
+
+
 def number(value: float) -> str:
     """Return a figure with three digits that count, thousands separated."""
     if value == 0:
         return "0"
+    if value == inf:
+        return "∞"
     size = abs(value)
     if size >= 100:
         return f"{value:,.0f}"

@@ -223,7 +223,10 @@ def _results(sink: Path, numbers: Iterable[int] | None = None) -> list[dict[str,
 
 def _in_a_process(folder: Path, name: str, engine: str, mode: str, timeout: float) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.suites.nexmark_spark", mode, str(folder), name, engine]
-    return spark_process([*command, str(time.time())], engine, timeout)
+    figures = spark_process([*command, str(time.time())], engine, timeout)
+    shown = ", ".join(f"{FIGURES[what][0]} {value * FIGURES[what][2]:,.2f}" for what, value in figures.items())
+    print(f"  {name}, {engine}, {mode}: {shown}", file=sys.stderr, flush=True)
+    return figures
 
 
 def measured(folder: Path, name: str, engine: str, timeout: float) -> dict[str, Any]:
@@ -276,7 +279,6 @@ def measure(
                 continue
             answer = digest_of(answer_of(definition, _results(place / f"out-{engine}")))
             check(answer == expected, f"{query}, {engine}: {answer}, expected {expected}")
-            print(f"  {query}, {engine}: {figures[engine]}", file=sys.stderr, flush=True)
     for engine, given in figures.items():
         subject = query if engine == "hybridstore" else f"{query}, Spark's own"
         for what, (text, unit, scale, better) in FIGURES.items():

@@ -126,3 +126,14 @@ def test_a_suite_by_itself_is_kept_and_the_pages_follow(tmp_path: Path, monkeypa
     assert (docs / "performance.md").read_text(encoding="utf-8").startswith("# Performance")
     with pytest.raises(ValueError, match="no page of figures there"):
         pages.refresh(tmp_path)
+
+
+def test_parts_of_a_table_have_their_order(tmp_path: Path) -> None:
+    from benchmarks.raw import carried
+
+    works = ["native, worker", "hybridstore, worker", "plain, process", "flink, process"]
+    results = [Result("shuffle bench", {"work": work, "repeats": 1}) for work in works]
+    results += [Result("nexmark on spark", {"query": query}) for query in ("q11", "q2", "q0")]
+    kept(tmp_path, "2026-01-03T0000", results)
+    order = [result.settings.get("work", result.settings.get("query")) for _, result in carried(tmp_path / "none", [])]
+    assert order == ["q0", "q2", "q11", "plain, process", "flink, process", "hybridstore, worker", "native, worker"]

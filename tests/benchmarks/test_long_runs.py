@@ -227,7 +227,13 @@ def test_repeats_of_a_kill_are_medians_and_a_repeat_that_fails_is_told(
     assert (of["started"], both.settings["repeats"]) == ("2026-01-02T2", 3)
     assert both.find("plain, process killed: p95 back").value == pytest.approx(2.1)
     assert both.find("plain, process killed: lost").value == 7
-    assert pages.subjects_table(both).splitlines()[-1].startswith("| plain, process killed | 950 records/s |")
+    other = shuffle_bench.Outcome("native", "driver", 9, 1, 2, 3, math.inf, math.inf, math.inf, 0, 0, 0, 0)
+    never = raw.Result("shuffle bench", {"work": "native, driver"}, shuffle_bench.lines_of([other]))
+    table = pages.subjects_table(both, never).splitlines()
+    assert table[2].startswith("| plain, process killed | 950 records/s (900 - 1,000) | 1.00 ms |")
+    assert "2.10 s (0.40 - 7.00) (≤ 1 s: missed)" in table[2]
+    assert table[3].startswith("| Spark's own, driver killed | 9.00 records/s |")
+    assert "| ∞ s |" in table[3]
     backs = iter([7.0, 0.9, None])
     words = ["shuffle", "--engines", "plain", "--runs", "1", "--folder", str(tmp_path)]
     assert [commands.run(words) for _ in range(2)] == [1, 0]

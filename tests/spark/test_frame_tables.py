@@ -6,6 +6,7 @@ import random
 import warnings
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,6 +213,16 @@ def test_frames_of_classes_have_at_most_the_bytes_of_the_setting() -> None:
         assert [len(frame) for frame in reader.chunks(0, 5)] == lengths
         # the writer of applyInPandasWithState counts rows alone
         assert [len(frame) for frame in FrameReader(table, schema, settings).chunks(0, 5)] == [5]
+
+
+@pytest.mark.parametrize(("text", "lengths"), [("1", [1] * 5), ("3", [3, 2]), ("0", [5]), ("-1", [5]), ("", [5])])
+def test_frames_have_at_most_the_rows_of_the_setting(text: str, lengths: list[int]) -> None:
+    given = {"spark.sql.execution.arrow.maxRecordsPerBatch": text}
+    settings = FrameSettings.of(SimpleNamespace(conf=given))  # type: ignore[arg-type]  # has a session's conf.get
+    table, schema = pa.table({"v": range(5)}), t.StructType().add("v", t.LongType())
+    for widened in (False, True):
+        frames = FrameReader(table, schema, settings, widened=widened).chunks(0, 5)
+        assert [len(frame) for frame in frames] == lengths
 
 
 @pytest.mark.parametrize(
