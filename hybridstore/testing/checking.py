@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from .comparing import Case, DifferentResultsError, Program, ResultText, Rows, Way, last_results
@@ -37,7 +37,8 @@ def check(
     seed         chooses cuts, orders and crashes; a message names it
 
     In a commit rows are processed in order of time, so a program that looks at the order of rows needs rows in order
-    of time, or `crash_everywhere` alone. Costs some tens of runs. Raises ValueError for no rows.
+    of time, or `crash_everywhere` alone. Costs some tens of runs. Raises ValueError for no rows, and for a column of
+    `by` that results have not; TypeError for rows that are no list and for what is no way.
 
     >>> from hybridstore import testing as ht
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute", grace="1 minute"))
@@ -45,8 +46,14 @@ def check(
     >>> counts = minutes.aggregate(emit="close", n=hs.Count())
     >>> ht.check(counts, rows, ht.crash_everywhere(), ht.cut_anyhow(), ht.shuffled(within="1 minute"))
     """
+    if not isinstance(rows, list | Mapping):
+        raise TypeError(f"check: rows: found {type(rows).__name__}, expected a list, because they are given many times")
     if not rows:
         raise ValueError("check: rows: found none, expected at least one")
+    for way in ways:
+        if not hasattr(way, "results"):
+            name = getattr(way, "__name__", type(way).__name__)
+            raise TypeError(f"check: ways: found {name}, expected ways, such as crash_everywhere() with its brackets")
     names = None if by is None else (by,) if isinstance(by, str) else tuple(by)
     case = Case(program, rows, names, shards, commit_rows)
     for way in ways or (crash_everywhere(), cut_anyhow(), rescaled(2, 3), elsewhere()):

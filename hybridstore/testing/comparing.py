@@ -95,6 +95,10 @@ class Case:
         texts = []
         for row in results:
             known = by is None or (late is not None and row[late] is not None)
+            if not known and (missing := [name for name in by or () if name not in row]):
+                raise ValueError(
+                    f"check: by: found no column {missing[0]!r} in a result, expected some of {', '.join(row)}"
+                )
             texts.append(ResultText(None if known else text_of([row[name] for name in by or ()]), text_of(row)))
             if not known and plan.aggregates is not None and all(row[name] is None for name in plan.aggregates.names):
                 texts[-1] = texts[-1]._replace(text="")  # the window is no longer there

@@ -18,6 +18,7 @@ from ..topology.batch import LeftOut
 from ..topology.custom import CustomLogic
 from ..topology.engine import Engine
 from ..topology.joins.joining import Joining
+from .comparing import Program
 from .ways import by_the_key
 
 # The column in which late rows arrive, where the topology has none of its own.
@@ -28,6 +29,7 @@ Rows = list[dict[str, Any]]
 class Driver:
     """A topology that a test drives: rows in, time on, results, late rows and stores out. A context manager.
 
+    topology  or a function that returns one, which is called for every start
     time    "stream": the rows move time; "watermark": only `advance` does, as on Spark with time="watermark"
     delay   with "watermark": behind each `push` the watermark follows the newest row by this duration, and a batch
             without rows closes what is due, as Spark does
@@ -53,7 +55,7 @@ class Driver:
 
     def __init__(
         self,
-        topology: Topology,
+        topology: Program,
         *,
         time: Literal["stream", "watermark"] = "stream",
         delay: Duration | None = None,
@@ -74,9 +76,7 @@ class Driver:
         """How many late rows were dropped so far; a row counts once for each window that had closed."""
         self.left_out = LeftOut()
         """How many rows so far had no key, and how many no time."""
-        self._topology = _with_late(topology.complete())
-        joined = self._topology.joined
-        self._late_column = self._topology.late_column if joined is None else joined.late
+        self._program = topology
         self._clocked, self._debug = time == "watermark", debug
         self._delay_ms = None if delay is None else duration_ms(delay, "Driver: delay", zero=True)
         self._watermark = Watermark(0, 0)
@@ -89,6 +89,10 @@ class Driver:
         self._open()
 
     def _open(self) -> None:
+        program = self._program
+        self._topology = _with_late((program if isinstance(program, Topology) else program()).complete())
+        joined = self._topology.joined
+        self._late_column = self._topology.late_column if joined is None else joined.late
         self._engine = Engine(
             self._topology,
             self.state,
@@ -190,7 +194,8 @@ class Driver:
     # --- looks --------------------------------------------------------------------------------------------------
 
     def store(self, name: str, shard: int = 0) -> Any:
-        """Return a store of `process` by its name, of one shard, to read. Raises KeyError, and TypeError for windows.
+        """Return a store of `process` by its name, of one shard, to read. Raises KeyError, TypeError for windows, and
+        ValueError for a shard that is not there.
 
         >>> from hybridstore import testing as ht
         >>> def count(row, stores):
@@ -201,6 +206,8 @@ class Driver:
         ...     driver.store("seen").get("ann")
         2
         """
+        if not 0 <= shard < self.shards:
+            raise ValueError(f"Driver.store: shard: found {shard}, expected 0 to {self.shards - 1}")
         logic = self._engine._runs[shard].logic
         if not isinstance(logic, CustomLogic):
             raise TypeError("Driver.store: found a topology of windows, expected process (windows() reads windows)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
@@ -169,3 +170,38 @@ def test_importing_the_tools_imports_none_of_what_they_may_need() -> None:
 def test_a_way_that_would_run_nothing_is_refused(way: Callable[[], ht.Way]) -> None:
     with pytest.raises(ValueError, match="expected a whole number of 1 or more"):
         way()
+
+
+def numbered() -> hs.Topology:
+    """A program that numbers rows since its start."""
+    numbers = itertools.count()
+    return hs.stream(key="user", timestamp="ts").process(lambda row, stores: [{"n": next(numbers)}])
+
+
+def test_a_program_that_is_a_function_is_made_anew_at_every_start() -> None:
+    with ht.Driver(numbered) as driver:
+        assert driver.push({"user": "a", "ts": 1}, {"user": "a", "ts": 2}) == [{"n": 0}, {"n": 1}]
+        driver.restart()
+        assert driver.push({"user": "a", "ts": 3}) == [{"n": 0}]
+        driver.rescale(2)
+        assert driver.push({"user": "a", "ts": 4}) == [{"n": 0}]
+        with pytest.raises(ValueError, match="shard: found 2, expected 0 to 1"):
+            driver.store("none", 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda rows: ht.check(numbered, iter(rows)), TypeError, "rows: found list_iterator, expected a list"),
+        (
+            lambda rows: ht.check(numbered, rows, ht.crash_everywhere),
+            TypeError,
+            "ways: found crash_everywhere, expected",
+        ),
+        (lambda rows: ht.check(numbered, rows, [ht.cut_anyhow()]), TypeError, "ways: found list, expected ways"),
+        (lambda rows: ht.check(numbered, rows, by="user"), ValueError, "by: found no column 'user' in a result, .* n$"),
+    ],
+)
+def test_a_wrong_call_is_refused_in_a_sentence(call: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call([{"user": "a", "ts": 1}])
