@@ -85,7 +85,9 @@ def test_what_was_measured_anew_takes_the_place_of_the_same_measurement(tmp_path
     assert "| pack | 555 ms |" in page
 
 
-def test_a_suite_by_itself_is_kept_and_the_pages_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suite_by_itself_is_kept_and_the_pages_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from benchmarks import __main__ as main
     from benchmarks import commands, pages, raw
     from benchmarks.suites import changelog_speed
@@ -119,6 +121,14 @@ def test_a_suite_by_itself_is_kept_and_the_pages_follow(tmp_path: Path, monkeypa
     assert "| pack | 44.0 ms |" in page()
     assert "benchmarks/results/2026-01-01T0000.jsonl" in page()
     before = page()
+
+    def failing(*_: Any, **__: Any) -> Result:
+        raise RuntimeError("the engine said no")
+
+    monkeypatch.setattr(changelog_speed, "measure", failing)
+    assert main.main() == 1
+    assert commands.run(["changelog"]) == 1
+    assert capsys.readouterr().err == "changelog: the engine said no\nthe engine said no\n"
     (docs / "performance.md").write_text("", encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--report", "--docs", str(docs)])
     assert main.main() == 0
