@@ -1,16 +1,16 @@
 """Compaction: which packs the next checkpoint rewrites, so that packs are few and most of their bytes are in use.
 
-    sparse   less than a third of its bytes is still referred to: those bytes go into the new pack
-    small    8 packs of a size class (factor 8) become one, unless they have a 64th of the state each
+    sparse   as long as less than half of the bytes of all packs is in use, those with the smallest share in use
+    small    when 32 wait, the 9 with the least in use of the size class (factor 8) that has the most
 
-A pack of a 64th of the state is never merged, since there can be no more than 64 of those: a checkpoint that changes
-much of the state is written once. Smaller ones are merged once per class, so that a state of n bytes has at most 64 +
-8 * log(n) packs, and a byte that lives long is written at most 1 + log(n / 64 / checkpoint) times, in base 8 (`Sizes`).
+A pack of a 64th of the state is not small, since there can be no more than 64 of those: a checkpoint that changes much
+of the state is written once. So a state has at most 64 + 32 packs. A small pack waits for long, and meanwhile most of
+its layers become part of newer ones; what lives is written again once or twice, 4 times in 40,000 checkpoints.
 
 Under a limit of memory the writer cuts packs off at `pack_bytes`. A pack of half of that is never merged either,
 however small beside the state: else each larger checkpoint would merge all packs of the state, and cut them off again.
-A pack that is not sparse has a third of its bytes in use, so such a state has some 3 * n / `pack_bytes` packs more: a
-few hundred, since packs are cut off at a 256th of the state if that is more. Each is an open file of every reader.
+So a state of n bytes has some 2 * n / `pack_bytes` packs more: a few hundred, since packs are cut off at a 256th of the
+state if that is more. Each is an open file of every reader.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from .block import BLOCK_RECORDS, BlockEntry
 from .directory import PAGE_LINES, PageEntry
 from .pack import PACK_BYTES, PackRecord
 
-SPARSE_SHARE: Final = 3
+# All packs have no more than so many times the bytes in use.
+SPARSE_SHARE: Final = 2
 LARGE_SHARE: Final = 64
 # Packs are cut off at no less than one of so many of the bytes of a state.
 CUT_SHARE: Final = 256
 
 
 class Sizes(NamedTuple):
-    """Bounds of the parts of a checkpoint: records of a block, lines of a page, packs of a size class and the factor
-    between classes, and two sizes of packs: packs up to `small_bytes` are one class, packs below `large_bytes` are
-    always merged.
+    """Bounds of the parts of a checkpoint: records of a block, lines of a page, how many small packs wait before some
+    are merged, and the bytes below which a pack is small whatever the state has.
     """
 
     block_records: int = BLOCK_RECORDS
     page_lines: int = PAGE_LINES
-    tier: int = 8
-    small_bytes: int = 64 << 10
+    small_packs: int = 32
     large_bytes: int = 4 << 20
 
     @property
@@ -46,19 +45,16 @@ class Sizes(NamedTuple):
         """A page that is written again takes in a neighbour of fewer lines, so that pages do not shrink over time."""
         return max(2, self.page_lines // 4)
 
-    def size_class(self, size: int) -> int:
-        """Return the class of a pack: 0 up to `small_bytes`, then one more for each factor of `tier`."""
-        number = 0
-        while size > self.small_bytes:
-            size //= self.tier
-            number += 1
-        return number
-
 
 SIZES: Final = Sizes()
 
 # Part of a store's directory during planning: a page that stays as it is, or lines.
 Item: TypeAlias = PageEntry | list[BlockEntry]
+
+
+def size_class(size: int) -> int:
+    """Return the size class of so many bytes, at least 1: one more for each factor of 8. O(1)."""
+    return (size.bit_length() - 1) // 3
 
 
 def live_bytes(items: Iterable[Item]) -> Counter[int]:
@@ -84,26 +80,31 @@ def bounded(pack_bytes: int | None, state: int) -> int | None:
 
 
 def packs_to_rewrite(
-    packs: Sequence[PackRecord], items: Iterable[Item], fresh: int, bounds: Sizes, pack_bytes: int | None = None
+    packs: Sequence[PackRecord], items: Iterable[Item], bounds: Sizes, pack_bytes: int | None = None
 ) -> set[int]:
     """Return the numbers of the packs whose live blocks and pages are to be written again.
 
-    `fresh` is how many bytes the new checkpoint writes anyway, `pack_bytes` where packs are cut off (None: only large
-    ones are). O(pages + lines + packs log packs).
+    `pack_bytes`: where packs are cut off (None: only large ones are). O(pages + lines + packs log packs).
     """
     live = live_bytes(items)
-    sizes = {record.number: live[record.number] for record in packs if live[record.number]}
-    chosen = {record.number for record in packs if 0 < live[record.number] * SPARSE_SHARE < record.size}
-    written = fresh + sum(sizes[number] for number in chosen)
+    named = sorted((live[pack.number] / pack.size, pack) for pack in packs if live[pack.number])
+    chosen: set[int] = set()
+    size = sum(pack.size for _, pack in named)
+    for _, pack in named:
+        if size <= SPARSE_SHARE * live.total():
+            break
+        chosen.add(pack.number)
+        size -= pack.size - live[pack.number]
     large = max(bounds.large_bytes, live.total() // LARGE_SHARE)
     if pack_bytes is not None:
         large = min(large, pack_bytes // 2)
-    classes: dict[int, list[int]] = {}
-    for number, size in sizes.items():
-        if number not in chosen and size < large:
-            classes.setdefault(bounds.size_class(size), []).append(number)
-    # The new pack is one of its class; merged with that it may be one too many of the next.
-    while written < large and len(members := classes.pop(bounds.size_class(written), [])) >= bounds.tier - 1:
-        chosen.update(members)
-        written += sum(sizes[number] for number in members)
+    classes: dict[int, list[tuple[int, int]]] = {}
+    for _, pack in named:
+        used = live[pack.number]
+        if pack.number not in chosen and used < large:
+            classes.setdefault(size_class(pack.size), []).append((used, pack.number))
+    more = 1 + sum(map(len, classes.values())) - bounds.small_packs
+    if more > 0:
+        most = max((classes[key] for key in sorted(classes)), key=len)
+        chosen.update(number for _, number in sorted(most)[: more + bounds.small_packs // 4])
     return chosen

@@ -36,7 +36,7 @@ from .block import (
     with_layers,
 )
 from .checkpoint import CheckpointReader
-from .compaction import Item
+from .compaction import Item, size_class
 from .directory import PageEntry
 from .erase import Erasure
 from .errors import CorruptCheckpointError
@@ -323,14 +323,9 @@ def _bounds_bytes(columns: Columns) -> int:
 def _first_alike(layers: Sequence[Extent], size: int) -> int:
     """Return the index of the first of the newest layers that are of the size class of `size` bytes, or a lower one."""
     start = len(layers)
-    while start and _size_class(layers[start - 1].size) <= _size_class(size):
+    while start and size_class(layers[start - 1].size) <= size_class(size):
         start -= 1
     return start
-
-
-def _size_class(size: int) -> int:
-    """Return the size class of a layer: one more for each factor of LAYERS."""
-    return (size.bit_length() - 1) // (LAYERS.bit_length() - 1)
 
 
 def pack_records(

@@ -183,7 +183,7 @@ def write_checkpoint(
             # A copy to another place copies every block.
             old = {record.number for record in old_packs}
         else:
-            old = packs_to_rewrite(old_packs, items, writer.bytes, sizes, pack_bytes)
+            old = packs_to_rewrite(old_packs, items, sizes, pack_bytes)
         old |= frozenset() if erased is None else erased.packs
         rewriter = _Rewriter(previous, writer, old, sizes)
         tops = [rewriter.pages(plan) for plan in plans]

@@ -1,5 +1,5 @@
-"""Sizes of a checkpoint's parts that small states fill: directories of several pages, packs of several size classes."""
+"""Sizes of a checkpoint's parts that small states fill: directories of several pages, several packs."""
 
 from recovery.compaction import Sizes
 
-SMALL_PARTS = Sizes(page_lines=4, tier=3, small_bytes=512, large_bytes=4096)
+SMALL_PARTS = Sizes(page_lines=4, small_packs=8, large_bytes=4096)
