@@ -28,7 +28,7 @@ _OWN: Final = "Spark's own operator, RocksDB with changelog"
 _NOISE: Final = 0.95
 # What a ratio below that is against where a peer was faster: a peer's figure over ours, or our rate over the peer's.
 _PEERS: Final = ("ours", "Flink", "sooner than Flink", "RocksDB")
-_PEERS_ON_SPARK: Final = tuple(f"{better}Spark's own" for better in ("", "sooner than ", "smaller than "))
+_PEERS_ON_SPARK: Final = tuple(f"{better}Spark's own" for better in ("", "sooner than ", "smaller than ", "less than "))
 
 
 def _largest(results: Sequence[Result]) -> Result | None:

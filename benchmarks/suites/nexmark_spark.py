@@ -48,6 +48,7 @@ FIGURES: Final = {
     "of a core": ("events/s and core", "", 1.0, ""),
     "stored": ("state", "MB", 1e-6, "smaller than"),
     "silent": ("kill -9 to the next result, with the start of the process", "s", 1.0, "sooner than"),
+    "spent": ("processor until then", "s", 1e-3, "less than"),
 }
 # The types of aggregates that are no built-in ones.
 TYPES: Final = {"q5": {"best": "array<array<long>>"}}
@@ -202,7 +203,8 @@ def run(folder: Path, name: str, engine: str, mode: str, started: float) -> dict
         figures["rate"] = count / (last[0] - first[0])
         figures["of a core"] = count / max(1e-3, (last[1] - first[1]) / 1000)
     else:
-        figures["silent"] = next(marks[number][0] for number in sorted(marks) if _results(sink, [number])) - started
+        moment, figures["spent"] = next(marks[number] for number in sorted(marks) if _results(sink, [number]))
+        figures["silent"] = moment - started
     return figures
 
 
