@@ -182,6 +182,14 @@ def test_columns_equal_values_one_by_one(values: list[float], before: list[Any],
     assert [part.tolist() for part in scale.split_totals(totals)] == [part.tolist() for part in again]
 
 
+def test_a_sum_that_is_no_float_is_divided_before_it_is_rounded() -> None:
+    """Sums of one limb that have more bits than a float."""
+    dice = random.Random(3)
+    sums, counts = [dice.randrange(2**53, 2**60) for _ in range(200)], [dice.randrange(2, 50) for _ in range(200)]
+    means = Scale(0, 46, 1, False).means([np.array(sums, np.int64)], np.array(counts, np.int64))
+    assert means.tolist() == [nearest(Fraction(*pair)) for pair in zip(sums, counts, strict=True)]
+
+
 def test_many_prices_need_two_limbs_and_far_apart_floats_more() -> None:
     prices = np.arange(1, 10_000) / 100
     assert Scale.of([prices], [], 20_000, 62, 2**15).limbs == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hybridstore as hs
@@ -178,6 +178,7 @@ DECIDING = st.one_of(st.none(), st.floats(), st.integers(-3, 3))
     columns=st.sampled_from(["id", ("id",), ("n", "id", "t")]),
     timed=st.booleans(),
 )
+@example(rows=[{"n": n, "id": "", "t": 0} for n in (NAN, 1)], columns="id", timed=False)
 def test_values_by_column_are_those_of_single_rows(rows: list[dict[str, Any]], columns: Any, timed: bool) -> None:
     projection = Projection(by="n", columns=columns, time="t" if timed else None)
     cells = {name: [row[name] for row in rows] for name in projection.needs or ()}

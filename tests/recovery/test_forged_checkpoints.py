@@ -24,6 +24,28 @@ Patch = pytest.MonkeyPatch
 KEYS = ["ann", "bob", "cid", "dan", "eve", "fay", "gus", "hal"]
 
 
+WRONG_TYPE = "meta record: a field of the wrong type"
+OF_NO_STORE: list[tuple[str, Any]] = [
+    ("number", "1"),
+    ("number", -1),
+    ("number", 1 << 32),
+    ("name", b"it"),
+    ("kind", 7),
+    ("parameters", []),
+    ("state", None),
+    ("next_block", -1),
+    ("records", "8"),
+    ("size", None),
+]
+OF_NO_CHECKPOINT: list[tuple[str, Any]] = [
+    ("written", -1),
+    ("wall_ms", "1"),
+    ("digest", b""),
+    ("settings", {1: 1}),
+    ("identity", Identity(bytes(16), shard=-1)),
+]
+
+
 def checkpoint(
     storage: MemoryStorage, columns: Columns, version: int, previous: CheckpointReader | None, block_records: int = 16
 ) -> str:
@@ -71,6 +93,12 @@ def store_with(**wrong: Callable[[Any], Any]) -> Callable[[Patch], None]:
         patch.setattr(write, "StoreRecord", record)
 
     return forge
+
+
+def meta_with(**wrong: Any) -> Callable[[Patch], None]:
+    """The meta record says something else of the checkpoint."""
+    encode = write.encode_meta
+    return lambda patch: patch.setattr(write, "encode_meta", lambda meta: encode(meta._replace(**wrong)))
 
 
 def line_with(**wrong: Callable[[Any], Any]) -> Callable[[Patch], None]:
@@ -147,6 +175,8 @@ def another_name(patch: Patch) -> None:
         (store_with(records=lambda n: n + 1), "store 'it': records or bytes of its pages are not what the meta record"),
         (store_with(size=lambda n: n - 1), "store 'it': records or bytes of its pages are not what the meta record"),
         (store_with(next_block=lambda n: n - 1), "store 'it': block number 4 is used twice or not given out yet"),
+        *((store_with(**{field: lambda _, value=value: value}), WRONG_TYPE) for field, value in OF_NO_STORE),
+        *((meta_with(**{field: value}), WRONG_TYPE) for field, value in OF_NO_CHECKPOINT),
         (line_with(block=lambda n: 1), "store 'it': block number 1 is used twice or not given out yet"),
         (line_with(keys=lambda n: n + 1), "block 1: keys: found 2, the directory says 3"),
         (line_with(records=lambda n: n + 1), "block 1: records: found 2, the directory says 3"),
@@ -182,7 +212,7 @@ def another_name(patch: Patch) -> None:
         (page_of(lambda lines: directory.encode_page(lines[::-1])), "are not in order"),
         (page_of(lambda lines: directory.encode_page(lines[:-1])), "page of the directory: it is not what the top re"),
         (page_of(lambda lines: seal(pack("no page"))), "store 'it': page of the directory: "),
-        (top_of(lambda pages: seal(pack([[1]]))), "store 'it': "),
+        (top_of(lambda pages: seal(pack([[1]]))), ": top record: "),
         (page_at(pack=99), "its directory refers to pack 99, which is not in its list"),
         (no_top_record, "store 'it': top record of store 1 missing"),
         (more_records, "record b'zz' belongs to nothing"),

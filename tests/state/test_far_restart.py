@@ -8,6 +8,7 @@ import gc
 import random
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ import pytest
 import hybridstore as hs
 from changelog.storage import Storage, storage_at
 from hybridstore.aggregation.windows import Windows
-from hybridstore.state import home
+from hybridstore.state import bucket_log, home
+from hybridstore.state.group import StoreGroup
 from hybridstore.state.opening import Tuning
 from hybridstore.topology import engine
 from recovery import ahead, checkpoint
 from recovery.ahead import ReadAhead
 from recovery.checkpoint import CheckpointReader
+from recovery.layout import FENCES
+from tests.tools.hooks import crash
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.requests import CountedStorage, Requests, counted
 from tests.tools.sizes import SMALL_PARTS
@@ -144,6 +148,29 @@ def test_a_writer_needs_three_rounds_more_to_claim_the_state(
         assert requests.rounds == 5, requests.names
         state.key_value("names").get_many(map(key_of, batch()))
         assert requests.rounds == 7, requests.names
+
+
+def test_an_owner_whose_claims_come_too_late_again_and_again_leaves_no_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = MemoryStorage()
+    route(monkeypatch, storage)
+    # the owner before looks for a claim at none of its commits
+    monkeypatch.setattr(bucket_log, "LOOK_SECONDS", float("inf"))
+    first = hs.open(hs.Bucket(URL, cache=tmp_path / "first"), **SMALL)
+    claim, late = bucket_log.BucketLog.claim, iter(range(3))
+
+    def too_late(self: bucket_log.BucketLog, group: StoreGroup) -> bool:
+        for number in islice(late, 1):
+            first.key_value("names").put(key_of(number), number)
+            first.commit()
+        return claim(self, group)
+
+    monkeypatch.setattr(bucket_log.BucketLog, "claim", too_late)
+    with hs.open(hs.Bucket(URL, cache=tmp_path / "second"), **SMALL) as state:
+        assert [value for _, value in state.key_value("names").all()] == [0, 1, 2]
+        assert len(storage.list(f"{FENCES}/")) == 2  # of the two owners
+    crash(first)
 
 
 def test_keys_that_are_near_one_another_read_little(open_far: Open, requests: Requests, filled: MemoryStorage) -> None:

@@ -217,6 +217,10 @@ def test_a_mode_that_its_owner_could_not_use_is_refused(tmp_path: Path, mode: An
         hs.open(tmp_path / "state", file_mode=mode)
 
 
+def test_the_files_of_an_owner_have_the_mode_of_those_that_it_was_given() -> None:
+    assert OwnFiles(Files(0o600), lambda: None).mode == 0o600
+
+
 def test_who_is_not_the_owner_removes_its_temporary_files_and_no_other(tmp_path: Path) -> None:
     def refuse() -> None:
         raise hs.errors.StateLockedError("not the owner any more")

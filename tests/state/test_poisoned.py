@@ -20,6 +20,7 @@ import hybridstore as hs
 from changelog.digest import PIECE_BYTES
 from hybridstore.collector import ShortPauses
 from hybridstore.state.opening import Tuning
+from hybridstore.state.usable import MarkedStep
 from tests.conftest import STRESS
 from tests.tools.faults import FailingReads, QuickFiles
 from tests.tools.hooks import crash, force_cold
@@ -194,6 +195,18 @@ def test_what_fails_while_memory_is_apart_poisons_the_store(
         kv.get("k001")
     state.close()
     assert rows(prepared)[1] == expected
+
+
+def test_a_step_that_goes_on_behind_a_failure_inside_of_it_does_not_mend_the_log(prepared: Path) -> None:
+    state = opened(prepared)
+    state.key_value("kv")["more"] = 1
+    state.commit()
+    before = {file: file.read_bytes() for file in (prepared / "changelog").iterdir()}
+    with MarkedStep(state, "a step"):
+        state._broke("a change", MemoryError())
+    state.close()
+    # a log that may still be written gets an end mark
+    assert {file: file.read_bytes() for file in (prepared / "changelog").iterdir()} == before
 
 
 class FailingHash:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hybridstore as hs
+from changelog.files import AppendFile, Files
 from changelog.storage import LocalStorage
 from hybridstore.state import checkpoint_job
 from hybridstore.state.checkpoint_job import make
@@ -22,13 +24,13 @@ from tests.tools.vector_runner import SMALL
 NEVER = hs.CheckpointPolicy(max_restore="1 day")
 
 
-def checkpoint_beside(state: hs.State) -> CheckpointReport:
+def checkpoint_beside(state: hs.State, alive: Callable[[], None] = lambda: None) -> CheckpointReport:
     """Make a checkpoint as the process does, of which the owner never hears."""
     group, log = state._group, state._log
     assert log is not None
     job = state._home.job(Target(state._home.storage, state._identity, group.version, group.digest, log.position))
     assert job is not None
-    outcome = make(job, lambda: None)
+    outcome = make(job, alive)
     assert (outcome.error, outcome.prune_error) == (None, None)
     assert outcome.report is not None
     return outcome.report
@@ -47,6 +49,31 @@ def test_a_checkpoint_of_the_process_has_the_type_of_keys(tmp_path: Path) -> Non
             state.key_value("kv")["text"] = "b"
         with pytest.raises(TypeError, match="expected int as"):
             state.window("w", retention="1 hour").put("text", "b", 6)
+
+
+def test_the_process_gives_a_sign_of_life_before_each_name_that_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    class Watched(Files):
+        def create(self, path: Path) -> AppendFile:
+            done.append("create")
+            return super().create(path)
+
+        def remove(self, path: Path) -> None:
+            done.append("remove")
+            super().remove(path)
+
+    monkeypatch.setattr(checkpoint_job, "Files", Watched)
+    with hs.open(tmp_path, durability="os", checkpoints=NEVER) as state:
+        for number in range(6):
+            state.key_value("kv").put(number, number)
+            state.commit()
+            checkpoint_beside(state, lambda: done.append("sign"))
+    changes = [at for at, what in enumerate(done) if what != "sign"]
+    assert {"create", "remove"} <= set(done)
+    assert [at for at in changes if done[at - 1] != "sign"] == []
 
 
 @pytest.mark.parametrize(("records", "size"), [(10, 1 << 20), (150_000, 1200)], ids=["by records", "by bytes"])

@@ -6,7 +6,10 @@ A function that assigns to a map must be one of these, or be called by nothing b
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -54,21 +57,37 @@ def _assigns(function: ast.AST) -> bool:
     return False
 
 
+class Function(NamedTuple):
+    """A function: its name, the names in it, and whether it assigns to a map."""
+
+    name: str
+    named: frozenset[str]
+    assigns: bool
+
+
+@cache
+def functions_of(source: str) -> list[Function]:
+    """Return the functions of a file; once for all tests."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    return [Function(each.name, frozenset(_named(each)), _assigns(each)) for each in functions]
+
+
+def _named(function: ast.FunctionDef) -> Iterator[str]:
+    """Yield what a function calls; also by a name that it is called by later, as in `put = self._insert`."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Name):
+            yield node.id
+
+
 def changers(sources: dict[str, str]) -> list[str]:
     """Return `file: function` of all that assign to a map and can be reached without `apply_*` and without loading."""
-    functions = [
-        (name, node)
-        for name, source in sources.items()
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef)
-    ]
+    functions = [(name, function) for name, source in sources.items() for function in functions_of(source)]
     callers: dict[str, set[str]] = {}
     for _, function in functions:
-        for node in ast.walk(function):
-            called = getattr(node, "attr", None) if isinstance(node, ast.Attribute) else getattr(node, "id", None)
-            # also by a name that it is called by later, as in `put = self._insert`
-            if isinstance(called, str):
-                callers.setdefault(called, set()).add(function.name)
+        for called in function.named:
+            callers.setdefault(called, set()).add(function.name)
     fine = {function.name for _, function in functions if function.name.startswith("apply_")} | _LOADING
     grown = True
     while grown:
@@ -78,7 +97,7 @@ def changers(sources: dict[str, str]) -> list[str]:
     return [
         f"{name}: {function.name}"
         for name, function in functions
-        if function.name not in fine and f"{name}: {function.name}" not in _SAME_RECORDS and _assigns(function)
+        if function.name not in fine and f"{name}: {function.name}" not in _SAME_RECORDS and function.assigns
     ]
 
 

@@ -188,6 +188,13 @@ def test_sizes_are_checked_before_anything_changes(state: hs.State) -> None:
     assert (list(buffer.buffered()), buffer.stream_time) == ([], -1)
 
 
+def test_time_alone_measures_a_buffer_whose_records_have_other_sizes_now(state: hs.State) -> None:
+    buffer = state.suppression("b", max_bytes=10, size_of=lambda key, value: 4)
+    assert buffer.put("a", 1, 1) + buffer.put("b", 2, 2) == []
+    buffer.bind(lambda key, value: 6)
+    assert buffer.advance(3) == [("a", 1, 1)]
+
+
 def test_the_size_is_of_packed_key_and_value_unless_given(state: hs.State) -> None:
     buffer = state.suppression("b")
     buffer.put("key", "value", 1)
