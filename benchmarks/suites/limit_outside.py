@@ -1,7 +1,8 @@
-"""Limit from outside: the anonymous memory of many states under one limit, while they load, work and are iterated, and
-of shards of a topology that work and are rescaled.
+"""Limit from outside: the anonymous memory of many states under one limit, with a store of each kind, while they load,
+work and are iterated, and of shards of a topology that work and are rescaled.
 
-    python -m benchmarks.suites.limit_outside [--records 400000] [--limit 40000000] [--states 20] [--shards 4]
+    python -m benchmarks.suites.limit_outside [--records 400000] [--limit 40000000] [--states 20] [--shards 4] \
+        [--kinds key-value,window]
 
 The memory is read from outside each process (`measure.watched`), beyond what it takes with empty states; a share of the
 limit stands beside it. A rescale has no limit: its figure says what it takes. Every answer is checked.
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 import random
+from array import array
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -21,58 +22,86 @@ import hybridstore as hs
 from benchmarks.measure import watched
 from benchmarks.measure.timing import check
 from benchmarks.measure.watched import BASE, phase
+from benchmarks.suites.beyond_memory_work import SUBJECTS, key_of, value_of
 
 _COMMIT: Final = 500
+KINDS: Final = ("key-value", "window", "session", "sliding", "suppression")
 # the phase that ends the last measured one
 END: Final = "end"
 _MODULE: Final = "benchmarks.suites.limit_outside"
 
 
-def key_of(i: int) -> str:
-    """Return the key of record i, a new object."""
-    return f"key{i:09d}"
-
-
-def value_of(number: int) -> bytes:
-    """Return the value made from a number: 40 bytes, a new object."""
-    return b"%040d" % number
-
-
-def states(folder: str, states: int, records: int, operations: int, limit: int | None) -> dict[str, Any]:
-    """Load `records` into states of one process, read and write them at random, and iterate over each state."""
+def states(folder: str, kind: str, states: int, records: int, operations: int, limit: int | None) -> dict[str, Any]:
+    """Load `records` into stores of a kind, each in a state of one process, read and write them at random, and iterate
+    over each store.
+    """
     dice, each = random.Random(1), records // states
-    numbers = [[0] * each for _ in range(states)]
-    with ExitStack() as stack:
-        opened = [stack.enter_context(hs.open(Path(folder, str(i)), memory_limit=limit)) for i in range(states)]
-        stores = [state.key_value("s") for state in opened]
-        phase(BASE)
-        phase("load")
-        for first in range(0, each, _COMMIT):
-            for state, store in zip(opened, stores, strict=True):
-                for i in range(first, min(first + _COMMIT, each)):
-                    store.put(key_of(i), value_of(0))
-                state.commit()
-        phase("work")
-        for begun in range(0, operations, _COMMIT):
-            at = dice.randrange(states)
-            for _ in range(_COMMIT):
-                i = dice.randrange(each)
-                check(stores[at].get(key_of(i)) == value_of(numbers[at][i]), f"state {at}: record {i}")
-                numbers[at][i] = begun
-                stores[at].put(key_of(i), value_of(begun))
-            opened[at].commit()
-        phase("iterate")
-        for at, (state, store) in enumerate(zip(opened, stores, strict=True)):
-            rows = 0
-            for i, (key, value) in enumerate(store.all()):
-                check((key, value) == (key_of(i), value_of(numbers[at][i])), f"state {at}: record {i} of a scan")
-                rows += 1
-            check(rows == each, f"state {at}: {rows} records, expected {each}")
-            state.commit()
-        numbers_of = [state.metrics() for state in opened]
-        phase(END)
+    subjects: list[Any] = []
+    for at in range(states):
+        expected = array("q", bytes(8 * 2 * each))
+        arguments = [each] if kind == "suppression" else []
+        subjects.append(SUBJECTS[kind](Path(folder, str(at)), limit, expected, *arguments))
+    phase(BASE)
+    phase("load")
+    for first in range(0, each, _COMMIT):
+        for subject in subjects:
+            for i in range(first, min(first + _COMMIT, each)):
+                subject.insert(i, 0)
+            subject.commit()
+    phase("work")
+    for begun in range(1, operations, _COMMIT):
+        subject = subjects[dice.randrange(states)]
+        for _ in range(_COMMIT):
+            subject.modify(dice.randrange(each), begun)
+        subject.commit()
+    for name, iterate in (("iterate", _iterate), ("iterate, backwards", _iterate_backwards)):
+        phase(name)
+        for at, subject in enumerate(subjects):
+            iterate(kind, subject, at, each)
+            subject.commit()
+    numbers_of = [subject.state.metrics() for subject in subjects]
+    phase(END)
+    for subject in subjects:
+        subject.close()
     hits, misses = (sum(getattr(numbers, name) or 0 for numbers in numbers_of) for name in ("hits", "misses"))
     return {"hits": hits, "misses": misses}
+
+
+def _iterate(kind: str, subject: Any, at: int, each: int) -> None:
+    """Iterate over a store, and check its rows."""
+    store, expected, rows = subject.store, subject.expected, 0
+    if kind == "sliding":
+        for key, total in store.aggregates():
+            check(total == expected[int(key[3:])], f"state {at}: sum of {key}")
+        for _ in store.all():
+            rows += 1
+        each = subject.now
+    elif kind == "suppression":
+        for rows, (key, value, _) in enumerate(store.buffered(), 1):
+            i = subject.first + rows - 1
+            check((key, value) == (key_of(i), value_of(expected[i])), f"state {at}: record {i} of a scan")
+    else:
+        for row in store.all():
+            check(row == _row(kind, subject, rows), f"state {at}: record {rows} of a scan")
+            rows += 1
+    check(rows == each, f"state {at}: {rows} records, expected {each}")
+
+
+def _iterate_backwards(kind: str, subject: Any, at: int, each: int) -> None:
+    """As `_iterate`, the last row first, and count the records."""
+    if kind in ("sliding", "suppression"):
+        return
+    for i, row in zip(reversed(range(each)), subject.store.all(reverse=True), strict=True):
+        check(row == _row(kind, subject, i), f"state {at}: record {i} of a scan backwards")
+    check(len(subject.store) == each, f"state {at}: {len(subject.store)} records, expected {each}")
+
+
+def _row(kind: str, subject: Any, i: int) -> tuple[Any, bytes]:
+    """Return row i of a scan: its key, with its times, and its value."""
+    value = value_of(subject.expected[i])
+    if kind == "key-value":
+        return key_of(i), value
+    return (subject.key(i), *([i] if kind == "window" else [i, i])), value
 
 
 def _program() -> hs.Topology:
@@ -117,6 +146,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=40_000_000)
     parser.add_argument("--states", type=int, default=20)
     parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--kinds", default="key-value", help=", ".join(KINDS))
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
     for name, lines in measure(**vars(given)).items():
@@ -124,7 +154,13 @@ def main() -> None:
 
 
 def measure(
-    records: int, operations: int, limit: int, states: int, shards: int, folder: Path | None = None
+    records: int,
+    operations: int,
+    limit: int,
+    states: int,
+    shards: int,
+    kinds: str = "key-value",
+    folder: Path | None = None,
 ) -> dict[str, str]:
     """Return a line for each phase: its highest anonymous memory, and the share of the limit."""
     lines: dict[str, str] = {}
@@ -142,11 +178,10 @@ def measure(
 
     with TemporaryDirectory(dir=folder) as place:
         sizes = {"records": records, "limit": limit}
-        path = str(Path(place, "states"))
-        add(
-            f"{states} states",
-            watched.call(f"{_MODULE}:states", folder=path, states=states, operations=operations, **sizes),
-        )
+        for kind in kinds.split(","):
+            path = str(Path(place, kind))
+            given = {"folder": path, "kind": kind, "states": states, "operations": operations}
+            add(f"{states} states, {kind}", watched.call(f"{_MODULE}:states", **given, **sizes))
         path = str(Path(place, "shards"))
         add(f"{shards} shards", watched.call(f"{_MODULE}:shards", folder=path, shards=shards, **sizes))
         figures = watched.call(f"{_MODULE}:rescaled", folder=path, shards=2 * shards)

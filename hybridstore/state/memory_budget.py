@@ -29,6 +29,8 @@ PACK_SHARE: Final = 32
 # Between two commits blocks of up to this part of the limit, with their layers, may be loaded whole where few of their
 # keys were touched; records take three to four times as much in memory.
 BLOCK_SHARE: Final = 64
+# A scan has rows of so many bytes of blocks at a time, or of the same part: with fewer it reads each block more often.
+LEAST_PIECE: Final = 1 << 18
 # Open tables of layers may take this part of the limit: behind each checkpoint they are read again, and to open one
 # takes about as long as to read a record.
 TABLES_SHARE: Final = 8
@@ -121,6 +123,7 @@ class Budget:
     def _decide(self) -> None:
         limit = self.limit
         self.renew_room(limit)
+        SPARING.piece = max(LEAST_PIECE, (limit or 0) // BLOCK_SHARE)
         KEPT.make_room(0 if limit is None else limit // TABLES_SHARE // LAYER_BYTES)
         # An owner without a limit keeps its speed beside a reader: its blocks are loaded whole.
         SPARING.on = limit is not None or (bool(self._readers) and not self._open.living())

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import compress
 from typing import Any
 
 from changelog.turn import read
-from recovery.block import Combine
+from recovery.block import BlockEntry, Combine
+from recovery.directory import PageEntry
 
 from ..clock import INT64_MAX
 from ..collector import collector_held
 from .buckets import TOMBSTONE
+from .cold_blocks import SPARING, ColdBlock, chosen, load_or_leave
 from .columns import accepted, batches, in_order
 from .time_buckets import TimeBuckets
 
@@ -118,6 +121,48 @@ class BucketRows(TimeBuckets):
         if bucket.owned is not None:
             bucket.owned.add(key)
 
+    # --- scans ------------------------------------------------------------------------------------------------
+
+    def _unloaded(
+        self, bucket: Any, key_from: Any, key_to: Any, low: int, high: int
+    ) -> Callable[[], Iterable[ColdBlock]] | None:
+        """Load the blocks of a bucket that may have rows of these keys (None: open) and times; where memory is short,
+        only those for which it has room. Return what lists the others, None if no block is cold. O(records loaded).
+        """
+        if not SPARING.on:
+            self._load_all(bucket)
+        if not bucket.cold:
+            return None
+
+        def wanted(entry: BlockEntry | PageEntry) -> bool:
+            return (
+                entry.low <= high
+                and entry.high >= low
+                and (key_from is None or entry.last >= key_from)
+                and (key_to is None or entry.first <= key_to)
+            )
+
+        def blocks() -> Iterable[ColdBlock]:
+            self._turn.take(self, reads=True)
+            return [bucket.cold[i] for i in chosen(bucket.cold, wanted)]
+
+        load_or_leave(bucket.cold, wanted, partial(self._load, bucket))
+        return blocks
+
+    def _cold_rows(
+        self, bucket: Any, block: ColdBlock, low: int, high: int
+    ) -> Iterator[tuple[Any, tuple[int, ...], Any]]:
+        """Yield (key, times, value) of the rows of a cold block with times from `low` to `high`, but for those that
+        rows in memory replace. Raises CorruptCheckpointError. O(block).
+        """
+        columns = block.columns()
+        rows = (row for row in columns.rows() if low <= row[1][0] <= high)
+        if self._combine is None:  # rows do not replace others
+            return rows
+        runs = bucket.runs
+        over = {key: set(zip(*self._parts(runs[key])[:-1], strict=True)) for key in runs.keys() & columns.keys}
+        return (row for row in rows if row[1] not in over.get(row[0], ())) if over else rows
+
     # --- blocks and checkpoints -------------------------------------------------------------------------------
 
     def _underlay(self, bucket: Any, key: Any, parts: list[Any]) -> None:
@@ -129,13 +174,21 @@ class BucketRows(TimeBuckets):
 
     @read
     def __len__(self) -> int:
-        """Count the live rows. O(buckets), and O(rows) in the bucket that expires right now; loads its cold blocks."""
+        """Count the live rows. O(buckets), and O(rows) in the bucket that expires right now and in buckets with cold
+        blocks, which are loaded or, where memory is short, read.
+        """
         self._keys.admit_all([])  # raises when the state was closed
         self.apply_waiting()
         total, expired = 0, self._expired
         for number in self._numbers(0, INT64_MAX):
             bucket = self._buckets[number]
-            self._load_all(bucket)
+            cold = self._unloaded(bucket, None, None, expired + 1, INT64_MAX)
+            if cold is not None:
+                total += sum(1 for block in cold() for _ in self._cold_rows(bucket, block, expired + 1, INT64_MAX))
+                for run in bucket.runs.values():
+                    times, *_, values = self._parts(run)
+                    total += sum(value is not TOMBSTONE for value in values[bisect_right(times, expired) :])
+                continue
             total += bucket.records
             if number * self._width <= expired:
                 total -= sum(bisect_right(self._parts(run)[0], expired) for run in bucket.runs.values())

@@ -36,13 +36,13 @@ class Sparing:
     """Whether memory is short: then the touch of a key loads no whole block. `loaded` counts the records that were
     loaded since, for those who count memory, and `whole` those of them that came with a whole block. `room`: blocks of
     up to so many bytes together may be loaded whole until the next commit, because their keys are touched more often
-    than others: a commit alone frees records.
+    than others: a commit alone frees records. `piece`: a scan has rows of about so many bytes of blocks at a time.
     """
 
     def __init__(self) -> None:
         self.on = False
         self.loaded = self.whole = 0
-        self.room = 0
+        self.room = self.piece = 0
 
     def load(self, records: int, size: int = 0) -> None:
         """Count the records of a whole block of `size` bytes, or those that nobody touched, of no size. O(1)."""
@@ -469,6 +469,23 @@ def chosen(cold: list[Cold], wanted: Callable[[BlockEntry | PageEntry], bool]) -
                 continue
             yield i
         i -= 1
+
+
+def load_or_leave(
+    cold: list[Cold], wanted: Callable[[BlockEntry | PageEntry], bool], load: Callable[[int], None]
+) -> list[ColdBlock]:
+    """Load the wanted blocks, each by `load` of its index; where memory is short, only those for which it has room.
+    Return the others, by key. O(records loaded + blocks).
+    """
+    remaining: list[ColdBlock] = []
+    for i in chosen(cold, wanted):
+        block = cold[i]
+        assert isinstance(block, ColdBlock)
+        if SPARING.on and type(block) is not DecodedBlock and block.entry.bytes > SPARING.room:
+            remaining.append(block)
+        else:
+            load(i)
+    return remaining[::-1]
 
 
 def unexpired(cold: list[Cold], through: int) -> list[Cold] | None:

@@ -22,6 +22,8 @@ from .cold_blocks import (
     ColdBlock,
     ColdPage,
     DecodedBlock,
+    TakenBlock,
+    load_or_leave,
     only,
     open_page,
     prefetch,
@@ -226,6 +228,13 @@ class KeyBlocks(Edge):
     def _load_all(self) -> None:
         while self._bucket.cold:
             self._load(len(self._bucket.cold) - 1)
+
+    def _unloaded(self) -> list[ColdBlock]:
+        """Load all cold blocks; where memory is short, only those for which it has room. Return the others as they are
+        now: with the keys that are taken out of them from now on. O(records loaded + keys taken).
+        """
+        blocks = load_or_leave(self._bucket.cold, lambda entry: True, self._load)
+        return [block.copy() if isinstance(block, TakenBlock) else block for block in blocks]
 
     def _touch(self, key: Any, *, absent: bool = False) -> None:
         """Load what is cold of `key`, `absent` as in `_load_key`. On a hot path, check `bucket.cold` first."""

@@ -24,6 +24,7 @@ from .cold_blocks import (
     TouchedBlock,
     chosen,
     first_key,
+    load_or_leave,
     read_apart,
     touched_block,
     with_keys,
@@ -34,6 +35,7 @@ from .edge import K, V
 from .key_generations import KeyGenerations
 from .key_order import KeyOrder
 from .keys import CountedKeys, KeyRule, check_prefix
+from .pieces import by_key
 
 T = TypeVar("T")
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
@@ -268,53 +270,19 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         """
         self.apply_waiting()
         self._gather()
-        blocks = self._load_or_leave(wanted)
+        blocks = load_or_leave(self._bucket.cold, wanted, self._load)
         runs, ordered = self._runs, self._ordered()
         if not blocks:
             return self._iterators.over([(key, runs[key]) for key in within(ordered)], reverse=reverse)
         keys = list(within(ordered))
+        rows = [runs[key] for key in keys]
         deleted = {key for block in blocks for key in self._buried.get(block.entry.block, ()) if key in runs}
-        rows = self._pieces(keys, [runs[key] for key in keys], blocks, deleted, self._expired, cut, reverse=reverse)
-        return self._iterators.piecewise(rows)
+        expired, timed = self._expired, self.ttl_ms is not None
 
-    def _load_or_leave(self, wanted: Callable[[BlockEntry | PageEntry], bool]) -> list[ColdBlock]:
-        """Load the wanted blocks; where memory is short, only those for which it has room. Return the others, by key.
-
-        O(records loaded + blocks).
-        """
-        cold = self._bucket.cold
-        remaining: list[ColdBlock] = []
-        for i in chosen(cold, wanted):
-            block = cold[i]
-            assert isinstance(block, ColdBlock)
-            if SPARING.on and type(block) is not DecodedBlock and block.entry.bytes > SPARING.room:
-                remaining.append(block)
-            else:
-                self._load(i)
-        return remaining[::-1]
-
-    def _pieces(
-        self,
-        keys: list[Any],
-        rows: list[Any],
-        blocks: list[ColdBlock],
-        deleted: set[Any],
-        expired: int,
-        cut: Callable[[Columns], Columns],
-        *,
-        reverse: bool,
-    ) -> Iterator[list[tuple[Any, Any]]]:
-        """Yield the rows in memory and those of blocks, which memory hides, by key, a block at a time. `keys` and
-        `rows` are of memory. O(records of a block) a piece.
-        """
-        # each block has the rows in memory up to its last key; behind the last block rows in memory remain
-        edges = [0, *(bisect_right(keys, block.entry.last) for block in blocks), len(keys)]
-        timed = self.ttl_ms is not None
-        for i in reversed(range(len(edges) - 1)) if reverse else range(len(edges) - 1):
-            first, last = edges[i], edges[i + 1]
+        def merged(first: int, last: int, block: ColdBlock | None) -> list[tuple[Any, Any]]:
             piece = list(zip(keys[first:last], rows[first:last], strict=True))
-            if i < len(blocks):
-                columns = cut(blocks[i].columns())
+            if block is not None:
+                columns = cut(block.columns())
                 stored = zip(columns.values, *columns.ints, strict=True) if timed else columns.values
                 hidden = deleted.union(keys[first:last])
                 piece += [
@@ -323,10 +291,9 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
                     if key not in hidden and not (timed and row[1] <= expired)
                 ]
                 piece.sort(key=itemgetter(0))
-            if reverse:
-                piece.reverse()
-            if piece:
-                yield piece
+            return piece
+
+        return self._iterators.piecewise(by_key(keys, blocks, merged, reverse=reverse))
 
     def all(self, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Iterate over all `(key, value)`, by key. A snapshot. O(rows).

@@ -266,7 +266,7 @@ def _value_of_key(store: KeyValueStore, key: Any) -> Iterator[Row]:
 
 
 def _buffered(store: SuppressionBuffer) -> Iterator[Row]:
-    return (TimedRow(key, store.times_of(key), value) for key, value, _ in store.buffered())
+    return (TimedRow(key, (at, ts), value) for at, key, value, ts in store.rows())
 
 
 def _emitted_or_buffered(store: SuppressionBuffer, key: Any, place: tuple[Any, ...], value: Any) -> bool:

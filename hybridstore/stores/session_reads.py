@@ -14,9 +14,11 @@ from changelog.turn import read
 
 from ..clock import INT64_MAX, check_time
 from .bucket_rows import BucketRows
-from .cold_blocks import SPARING
+from .buckets import TOMBSTONE
+from .cold_blocks import SPARING, ColdBlock
 from .edge import K, V
 from .keys import check_prefix
+from .pieces import by_place
 from .session_runs import SessionBucket, value_of
 from .snapshots import SnapshotToken
 
@@ -110,7 +112,7 @@ class SessionReads(BucketRows, Generic[K, V]):
         be None.
 
         By end, then key, then start descending. A snapshot: later changes are not seen. O(1) to open; to read, O(log n)
-        a bucket, plus the rows and their sorting.
+        a bucket, plus the rows and their sorting; under a limit of memory as a `scan` of a window store.
 
         >>> visits = hs.open("state").session("visits", retention="1 hour")
         >>> visits.put_many([("ann", 3, 0, 30_000), ("bob", 1, 0, 10_000), ("cid", 1, 0, 10_000)])
@@ -219,7 +221,25 @@ class SessionReads(BucketRows, Generic[K, V]):
     ) -> Iterator[tuple[Session[K], V]]:
         for number, bucket in buckets:
             self._turn.take(self, reads=True)
-            self._load_all(bucket)
+            pieces = self._pieces(number, bucket, key_from, key_to, low, high, latest, reverse)
+            for end, key, minus_start, value in self._iterators.piecewise(pieces):
+                yield (key, -minus_start, end), value
+        del token
+
+    def _pieces(
+        self,
+        number: int,
+        bucket: SessionBucket,
+        key_from: Any,
+        key_to: Any,
+        low: int,
+        high: int,
+        latest: int,
+        reverse: bool,
+    ) -> Iterator[list[_Row]]:
+        """Return the sessions of a bucket in a range of keys and times, in order, a piece at a time."""
+        cold = self._unloaded(bucket, key_from, key_to, low, high)
+        if cold is None:
             first, last = number * self._width, (number + 1) * self._width - 1
             if key_from is None and key_to is None and (high < last or low > first):
                 rows = _rows_by_end(bucket, low, high, latest)
@@ -228,12 +248,23 @@ class SessionReads(BucketRows, Generic[K, V]):
                 rows.sort(key=_order)
             if reverse:
                 rows.reverse()
-            for end, key, minus_start, value in self._iterators.over(rows):
-                yield (key, -minus_start, end), value
-        del token
+            return iter([rows] if rows else [])
+
+        def stored(block: ColdBlock, low: int, high: int) -> list[_Row]:
+            return [
+                (end, key, -start, value)
+                for key, (end, start), value in self._cold_rows(bucket, block, low, high)
+                if start <= latest and (key_from is None or key >= key_from) and (key_to is None or key <= key_to)
+            ]
+
+        def in_memory(low: int, high: int) -> list[_Row]:
+            rows = _rows(bucket, key_from, key_to, low, high, latest)
+            return [row for row in rows if row[3] is not TOMBSTONE]
+
+        return by_place(in_memory, cold, stored, _order, low, high, reverse=reverse)
 
 
-def _order(row: _Row) -> tuple[int, Any, int]:
+def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return row[:3]
 
 

@@ -10,7 +10,10 @@ the stream time that causes the removal is logged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from changelog.journal import MAX_KEY_BYTES, SMALL, is_small_atom, key_bytes
@@ -20,9 +23,10 @@ from changelog.turn import entry, read
 from ..aggregation import WindowState
 from ..clock import INT64_MAX, check_time
 from ..collector import collector_held
-from .cold_blocks import SPARING
+from .cold_blocks import SPARING, ColdBlock
 from .columns import columns_of, rows_of, time_list
 from .edge import A, K, V
+from .pieces import by_key
 from .sliding_maps import SlidingMaps
 
 if TYPE_CHECKING:
@@ -271,7 +275,8 @@ class SlidingStore(SlidingMaps[K, V, A]):
     def aggregates(self) -> Iterator[tuple[K, A]]:
         """Iterate over `(key, aggregate)` of every key with values in the window, by key.
 
-        A snapshot. O(keys) of `get`.
+        A snapshot. O(keys) of `get`; under a limit of memory for the keys in memory, and the iterator reads a block
+        when it comes to it and does not keep it: CorruptCheckpointError and errors of the aggregator may come from it.
 
         >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Count())
         >>> load.add_columns(["web-1", "web-2", "web-1"], [5, 9, 2], [0, 0, 30_000])
@@ -280,9 +285,23 @@ class SlidingStore(SlidingMaps[K, V, A]):
         {'web-1': 2, 'web-2': 1}
         """
         self.apply_waiting()
-        self._load_all()
-        windows = [self.get(key) for key in sorted(self._runs)]
-        return self._iterators.over((window[0], window[3]) for window in windows if window is not None)
+        blocks = self._unloaded()
+        windows = [window for key in sorted(self._runs) if (window := self.get(key)) is not None]
+        rows = [(window[0], window[3]) for window in windows]
+        if not blocks:
+            return self._iterators.over(rows)
+        strategy, low = self._strategy, self._low
+
+        def aggregated(key: Any, times: Sequence[int], values: list[Any]) -> list[tuple[K, A]]:
+            assert strategy is not None  # nobody has got this store without one
+            state = strategy.restore(times, list(zip(times, values, strict=True)) if self._timed else values)
+            state.expire(low)
+            return [(key, state.value())]
+
+        keys = [key for key, _ in rows]
+        return self._iterators.piecewise(
+            by_key(keys, blocks, self._merged(keys, lambda i: rows[i : i + 1], aggregated), reverse=False)
+        )
 
     @read
     def fetch(self, key: K, *, reverse: bool = False) -> Iterator[tuple[int, V]]:
@@ -306,7 +325,7 @@ class SlidingStore(SlidingMaps[K, V, A]):
     def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[K, int], V]]:
         """Iterate over `((key, ts), value)` of all values in the window, by key, then in event order.
 
-        A snapshot. O(values).
+        A snapshot. O(values); under a limit of memory as `aggregates`.
 
         >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
         >>> load.add_columns(["web-2", "web-1"], [9, 5], [0, 30_000])
@@ -315,6 +334,45 @@ class SlidingStore(SlidingMaps[K, V, A]):
         [(('web-1', 30000), 5), (('web-2', 0), 9)]
         """
         self.apply_waiting()
-        self._load_all()
-        rows = (((key, ts), value) for key in sorted(self._runs) for ts, value in zip(*self._live(key), strict=True))
-        return self._iterators.over(rows, reverse=reverse)
+        blocks, keys = self._unloaded(), sorted(self._runs)
+        runs = [self._live(key) for key in keys]
+
+        def shown(key: Any, times: Sequence[int], values: list[Any]) -> list[tuple[tuple[K, int], V]]:
+            return [((key, ts), value) for ts, value in zip(times, values, strict=True)]
+
+        merged = self._merged(keys, lambda i: shown(keys[i], *runs[i]), shown)
+        if not blocks:
+            return self._iterators.over(merged(0, len(keys), None), reverse=reverse)
+        return self._iterators.piecewise(by_key(keys, blocks, merged, reverse=reverse))
+
+    def _unloaded(self) -> list[ColdBlock]:
+        """As every store, and no key has values in memory and in one of the blocks. O(keys in memory), too."""
+        if SPARING.on and self._bucket.cold:
+            for key in list(self._runs):
+                self._touch(key, absent=True)
+        return super()._unloaded()
+
+    def _merged(
+        self,
+        keys: list[Any],
+        in_memory: Callable[[int], list[Any]],
+        shown: Callable[[Any, Sequence[int], list[Any]], list[Any]],
+    ) -> Callable[[int, int, ColdBlock | None], list[Any]]:
+        """Return what merges keys in memory, each of which has rows `in_memory`, with a block that has none of them,
+        of which each key has the rows `shown` of its times and values in the window of now: see `by_key`.
+        """
+        low = self._low
+
+        def merged(first: int, last: int, block: ColdBlock | None) -> list[Any]:
+            of_keys = [(keys[i], in_memory(i)) for i in range(first, last)]
+            if block is not None:
+                columns = block.columns()
+                times, values = columns.ints[0], columns.values
+                for key, (start, end) in zip(columns.keys, pairwise(columns.offsets()), strict=True):
+                    start = bisect_left(times, low, start, end)
+                    if start < end:
+                        of_keys.append((key, shown(key, times[start:end], values[start:end])))
+                of_keys.sort(key=itemgetter(0))
+            return list(chain.from_iterable(rows for _, rows in of_keys))
+
+        return merged

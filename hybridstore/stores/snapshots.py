@@ -3,9 +3,9 @@
     scan()        ─▶ token (a new epoch)    ─▶ a bucket of an older epoch is copied before it is changed
     close()       ─▶ `OpenIterators.refuse_calls`: the next row of an iterator with more rows is the store's error
 
-The surprise: opening a snapshot copies nothing, and without writes during the reading nothing is ever copied. A
-key-value store has no buckets: where memory is short, its iterator has the rows in memory, and reads blocks as it comes
-to them (`piecewise`).
+The surprise: opening a snapshot copies nothing, and without writes during the reading nothing is ever copied. A store
+that is not cut by time has no such buckets: its iterator has the rows in memory. Where memory is short, all iterators
+read blocks as they come to them (`piecewise`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class _Pieces:
     def __next__(self) -> Iterator[Any]:
         if self._error is not None:
             raise self._error
+        self._piece.clear()  # its rows would be in memory beside those of the next
         self._piece = next(self._pieces)
         self._remaining = iter(self._piece)
         return self._remaining

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
 from changelog.codec import packer
@@ -21,13 +22,15 @@ from changelog.turn import entry, read
 from ..clock import INT64_MAX, check_time
 from ..collector import collector_held
 from ..errors import BufferFullError
-from .cold_blocks import SPARING
+from .cold_blocks import SPARING, ColdBlock
 from .columns import columns_of
 from .edge import K, V
 from .keys import shown
+from .pieces import by_place
 from .suppression_maps import Emission, SuppressionMaps
 
 _FEW_ROWS: Final = 8  # up to so many rows, building columns costs more than it saves
+_BY_PLACE: Final = itemgetter(0, 1)
 _FULL_ROWS: Final = 64  # so many rows are put into a full buffer one by one before the room is computed again
 
 
@@ -346,11 +349,10 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
 
     # --- reads ------------------------------------------------------------------------------------------------
 
-    @read
     def buffered(self) -> Iterator[Emission[K, V]]:
         """Iterate over the buffered `(key, value, ts)` in the order of emission.
 
-        A snapshot. O(n log n).
+        A snapshot. O(n log n); under a limit of memory O(n) for each piece that has room.
 
         >>> results = hs.open("state").suppression("results", time_limit="1 minute")
         >>> results.put_many([("ann", 1, 5_000), ("bob", 4, 0)])
@@ -358,15 +360,28 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         >>> list(results.buffered())
         [('bob', 4, 0), ('ann', 1, 5000)]
         """
-        self.apply_waiting()
-        self._load_all()
-        order = sorted((row[0], key) for key, row in self._runs.items())
-        return self._iterators.over((key, *self._runs[key][1:]) for _, key in order)
+        return ((key, value, ts) for _, key, value, ts in self.rows())
 
-    def times_of(self, key: K) -> tuple[int, int]:
-        """Return the place of a buffered record in the order of emission, and its time (ms). O(1)."""
-        at, _, ts = self._runs[key]
-        return at, ts
+    @read
+    def rows(self) -> Iterator[tuple[int, K, V, int]]:
+        """As `buffered`, with the place of each record in the order of emission (ms) before it."""
+        self.apply_waiting()
+        blocks = self._unloaded()
+        if not blocks:
+            rows = sorted([(row[0], key, *row[1:]) for key, row in self._runs.items()], key=_BY_PLACE)
+            return self._iterators.over(rows)
+        loaded = list(self._runs.items())
+
+        def in_memory(low: int, high: int) -> list[tuple[int, K, V, int]]:
+            return [(at, key, value, ts) for key, (at, value, ts) in loaded if low <= at <= high]
+
+        def stored(block: ColdBlock, low: int, high: int) -> list[tuple[int, K, V, int]]:
+            rows = block.columns().rows()
+            return [(at, key, value, ts) for key, (at, ts), value in rows if low <= at <= high]
+
+        return self._iterators.piecewise(
+            by_place(in_memory, lambda: blocks, stored, _BY_PLACE, 0, INT64_MAX, reverse=False)
+        )
 
     @read
     def emitted(self) -> list[tuple[int, K, V, int]]:

@@ -17,11 +17,12 @@ from changelog.turn import in_place, read
 
 from ..clock import check_time
 from .bucket_rows import BucketRows
-from .buckets import StoreBucket
-from .cold_blocks import SPARING
+from .buckets import TOMBSTONE, StoreBucket
+from .cold_blocks import SPARING, ColdBlock
 from .columns import column_list
 from .edge import K, V
 from .keys import check_prefix
+from .pieces import by_place
 from .snapshots import SnapshotToken
 from .window_runs import index_of, parts_of, rows_between
 
@@ -248,6 +249,8 @@ class WindowReads(BucketRows, Generic[K, V]):
 
         By ts, then key, then arrival. A snapshot: later changes are not seen. Raises ValueError for a prefix beside a
         bound of keys, TypeError for a bound of another type than the keys. O(1) to open, O(rows log rows) to read.
+        Under a limit of memory the iterator reads the blocks of a bucket for each piece of its rows that has room, and
+        keeps none, so CorruptCheckpointError may come from the iterator.
 
         >>> pages = hs.open("state").window("pages", retention="1 hour")
         >>> pages.put_many([("ann", "/", 500), ("bob", "/", 0), ("cid", "/", 0)])
@@ -293,12 +296,36 @@ class WindowReads(BucketRows, Generic[K, V]):
     ) -> Iterator[tuple[tuple[K, int], V]]:
         for bucket in buckets:
             self._turn.take(self, reads=True)
-            if bucket.cold:
-                self._load_all(bucket)
-            rows = sorted(rows_between(bucket.runs, key_from, key_to, low, high), key=_BY_TIME_AND_KEY)
-            for ts, key, value in self._iterators.over(rows, reverse=reverse):
+            pieces = self._pieces(bucket, key_from, key_to, low, high, reverse)
+            for ts, key, value in self._iterators.piecewise(pieces):
                 yield (key, ts), value
         del token
+
+    def _pieces(
+        self, bucket: StoreBucket, key_from: Any, key_to: Any, low: int, high: int, reverse: bool
+    ) -> Iterator[list[Any]]:
+        """Return the rows `(time, key, value)` of a bucket in a range of keys and times, in order, a piece at a
+        time.
+        """
+        cold = self._unloaded(bucket, key_from, key_to, low, high)
+        if cold is None:
+            rows = sorted(rows_between(bucket.runs, key_from, key_to, low, high), key=_BY_TIME_AND_KEY)
+            if reverse:
+                rows.reverse()
+            return iter([rows] if rows else [])
+
+        def stored(block: ColdBlock, low: int, high: int) -> list[Any]:
+            return [
+                (ts, key, value)
+                for key, (ts,), value in self._cold_rows(bucket, block, low, high)
+                if (key_from is None or key >= key_from) and (key_to is None or key <= key_to)
+            ]
+
+        def in_memory(low: int, high: int) -> list[Any]:
+            rows = rows_between(bucket.runs, key_from, key_to, low, high)
+            return [row for row in rows if row[2] is not TOMBSTONE]
+
+        return by_place(in_memory, cold, stored, _BY_TIME_AND_KEY, low, high, reverse=reverse)
 
 
 def _rows_within(run: Any, low: int, high: int) -> tuple[Sequence[int], Sequence[Any]]:

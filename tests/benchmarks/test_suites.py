@@ -449,10 +449,12 @@ def test_the_price_of_a_turn_is_that_of_equal_puts(kind: str, tmp_path: Path) ->
 def test_the_memory_of_many_states_is_read_from_outside(tmp_path: Path) -> None:
     from benchmarks.suites.limit_outside import measure
 
-    lines = measure(records=600, operations=500, limit=1 << 40, states=3, shards=2, folder=tmp_path)
-    phases = ["3 states, load", "3 states, work", "3 states, iterate", "3 states, lookups"]
+    kinds = "key-value,window,session,sliding,suppression"
+    lines = measure(records=600, operations=500, limit=1 << 40, states=3, shards=2, kinds=kinds, folder=tmp_path)
+    parts = ["load", "work", "iterate", "iterate, backwards", "lookups"]
+    phases = [f"3 states, {kind}, {part}" for kind in kinds.split(",") for part in parts]
     assert list(lines) == [*phases, "2 shards, load", "2 shards, work", "2 shards to 4, rescale"]
-    assert lines["3 states, lookups"] == "500 hits, 0 misses"
+    assert lines["3 states, key-value, lookups"] == "500 hits, 0 misses"
 
 
 @pytest.mark.slow

@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.key_generations",
         "hybridstore.stores.key_order",
         "hybridstore.stores.key_value_reads",
+        "hybridstore.stores.pieces",
         "hybridstore.stores.sizes",
         "hybridstore.stores.session_reads",
         "hybridstore.stores.session_runs",

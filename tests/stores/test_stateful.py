@@ -251,10 +251,10 @@ def shown(result: Any) -> Any:
 # What shows the whole content of a store
 WHOLE = {
     "key_value": ["all", "__len__"],
-    "window": ["all"],
-    "session": ["all"],
+    "window": ["all", "__len__"],
+    "session": ["all", "__len__"],
     "suppression": ["buffered"],
-    "sliding": [],
+    "sliding": ["all", "aggregates"],
 }
 
 
@@ -506,6 +506,10 @@ class SuppressionRules(StateMachine):
     def suppression_advance(self, offset: int) -> None:
         self.emitting("advance", self.time("b", offset))
 
+    @rule()
+    def suppression_hold(self) -> None:
+        self.hold("b", "buffered")
+
     @invariant()
     def same_measures(self) -> None:
         if "b" in self.declared:
@@ -543,6 +547,13 @@ class SlidingRules(StateMachine):
     @rule(key=numbers, value=st.integers(-9, 9), offset=offsets)
     def sliding_add(self, key: int, value: int, offset: int) -> None:
         self.both("l", "add", self.keys[key], value, self.time("l", offset))
+
+    @rule(reverse=directions, aggregates=st.booleans())
+    def sliding_hold(self, reverse: bool, aggregates: bool) -> None:
+        if aggregates:
+            self.hold("l", "aggregates")
+        else:
+            self.hold("l", "all", reverse=reverse)
 
     @rule(key=numbers, value=st.integers(-9, 9), jump=jumps)
     def sliding_jump(self, key: int, value: int, jump: int) -> None:

@@ -236,6 +236,9 @@ class ModelWindow(ModelStore):
     def all(self, *, reverse: bool = False) -> Iterator[Row]:
         return self.scan(reverse=reverse)
 
+    def __len__(self) -> int:
+        return len(self.live())
+
 
 class ModelSession(ModelStore):
     def __init__(self, state: ModelState, retention: int) -> None:
@@ -318,6 +321,9 @@ class ModelSession(ModelStore):
     def all(self, *, reverse: bool = False) -> Iterator[Row]:
         return self.rows(self.live(), reverse)
 
+    def __len__(self) -> int:
+        return len(self.live())
+
 
 class ModelSuppression(ModelStore):
     """`until_window_closes` is the grace in ms: keys are then (key, start, end) and the end is exclusive.
@@ -393,8 +399,8 @@ class ModelSuppression(ModelStore):
                 emitted.append((key, value, ts))
         return emitted
 
-    def buffered(self) -> list[Row]:
-        return [(key, value, ts) for _, key, value, ts in self.in_order()]
+    def buffered(self) -> Iterator[Row]:
+        return self.rows([(key, value, ts) for _, key, value, ts in self.in_order()], False)
 
     @property
     def num_records(self) -> int:
@@ -429,8 +435,23 @@ class ModelSliding(ModelStore):
             self.dropped["expired"] += 1
             return None
         self.entries.append((ts, len(self.entries), key, value))
-        values = [v for t, _, k, v in sorted(self.entries, key=lambda row: row[:2]) if k == key and t >= start]
-        return key, max(0, start), self.stream_time, self.aggregate(values)
+        return key, max(0, start), self.stream_time, self.aggregate(self.live()[key])
+
+    def live(self) -> dict[Any, list[Any]]:
+        """The values in the window of now, in event order, by key."""
+        live: dict[Any, list[Any]] = {}
+        for ts, _, key, value in sorted(self.entries, key=lambda row: (row[2], *row[:2])):
+            if ts >= self.stream_time - self.size:
+                live.setdefault(key, []).append(value)
+        return live
+
+    def aggregates(self) -> Iterator[Row]:
+        return self.rows([(key, self.aggregate(values)) for key, values in self.live().items()], False)
+
+    def all(self, *, reverse: bool = False) -> Iterator[Row]:
+        rows = sorted(((key, ts), arrival, value) for ts, arrival, key, value in self.entries)
+        low = self.stream_time - self.size
+        return self.rows([(place, value) for place, _, value in rows if place[1] >= low], reverse)
 
 
 KINDS: dict[str, Callable[..., ModelStore]] = {
