@@ -34,6 +34,7 @@ from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
 from .pack import MappedPack, OpenedPack, PackBytes, PackRecord, StoredPack, open_pack
 from .packed import PackedBlock, packed_block
+from .places import Places
 from .table import Layers, Lookup, RecordTable, Whole, look_into
 
 FORMAT_VERSION: Final = 1
@@ -205,6 +206,7 @@ class CheckpointReader:
         self._newest: list[weakref.ref[CheckpointReader]] = []
         self._pid = os.getpid()
         self.traffic = Traffic()
+        self.places: dict[int, Places] = {}  # by the number of a store; empty: blocks are searched
         if not marked:
             self._check_marker()
         self._tops = self._read()
@@ -217,8 +219,8 @@ class CheckpointReader:
         self._fetched: dict[tuple[int, int], bytes | memoryview] = {}
         self._fetched_bytes = 0
         try:
-            self._packs = {record.number: self._open(record) for record in self.meta.packs}
-            self._stored = any(isinstance(opened, StoredPack) for opened in self._packs.values())
+            self.packs = {record.number: self._open(record) for record in self.meta.packs}
+            self._stored = any(isinstance(opened, StoredPack) for opened in self.packs.values())
         except CorruptCheckpointError:
             # A writer removes a checkpoint before its packs, so this checkpoint was pruned just now and is not damaged.
             if not self.exists():
@@ -295,7 +297,7 @@ class CheckpointReader:
         if fetched is not None:
             self._fetched_bytes -= len(fetched)
             return fetched
-        opened = self._packs.get(number)
+        opened = self.packs.get(number)
         if opened is None:
             raise CorruptCheckpointError(
                 f"{self.where}: its directory refers to pack {number}, which is not in its list"
@@ -377,7 +379,7 @@ class CheckpointReader:
         return Layers([self._look_at(store, entry, place) for place in places], [place.hash for place in places])
 
     def _look_at(self, store: int, entry: BlockEntry, place: Extent) -> RecordTable | Whole:
-        opened = self._packs.get(place.pack)
+        opened = self.packs.get(place.pack)
         mapped = opened if isinstance(opened, MappedPack) else None
         if mapped is not None and (known := mapped.table(place.offset, place.size)) is not None:
             table: RecordTable = known
@@ -406,7 +408,7 @@ class CheckpointReader:
         """Check the hash of a block that a request or a cache has given. Of a local file only the pack's number is
         compared, when it is opened: a hash for each block costs a fifth of its load. Verify compares all hashes.
         """
-        if self._stored and isinstance(self._packs.get(place.pack), StoredPack):
+        if self._stored and isinstance(self.packs.get(place.pack), StoredPack):
             return _matching(data, place, where)
         return data
 
@@ -416,7 +418,7 @@ class CheckpointReader:
         try:
             return decode(data)
         except CorruptCheckpointError as error:
-            opened = self._packs.get(line.pack)
+            opened = self.packs.get(line.pack)
             again = opened.read_afresh(line.offset, line.size) if isinstance(opened, StoredPack) else None
             if again is None:
                 raise self._damaged(error, line) from error.__cause__
@@ -430,14 +432,14 @@ class CheckpointReader:
     @property
     def far(self) -> bool:
         """See `Source`. O(1) where packs are local files, else O(packs)."""
-        return self._stored and any(opened.far for opened in self._packs.values())
+        return self._stored and any(opened.far for opened in self.packs.values())
 
     @property
     def can_bring(self) -> bool:
         """True while `bring` has a pack to fetch. O(1) where packs are local files, else O(packs)."""
         return self._stored and any(
             isinstance(opened, StoredPack) and opened.far and 0 < opened.size <= opened.limit
-            for opened in self._packs.values()
+            for opened in self.packs.values()
         )
 
     def prefetch(self, lines: Iterable[BlockEntry | PageEntry]) -> None:
@@ -452,7 +454,7 @@ class CheckpointReader:
         wanted: dict[int, set[tuple[int, int]]] = {}
         for line in lines:
             for place in line.places if isinstance(line, BlockEntry) else (line,):
-                opened = self._packs.get(place.pack)
+                opened = self.packs.get(place.pack)
                 if opened is not None and opened.far and (place.pack, place.offset) not in self._fetched:
                     wanted.setdefault(place.pack, set()).add((place.offset, place.size))
         whole = {number for number, ranges in wanted.items() if self._worth_whole(number, ranges)}
@@ -461,7 +463,7 @@ class CheckpointReader:
             requests += [(number, span) for span in merged(ranges) if number not in whole]
         answers = self._ask_all(requests)
         # The ranges of packs that the cache could not keep are read as well.
-        refused = [number for number in whole if self._packs[number].far]
+        refused = [number for number in whole if self.packs[number].far]
         answers += self._ask_all([(number, span) for number in refused for span in merged(wanted[number])])
         for number, ranges in wanted.items():
             self._keep(number, ranges, [(start, data) for other, start, data in answers if other == number])
@@ -471,7 +473,7 @@ class CheckpointReader:
 
         def ask(request: tuple[int, _Span | None]) -> tuple[int, int, memoryview]:
             number, span = request
-            opened = self._packs[number]
+            opened = self.packs[number]
             assert isinstance(opened, StoredPack)
             with suppress(FileNotFoundError):
                 if span is not None:
@@ -483,7 +485,7 @@ class CheckpointReader:
         return side_by_side(ask, requests)
 
     def _worth_whole(self, number: int, ranges: Iterable[tuple[int, int]]) -> bool:
-        opened = self._packs[number]
+        opened = self.packs[number]
         assert isinstance(opened, StoredPack)
         return opened.size <= opened.limit and worth_whole(merged(ranges), opened.size)
 
@@ -507,7 +509,7 @@ class CheckpointReader:
         """
         room: int | None = None
         for record in reversed(self.meta.packs):
-            opened = self._packs.get(record.number)
+            opened = self.packs.get(record.number)
             if not isinstance(opened, StoredPack):
                 continue
             room = opened.limit if room is None else room
@@ -593,5 +595,5 @@ class CheckpointReader:
 
         Views that this reader gave stay readable.
         """
-        self._packs = {}
+        self.packs = {}
         self._fetched, self._fetched_bytes = {}, 0

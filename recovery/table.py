@@ -47,7 +47,7 @@ from .packed_key import EXACT, PACKERS, PackedKey, PackedKeys, packed_key, packe
 _TAIL: Final = struct.Struct("<IHH")
 _CHECK: Final = struct.Struct("<I")
 # A slot: the hash, where the packed key begins, where its values begin and end, and the checksum of both.
-_SLOT: Final = struct.Struct("<5I")
+SLOT: Final = struct.Struct("<5I")
 # The first of it.
 _HEAD: Final = struct.Struct("<2I")
 _END: Final = _TAIL.size + _CHECK.size
@@ -101,7 +101,7 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
     flags |= 0 if counts is None else _COUNTED
     checks = _checks(columns, hashes if exact else list(map(zlib.crc32, stored_keys)), packed_values)
     # by columns, where the last one of `value_places` is the end of all
-    slots = list(map(_SLOT.pack, hashes, key_places, value_places, islice(value_places, 1, None), checks))
+    slots = list(map(SLOT.pack, hashes, key_places, value_places, islice(value_places, 1, None), checks))
     order = sorted(range(len(keys)), key=hashes.__getitem__)
     table = b"".join(
         (
@@ -169,7 +169,7 @@ class Whole:
 
 
 class RecordTable:
-    """The table of a block. `kept`: the bytes are mapped, so keeping it takes no memory."""
+    """The table of a block. `kept`: the bytes are mapped, so keeping it takes no memory. `begin`: of its slots."""
 
     __slots__ = (
         "_around",
@@ -180,8 +180,8 @@ class RecordTable:
         "_places",
         "_rows",
         "_shift",
-        "_slots",
         "_where",
+        "begin",
         "hashes",
         "index",
         "kept"
@@ -199,7 +199,7 @@ class RecordTable:
             raise ValueError(f"flags {flags}")
         counted, froms = flags & _COUNTED, count if flags & _FROMS else 1 if flags & _ONE_FROM else 0
         order, rows = 2 * count if counted or columns or froms else 0, 4 * (count + 1) * counted
-        sizes = (_SLOT.size * count, order, rows, 4 * columns, 8 * froms)
+        sizes = (SLOT.size * count, order, rows, 4 * columns, 8 * froms)
         start = len(data) - _END - sum(sizes)
         if start < 4:
             raise ValueError(f"a table of {count} keys in {len(data)} bytes")
@@ -207,8 +207,8 @@ class RecordTable:
             raise ValueError("checksum mismatch (reopen to fall back to the previous checkpoint)")
         begins = accumulate(sizes, initial=start)
         views = [data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
-        self.hashes = views[0].cast("I")[:: _SLOT.size // 4]
-        self._slots = start - 4  # in the payload, as all other places
+        self.hashes = views[0].cast("I")[:: SLOT.size // 4]
+        self.begin = start - 4  # in the payload, as all other places
         self._order = views[1].cast("H") if order else None
         self._rows = views[2].cast("I") if counted else None
         self._ints = views[3].cast("I") if columns else None
@@ -223,7 +223,7 @@ class RecordTable:
     @property
     def size(self) -> int:
         """The bytes of the table. O(1)."""
-        return len(self._payload) - self._slots
+        return len(self._payload) - self.begin
 
     def __len__(self) -> int:
         """How many keys the block has."""
@@ -292,7 +292,7 @@ class RecordTable:
 
     def _stored(self, i: int, size: int) -> bytes:
         """Return so many bytes of the packed key of a hash."""
-        start = _SLOT.unpack_from(self._payload, self._slots + _SLOT.size * i)[1]
+        start = SLOT.unpack_from(self._payload, self.begin + SLOT.size * i)[1]
         return self._payload[start : start + size].tobytes()  # a view compares byte by byte
 
     def rows_of(self, key: Any) -> Columns:
@@ -340,7 +340,7 @@ class RecordTable:
             # as below, without calls: the way of most reads
             try:
                 payload = self._payload
-                hash_there, at, start, stop, check = _SLOT.unpack_from(payload, self._slots + _SLOT.size * i)
+                hash_there, at, start, stop, check = SLOT.unpack_from(payload, self.begin + SLOT.size * i)
                 if hash_there != hashed:
                     return None
                 if payload[at : at + len(packed)].tobytes() == packed:
@@ -362,7 +362,7 @@ class RecordTable:
 
     def slots_of(self, wanted: PackedKeys) -> list[int]:
         """Return for each key what `slot_of` says of it. Raises CorruptCheckpointError. O(log keys) for each."""
-        hashes, payload, slots, around = self.hashes, self._payload, self._slots, self._around
+        hashes, payload, slots, around = self.hashes, self._payload, self.begin, self._around
         end, head_of = len(hashes), _HEAD.unpack_from
         indexes: list[int] = []
         for packed, hashed in zip(wanted.packed, wanted.hashes, strict=True):
@@ -371,7 +371,7 @@ class RecordTable:
             low, high = expected - around, expected + around
             if not (low > 0 and high < end and low < (i := bisect_left(hashes, hashed, low, high)) < high):
                 i = bisect_left(hashes, hashed)
-            there, start = (0, 0) if i == end else head_of(payload, slots + _SLOT.size * i)
+            there, start = (0, 0) if i == end else head_of(payload, slots + SLOT.size * i)
             if i == end or there != hashed:
                 i = -1
             elif payload[start : start + len(packed)].tobytes() != packed:
@@ -422,7 +422,7 @@ class RecordTable:
         place = 0 if self._order is None else self._order[i]
         if self._froms is not None:
             froms = [self._froms[place if len(self._froms) > 1 else 0]]
-        *_, start, end, expected = _SLOT.unpack_from(payload, self._slots + _SLOT.size * i)
+        *_, start, end, expected = SLOT.unpack_from(payload, self.begin + SLOT.size * i)
         first, last = (place, place + 1) if rows is None else (rows[place], rows[place + 1])
         check = zlib.crc32(payload[start:end], check)
         ints = tuple(self._times(first, last))

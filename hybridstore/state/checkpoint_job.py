@@ -13,7 +13,7 @@ it creates are new.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +25,9 @@ from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
 from recovery.errors import CheckpointError
 from recovery.ladder import DirectoryLine
-from recovery.layout import CHANGELOG
+from recovery.layout import CHANGELOG, CHECKPOINTS
+from recovery.places import PlacesMaps
+from recovery.places_writer import StatePlaces
 from recovery.prune import prune
 from recovery.restore import restore_line
 from recovery.write import CheckpointReport, write_checkpoint
@@ -44,6 +46,8 @@ PIECE_BYTES: Final = 12 << 20
 # The process cuts packs off at so many bytes: it has a pack in memory until it is whole. A piece that changes blocks
 # everywhere writes many times the bytes of its changes.
 MOST_PACK_BYTES: Final = 16 << 20
+# Of so many states the process knows where records are.
+_MOST_PLACES: Final = 16
 
 
 def can_start() -> bool:
@@ -89,25 +93,27 @@ class Job(NamedTuple):
 
 class Outcome(NamedTuple):
     """The end of an attempt: the report of the checkpoint or the error, the error of the pruning behind it, and, in the
-    owner's process, the open checkpoint.
+    owner's process, the open checkpoint. `places`: the files that say where the records of stores are, by the store's
+    number.
     """
 
     report: CheckpointReport | None
     error: Exception | None = None
     prune_error: Exception | None = None
     reader: CheckpointReader | None = None
+    places: Sequence[tuple[int, str]] = ()
 
     def packed(self) -> list[Any]:
         """Return what another process needs of it: errors as text."""
         errors = [None if error is None else str(error) for error in self[1:3]]
-        return [None if self.report is None else list(self.report), *errors]
+        return [None if self.report is None else list(self.report), *errors, self.places]
 
     @classmethod
     def of(cls, fields: list[Any]) -> Outcome:
         """Return the outcome with these fields, as unpacked."""
-        report, *errors = fields
+        report, *errors, places = fields
         error, prune_error = (None if text is None else CheckpointError(text) for text in errors)
-        return cls(None if report is None else CheckpointReport(*report), error, prune_error)
+        return cls(None if report is None else CheckpointReport(*report), error, prune_error, places=places)
 
 
 def outcome_of(write: Callable[[], CheckpointReport], prune: Callable[[], object] | None) -> Outcome:
@@ -124,12 +130,17 @@ def outcome_of(write: Callable[[], CheckpointReport], prune: Callable[[], object
     return Outcome(report)
 
 
-def opened(storage: Storage, outcome: Outcome) -> Outcome:
-    """Return the outcome with its checkpoint open, or with the error of that. Raises nothing. O(index + packs)."""
+def opened(storage: Storage, outcome: Outcome, maps: PlacesMaps | None = None) -> Outcome:
+    """Return the outcome with its checkpoint open, or with the error of that; `maps` are the maps of files of places
+    that the owner has. Raises nothing. O(index + packs).
+    """
     if outcome.report is None:
         return outcome
     try:
-        return outcome._replace(reader=CheckpointReader(storage, outcome.report.name, marks=True))
+        reader = CheckpointReader(storage, outcome.report.name, marks=True)
+        if maps is not None:
+            reader.places = maps.places(outcome.places, reader.packs)
+        return outcome._replace(reader=reader)
     except Exception as error:
         # Whatever the error is, the changelog has the sealed records.
         return Outcome(None, error)
@@ -147,10 +158,24 @@ class _WriterFiles(OwnFiles):
 
 class KeptPacks:
     """What a process keeps from one job to the next: the checkpoint before, so that its packs stay open, with the
-    tables whose checksums were compared. Most packs of the next one are the same.
+    tables whose checksums were compared, since most packs of the next one are the same; and where records are, of the
+    states that had the last jobs.
     """
 
-    reader: CheckpointReader | None = None
+    def __init__(self) -> None:
+        self.reader: CheckpointReader | None = None
+        self._places: dict[str, StatePlaces] = {}
+
+    def places(self, path: str, name: str, alive: Callable[[], None]) -> Sequence[tuple[int, str]]:
+        """Enter where the records of a checkpoint are, and return the files that say so. O(records written)."""
+        self._places[path] = places = self._places.pop(path, None) or StatePlaces(Path(path) / CHECKPOINTS)
+        if len(self._places) > _MOST_PLACES:
+            self._places.pop(next(iter(self._places))).clear()
+        return places.follow(LocalStorage(Path(path)), name, alive)
+
+    def enter_some(self) -> bool:
+        """Enter where some more records are; False when nothing is left to do. O(block)."""
+        return any(places.enter_some() for places in self._places.values())
 
 
 def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -> Outcome:
@@ -180,7 +205,11 @@ def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -
         return prune(path, keep=job.keep + len(pieces) - 1, files=files)
 
     with collector_held():
-        return outcome_of(write, tidy)
+        outcome = outcome_of(write, tidy)
+        if outcome.report is None or not job.tables:
+            return outcome
+        # behind `tidy`, which removes temporary files
+        return outcome._replace(places=kept.places(job.path, outcome.report.name, alive))
 
 
 def _together(pieces: list[CheckpointReport]) -> CheckpointReport:

@@ -33,6 +33,7 @@ from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
 from recovery.directory import Traffic
 from recovery.errors import CheckpointError
+from recovery.places import PlacesMaps
 from recovery.write import CheckpointReport, write_checkpoint
 
 from .checkpoint_job import PIECE_RECORDS, Job, Outcome, opened, outcome_of
@@ -206,6 +207,8 @@ class Checkpointer:
         # Whether the writer process can make the checkpoints.
         self.can_beside: Callable[[], bool] = lambda: False
         self._group = group
+        # where records are, as the writer process says it
+        self._maps = PlacesMaps()
         self._where = where
         self._sizes = sizes
         self.apart = apart
@@ -231,6 +234,12 @@ class Checkpointer:
         if reader is not None:
             reader.traffic = self.traffic
             self._readers.add(reader)
+            before = self._reader
+            attached = before is not None and before.name == reader.name
+            if attached and before is not None:
+                reader.places = before.places
+            for store in self._group.stores.values():
+                store.use_places(reader.places.get(store.number), attached=attached)
         self._reader = reader
 
     @property
@@ -341,7 +350,7 @@ class Checkpointer:
         from .writer_process import WRITER  # only here: few programs need it
 
         try:
-            return WRITER.give(job, self, partial(opened, storage))
+            return WRITER.give(job, self, partial(opened, storage, maps=self._maps))
         except OSError as error:
             self._refuse(error)
             return None
@@ -380,7 +389,11 @@ class Checkpointer:
         if (module := sys.modules.get(f"{__package__}.writer_process")) is not None:
             module.WRITER.leave(self)
         for reader in self._readers:
+            reader.places = {}
             reader.close()
+        for store in self._group.stores.values():
+            store.use_places(None, attached=True)
+        self._maps.clear()
 
     def finish(self, *, wait: bool) -> CheckpointReport | None:
         """Use a finished checkpoint: changes are collected against it from now on. Returns its report, once.
@@ -398,7 +411,7 @@ class Checkpointer:
     def _take_over(self, attempt: Attempt) -> CheckpointReport | None:
         self.attempt = None
         beside = isinstance(attempt, AttemptBeside)
-        report, error, prune_error, reader = attempt.outcome or Outcome(None)
+        report, error, prune_error, reader, _ = attempt.outcome or Outcome(None)
         if report is None or reader is None:
             self._group.unseal(attempt.sealed)
             self.since = self.since.plus(attempt.since)

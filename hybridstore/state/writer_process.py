@@ -239,6 +239,8 @@ def main() -> None:
     KEPT.make_room(_MOST_TABLES)
     threading.Thread(target=_receive, args=(link, jobs), daemon=True).start()
     while True:
+        while jobs.empty() and opened.enter_some():
+            pass
         number, *fields = jobs.get()
         outcome = make(Job.of(fields), _Signs(link, number).send, opened)
         link.sendall(framed([number, outcome.packed()]))

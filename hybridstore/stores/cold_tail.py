@@ -26,6 +26,7 @@ from changelog.journal import Journal
 from changelog.mutation import TIME
 from changelog.turn import Turn, in_place
 from recovery.directory import Directory
+from recovery.places import Places
 
 from ..collector import collector_held
 from .buckets import TOMBSTONE
@@ -376,6 +377,13 @@ class Tailed(ABC):
         first, or all. Returns how many. O(records).
         """
         return 0
+
+    def use_places(self, places: Places | None, *, attached: bool) -> None:
+        """Find records that are not in memory by `places` of the newest checkpoint, where that is faster than to search
+        its blocks (None: search), from when the store is cold over that checkpoint: now, if it was `attached` to it.
+        O(1).
+        """
+        assert places is None, "a store whose blocks have no places has got some"
 
     @property
     def parted(self) -> bool:

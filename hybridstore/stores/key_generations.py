@@ -18,8 +18,9 @@ from itertools import chain, repeat
 from sys import getsizeof
 from typing import Any, ClassVar, Final
 
-from recovery.block import Columns
+from recovery.block import BlockEntry, Columns
 from recovery.directory import Directory
+from recovery.places import Places
 
 from ..clock import INT64_MAX
 from .buckets import TOMBSTONE, Sealed
@@ -41,13 +42,20 @@ class Older(list[dict[Any, Any]]):
 
     fresh      how many of them have changes that are not in the checkpoint in use
     parting    a checkpoint begins: what has changed is put apart
+    places     where records are that are not in memory, without a search of the cold blocks; None: the blocks say it
+    offered    the places of the newest checkpoint, which are used when the store is cold over that checkpoint: no
+               tombstone hides what is deleted of its records before
+    loaded     a block was loaded whole: no tombstone hides what is deleted of its records, so no places are used
     twice      the records in the youngest dict that are in cold blocks, too, besides those that the blocks count
     """
 
-    __slots__ = ("fresh", "parting", "twice")
+    __slots__ = ("fresh", "loaded", "offered", "parting", "places", "twice")
 
     def __init__(self) -> None:
         self.fresh = self.twice = 0
+        self.places: Places | None = None
+        self.offered: Places | None = None
+        self.loaded = False
         self.parting = False
 
 
@@ -211,6 +219,14 @@ class KeyGenerations(KeyBlocks):
                 older.pop()
         return freed
 
+    def use_places(self, places: Places | None, *, attached: bool) -> None:
+        self._older.offered = places if self.ttl_ms is None else None
+        if attached:
+            self._older.places = self._older.offered
+
+    def _loaded(self, entry: BlockEntry) -> None:
+        self._older.loaded, self._older.places = True, None
+
     @property
     def generations(self) -> int:
         return len(self._older) - self._older.fresh
@@ -256,6 +272,7 @@ class KeyGenerations(KeyBlocks):
         self._over_cold, self._buried, self._order = set(), {}, None
         self._older.twice = min(len(runs), twice)
         self._become_cold(directory)
+        self._older.loaded, self._older.places = False, self._older.offered
         for key in deleted:
             runs.pop(key, None)
             self.apply_delete(key)

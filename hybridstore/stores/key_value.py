@@ -483,6 +483,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
 
     def _loaded(self, entry: BlockEntry) -> None:
         # tombstones in this block's range are not needed any more, unless the next checkpoint may have the keys
+        super()._loaded(entry)
         runs, buried = self._runs, self._buried.pop(entry.block, [])
         if self._older.fresh and buried:
             self._buried.setdefault(-1, []).extend(buried)

@@ -15,6 +15,7 @@ from changelog.turn import in_place, read
 from recovery.block import BlockEntry, Columns
 from recovery.directory import PageEntry
 from recovery.errors import CorruptCheckpointError
+from recovery.places import UNKNOWN
 
 from .buckets import TOMBSTONE
 from .cold_blocks import (
@@ -96,6 +97,18 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
             for older in self._older:
                 if key in older:
                     return self._recall(key)
+            places = self._older.places
+            if places is not None and SPARING.on:
+                value = places.value_of(key)
+                if value is not UNKNOWN:
+                    self.lookups.missed += 1
+                    SPARING.loaded += 1
+                    self._older.twice += 1
+                    if self._order is None:
+                        self._runs[key] = value
+                    else:
+                        self._install_row(key, value)
+                    return value
             cold, firsts = self._bucket.cold, self._firsts
             if len(firsts) != len(cold):  # a page was opened
                 firsts = self._firsts = list(map(first_key, cold))

@@ -60,6 +60,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "recovery.block",
         "recovery.directory",
         "recovery.errors",
+        "recovery.places",
         "recovery.table",
         "changelog",
         "-changelog.writer",

@@ -12,19 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridstore as hs
-from changelog.identity import Identity
-from changelog.segment import Position
-from changelog.storage import LocalStorage, Storage
+from changelog.storage import LocalStorage
 from hybridstore.state.opening import Tuning
 from recovery import layer_index
 from recovery.block import (
     ADDED,
     WHOLE,
-    BlockEntry,
-    BucketChange,
     Columns,
     Extent,
-    StoreCapture,
     composed,
     content_hash,
     layer_of,
@@ -38,10 +33,8 @@ from recovery.pack import KEPT
 from recovery.planner import LAYERED_SHARE, LAYERS
 from recovery.table import MOST_KEYS, Layers, RecordTable, look_into, pack_with_table, table_fault
 from recovery.verify import verify
-from recovery.write import CheckpointReport, write_checkpoint
 from tests.conftest import STRESS
-from tests.tools.checkpoints import flip, own_packs, reader_of
-from tests.tools.memory_storage import MemoryStorage
+from tests.tools.checkpoints import Line, flip, own_packs, reader_of
 from tests.tools.sizes import SMALL_PARTS
 
 Content = dict[str, list[tuple[int, Any]]]
@@ -137,42 +130,6 @@ def test_a_layer_counts_the_keys_that_hide_older_records(pack: Any, froms: list[
     assert look.hiding == [2, hide]  # the oldest first
 
 
-class Line:
-    """A line of checkpoints of one key-value store."""
-
-    def __init__(self, storage: Storage | None = None, *, tables: bool) -> None:
-        self.storage = MemoryStorage() if storage is None else storage
-        self.rows: dict[str, bytes] = {}
-        self.reader: CheckpointReader | None = None
-        self.version = 0
-        self._tables = tables
-
-    def checkpoint(self, changed: dict[str, bytes], removed: set[str]) -> CheckpointReport:
-        self.version += 1
-        self.rows = {key: value for key, value in (self.rows | changed).items() if key not in removed}
-        change = BucketChange(
-            Columns(sorted(changed), None, (), [changed[key] for key in sorted(changed)]), removed, self.reader is None
-        )
-        report = write_checkpoint(
-            self.storage,
-            identity=Identity(bytes(16)),
-            version=self.version,
-            digest=bytes(16),
-            position=Position(0, 0, 0),
-            settings={},
-            captures=[StoreCapture(1, "it", "key_value", {}, {"stream_time": -1}, {0: change})],
-            previous=self.reader,
-            sizes=SMALL_PARTS._replace(block_records=256),
-            tables=self._tables,
-        )
-        self.reader = CheckpointReader(self.storage, report.name)
-        return report
-
-    def entries(self) -> list[BlockEntry]:
-        assert self.reader is not None
-        return list(self.reader.directory(1))
-
-
 @pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("tables", [False, True])
 def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(
@@ -261,44 +218,17 @@ def test_a_checkpoint_of_few_changes_decodes_no_value_of_their_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool
 ) -> None:
     line = Line(LocalStorage(tmp_path), tables=tables)
-    line.checkpoint({f"key {i:03d}": b"x" * 40 for i in range(100)}, set())
-    line.checkpoint({"key 020": b"y", "key 021": b"y"}, {"key 022"})
+    line.checkpoint({f"key {i:03d}": b"x" * 40 for i in range(200)}, set())
+    line.checkpoint({"key 120": b"y", "key 121": b"y"}, {"key 122"})
     with monkeypatch.context() as patch:
         for reading in ("block", "parts"):
             patch.setattr(CheckpointReader, reading, lambda *_: pytest.fail("the block was decoded"))
-        line.checkpoint({"key 020": b"z", "key 300": b"z"}, {"key 021", "key 023"})
+        line.checkpoint({"key 120": b"z", "key 300": b"z"}, {"key 121", "key 123"})
     (entry,) = line.entries()
     assert line.reader is not None
     block = line.reader.block(1, entry)
     assert dict(zip(block.keys, block.values, strict=True)) == line.rows
-    assert (len(entry.layers), entry.keys, entry.first, entry.last) == (2, 98, "key 000", "key 300")
-
-
-@pytest.mark.parametrize("tables", [False, True])
-def test_keys_behind_a_block_that_is_not_small_get_a_block_of_their_own(tmp_path: Path, tables: bool) -> None:
-    line = Line(LocalStorage(tmp_path), tables=tables)
-    line.checkpoint({f"key {i:04d}": b"x" * 40 for i in range(200)}, set())
-    before = line.entries()
-    line.checkpoint({f"key {i:04d}": b"y" * 40 for i in range(200, 230)}, {"key 0300"})
-    assert line.entries()[:1] == before
-    line.checkpoint({"key 0007": b"z", "key 0230": b"z"}, {"key 0210"})
-    assert [(len(entry.layers), entry.first, entry.last) for entry in line.entries()] == [
-        (1, "key 0000", "key 0199"),
-        (1, "key 0200", "key 0230"),
-    ]
-    written, changed_bytes, pack = 0, 0, pack_with_table if tables else pack_block
-    for turn in range(60):
-        changed = {f"key {1000 + 50 * turn + i}": b"x" * 40 for i in range(50)}
-        written += line.checkpoint(changed, set()).bytes_packed
-        changed_bytes += len(pack(Columns(list(changed), None, (), list(changed.values())))[0])
-    assert written < 2.5 * changed_bytes
-    assert line.reader is not None
-    loaded = {}
-    for entry in line.entries():
-        block = line.reader.block(1, entry)
-        loaded.update(zip(block.keys, block.values, strict=True))
-    assert loaded == line.rows
-    assert len(line.entries()) < 2 * len(line.rows) // 128
+    assert (len(entry.layers), entry.keys, entry.first, entry.last) == (2, 198, "key 000", "key 300")
 
 
 @pytest.mark.parametrize("tables", [False, True])

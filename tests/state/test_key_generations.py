@@ -12,8 +12,14 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from changelog.storage import Storage
+from hybridstore.state import checkpoint_job
+from hybridstore.state.checkpoint_job import Outcome
 from hybridstore.stores import key_blocks
 from hybridstore.stores.cold_blocks import SPARING
+from recovery import places_writer
+from recovery.places import UNKNOWN, Places, PlacesMaps
+from recovery.places_writer import StatePlaces
 from tests.state.test_interrupts import Interrupt
 from tests.tools.hooks import check_stores
 from tests.tools.vector_runner import SMALL
@@ -32,6 +38,30 @@ class Life:
         self.timed, self.monkeypatch, self.now = ttl is not None, monkeypatch, 0
         # scans that are not at their end, with the rows to come
         self.scans: list[tuple[Iterator[Any], list[Any]]] = []
+        self.placed = 0  # how many records were read by places
+
+    def use_places(self, dice: random.Random) -> None:
+        """Have the places of most checkpoints, as if the writer process made these."""
+        monkeypatch, places, maps = self.monkeypatch, StatePlaces(self.state.path / "checkpoints"), PlacesMaps()
+        monkeypatch.setattr(places_writer, "FEWEST_RECORDS", 1)
+        monkeypatch.setattr(places_writer, "_AT_ONCE", dice.choice([0, 1000]))
+        value_of = Places.value_of
+
+        def counted(self_: Places, key: Any) -> Any:
+            value = value_of(self_, key)
+            self.placed += value is not UNKNOWN
+            return value
+
+        def opened(storage: Storage, outcome: Outcome) -> Outcome:
+            if outcome.report is not None and dice.random() < 0.8:
+                files = places.follow(storage, outcome.report.name, lambda: None)
+                while dice.random() < 0.9 and places.enter_some():
+                    pass
+                return checkpoint_job.opened(storage, outcome._replace(places=files), maps)
+            return checkpoint_job.opened(storage, outcome)
+
+        monkeypatch.setattr(Places, "value_of", counted)
+        monkeypatch.setattr("hybridstore.state.checkpointer.opened", opened)
 
     def put(self, dice: random.Random) -> None:
         key, value = dice.randrange(KEYS), dice.random()
@@ -95,6 +125,11 @@ class Life:
         if self.state._checkpoints.finish(wait=True) is not None:
             self.state._go_cold()
 
+    def use(self, _: random.Random) -> None:
+        """Use it, and stay as it is."""
+        self.state.commit()
+        self.state._checkpoints.finish(wait=True)
+
     def turn(self, _: random.Random) -> None:
         """Become cold over the same checkpoint."""
         if self.state._checkpoints.attempt is None and self.state._checkpoints.reader is not None:
@@ -113,14 +148,16 @@ def _fails(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("ttl", [None, "1 hour"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(18))
 def test_a_store_with_generations_equals_a_dict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ttl: str | None
 ) -> None:
     dice = random.Random(seed)
     life = Life(tmp_path / "s", ttl, monkeypatch)
+    if seed % 3:
+        life.use_places(dice)
     steps = [life.put, life.get, life.delete] * 4
-    steps += [life.put_many, life.get_many, life.commit, life.begin, life.finish, life.turn, life.free]
+    steps += [life.put_many, life.get_many, life.commit, life.begin, life.finish, life.use, life.turn, life.free]
     # few scans: some load whole blocks
     steps += [life.scan, life.read_on, life.length] if seed % 2 else []
     parted = 0
@@ -134,6 +171,7 @@ def test_a_store_with_generations_equals_a_dict(
             life.read_on(dice)
         life.state.commit()
     assert ttl or parted
+    assert seed % 2 or bool(life.placed) is (ttl is None and bool(seed % 3))
     with hs.open(tmp_path / "s") as state:
         assert dict(state.key_value("k", ttl=ttl).all()) == life.rows
 

@@ -20,10 +20,11 @@ import hybridstore as hs
 from changelog.codec import pack, unpack
 from changelog.files import Files
 from hybridstore.state import checkpoint_job, writer_process
-from hybridstore.state.checkpoint_job import Job, Outcome, make
+from hybridstore.state.checkpoint_job import Job, KeptPacks, Outcome, make
 from hybridstore.state.lock import DirectoryLock, read_note
 from hybridstore.state.opening import Tuning
 from hybridstore.state.writer_process import WRITER, Pending, WriterProcess
+from recovery import places_writer
 from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
 from recovery.verify import verify
@@ -60,9 +61,7 @@ main()
 
 @pytest.fixture(autouse=True)
 def small_checkpoints(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every checkpoint in the background is one for the process; none waits after a failure. A process of another test
-    is ended before, and waited for.
-    """
+    """Every checkpoint in the background is one for a new process; none waits after a failure."""
     end_all()
     monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 0)
     monkeypatch.setattr("hybridstore.state.checkpointer.RETRY_SECONDS", 0.0)
@@ -146,6 +145,7 @@ class AtOnce:
     """Makes checkpoints as the process makes them, but here; while `fails`, none."""
 
     fails = False
+    opened = KeptPacks()
 
 
 @pytest.fixture
@@ -153,10 +153,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> AtOnce:
     work = AtOnce()
 
     def give(self: WriterProcess, job: Job, user: object, then: Then) -> Pending:
-        pending = Pending(self, then)
-        again = Job.of(unpack(pack(job.packed())))
+        pending, again = Pending(self, then), Job.of(unpack(pack(job.packed())))
         assert again == job
-        outcome = Outcome(None, OSError("planned")) if work.fails else make(again, lambda: None)
+        outcome = Outcome(None, OSError("planned")) if work.fails else make(again, lambda: None, work.opened)
         pending.end(Outcome.of(unpack(pack(outcome.packed()))))
         return pending
 
@@ -178,6 +177,7 @@ def test_a_state_whose_checkpoints_are_made_beside_is_that_of_a_twin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(checkpoint_job, "PIECE_RECORDS", piece)
+    monkeypatch.setattr(places_writer, "FEWEST_RECORDS", 1)
     for turn in range(rounds):
         dice = random.Random(seed + turn)
         beside, twin = Stores(tmp_path / f"beside {turn}", limit), Stores(tmp_path / f"twin {turn}", None)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from changelog.storage import LocalStorage
+from changelog.identity import Identity
+from changelog.segment import Position
+from changelog.storage import LocalStorage, Storage
 from recovery import layout
+from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture
 from recovery.checkpoint import CheckpointReader, index_hash, read_meta
+from recovery.write import CheckpointReport, write_checkpoint
+
+from .memory_storage import MemoryStorage
+from .sizes import SMALL_PARTS
 
 
 def versions(path: Path) -> list[int]:
@@ -59,3 +66,39 @@ def replaced(path: Path, version: int, data: bytes) -> Path:
     new = path / str(layout.CheckpointName(version, 0, index_hash(data)))
     new.write_bytes(data)
     return new
+
+
+class Line:
+    """A line of checkpoints of one key-value store, number 1, in blocks of up to 256 records, and its records."""
+
+    def __init__(self, storage: Storage | None = None, *, tables: bool) -> None:
+        self.storage = MemoryStorage() if storage is None else storage
+        self.rows: dict[str, bytes] = {}
+        self.reader: CheckpointReader | None = None
+        self.version = 0
+        self._tables = tables
+
+    def checkpoint(self, changed: dict[str, bytes], removed: set[str]) -> CheckpointReport:
+        self.version += 1
+        self.rows = {key: value for key, value in (self.rows | changed).items() if key not in removed}
+        change = BucketChange(
+            Columns(sorted(changed), None, (), [changed[key] for key in sorted(changed)]), removed, self.reader is None
+        )
+        report = write_checkpoint(
+            self.storage,
+            identity=Identity(bytes(16)),
+            version=self.version,
+            digest=bytes(16),
+            position=Position(0, 0, 0),
+            settings={},
+            captures=[StoreCapture(1, "it", "key_value", {}, {"stream_time": -1}, {0: change})],
+            previous=self.reader,
+            sizes=SMALL_PARTS._replace(block_records=256),
+            tables=self._tables,
+        )
+        self.reader = CheckpointReader(self.storage, report.name)
+        return report
+
+    def entries(self) -> list[BlockEntry]:
+        assert self.reader is not None
+        return list(self.reader.directory(1))

@@ -1,0 +1,118 @@
+"""Places: says of the keys of a key-value store where their records are, so that a read searches no blocks and layers.
+
+    writer process    enters what each checkpoint has written              (`PlacesWriter`, in `places_writer`)
+    owner             maps the same file, and looks for a key              (`Places`)
+
+A table of hashes with free places, in a file that the owner maps: two u64 for each place, little-endian hosts only:
+
+    hash of the key (crc32) << 32 | number of the pack     0: free
+    where the slot of the key is in the pack << 32 | how far behind the begin of the block's content that is
+
+The file is no part of the state: it has no name once it is mapped, and nothing in it is believed before the key and the
+checksum of its record were compared. What it does not know, and what is damaged, is looked for in the blocks.
+
+Three rules keep an answer from being an old one. A hash has one place, and the newest record that was written of it is
+entered there. A key without a record, or whose record is not in a plain table, is entered as one that the blocks know
+(`BY_BLOCKS`). And the records of a checkpoint are entered before the checkpoint is used: a reader of an older one finds
+packs that it does not know, and asks its blocks.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from changelog.codec import UNPACK_ERRORS, pack, unpack
+
+from .pack import MappedPack, PackBytes
+from .packed_key import EXACT, PACKERS, plain
+from .table import SLOT
+
+# What `value_of` returns for a key of which the blocks have to be asked.
+UNKNOWN: Final = object()
+# The pack of a key of which the blocks have to be asked; packs count from 1.
+BY_BLOCKS: Final = 0xFFFFFFFF
+ENTRY_BYTES: Final = 16
+_slot_at: Final = SLOT.unpack_from
+
+
+class PlacesMaps:
+    """The files of places that an owner has mapped, by path. The name of a file is removed when it is mapped, so that
+    the file ends with its maps.
+    """
+
+    def __init__(self) -> None:
+        self._maps: dict[str, memoryview] = {}
+
+    def places(self, files: Iterable[tuple[int, str]], packs: Mapping[int, PackBytes]) -> dict[int, Places]:
+        """Return the places of stores, by number, for the readers of a checkpoint with these packs. A file that cannot
+        be mapped is left out. O(packs + files).
+        """
+        before, self._maps = self._maps, {}
+        for _, path in files:
+            with suppress(OSError, ValueError):  # it is not there any more: blocks are searched
+                self._maps[path] = before[path] if path in before else _mapped(path)
+        views = {number: each.read(0, sys.maxsize) for number, each in packs.items() if isinstance(each, MappedPack)}
+        return {store: Places(self._maps[path], views) for store, path in files if path in self._maps}
+
+    def clear(self) -> None:
+        """Forget all files. O(files)."""
+        self._maps = {}
+
+
+def _mapped(path: str) -> memoryview:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        mapped = memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ)).cast("Q")
+    finally:
+        os.close(fd)
+    os.unlink(path)
+    return mapped
+
+
+class Places:
+    """Where the records of one store are, for the readers of one checkpoint, whose mapped packs are `packs`."""
+
+    __slots__ = ("_last", "_packs", "_shift", "_slots")
+
+    def __init__(self, slots: memoryview, packs: dict[int, memoryview]) -> None:
+        self._slots, self._packs = slots, packs
+        entries = len(slots) // 2
+        self._last = len(slots) - 1
+        self._shift = 33 - entries.bit_length()
+
+    def value_of(self, key: Any) -> Any:
+        """Return the value of a key, UNKNOWN where the blocks have to be asked. O(1)."""
+        packed = PACKERS.pack(key) if type(key) in EXACT else pack(plain(key))
+        hashed = zlib.crc32(packed)
+        slots = self._slots
+        at = hashed >> self._shift << 1
+        word = slots[at]
+        while word >> 32 != hashed:
+            if not word:
+                return UNKNOWN
+            at = at + 2 & self._last
+            word = slots[at]
+        view = self._packs.get(word & 0xFFFFFFFF)
+        if view is None:
+            return UNKNOWN
+        place = slots[at + 1]
+        if slots[at] != word:  # the writer has changed the entry between the two looks
+            return UNKNOWN
+        start = place >> 32
+        try:
+            there, key_at, first, end, check = _slot_at(view, start)
+            start -= place & 0xFFFFFFFF
+            key_at += start
+            if there != hashed or view[key_at : key_at + len(packed)].tobytes() != packed:
+                return UNKNOWN
+            packed_value = view[start + first : start + end]
+            return unpack(packed_value) if zlib.crc32(packed_value, hashed) == check else UNKNOWN
+        except (*UNPACK_ERRORS, struct.error):
+            return UNKNOWN

@@ -1,0 +1,190 @@
+"""Places say where the records of a key-value store are: what they say is always the newest record, or that the blocks
+have to be asked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Set
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from changelog.storage import LocalStorage
+from recovery import places_writer
+from recovery.checkpoint import CheckpointReader
+from recovery.places import UNKNOWN, Places, PlacesMaps
+from recovery.places_writer import StatePlaces
+from tests.conftest import STRESS
+from tests.tools.checkpoints import Line, flip
+
+# keys of one crc32
+COLLISION = ("ezlydttmodth", "ffrejfwtpwrj")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enter the places of small stores, too."""
+    monkeypatch.setattr(places_writer, "FEWEST_RECORDS", 1)
+
+
+class Followed:
+    """A line of checkpoints, some of which the places follow, as those of the writer process."""
+
+    def __init__(self, path: Path) -> None:
+        self.line = Line(LocalStorage(path), tables=True)
+        self.state = StatePlaces(path / "checkpoints")
+        self.maps = PlacesMaps()
+        self.places: Places | None = None
+        self.rows: dict[Any, bytes] = {}  # of the checkpoint that `places` are of
+        self.reader: CheckpointReader | None = None
+
+    def checkpoint(self, changed: dict[Any, bytes], removed: Set[Any] = frozenset(), *, follow: bool = True) -> None:
+        self.line.checkpoint(changed, set(removed))
+        if follow:
+            self.follow()
+
+    def follow(self) -> None:
+        assert self.line.reader is not None
+        files = self.state.follow(self.line.storage, self.line.reader.name, lambda: None)
+        self.reader, self.rows = self.line.reader, self.line.rows
+        self.places = self.maps.places(files, self.reader.packs).get(1)
+
+    def enter_all(self) -> None:
+        while self.state.enter_some():
+            pass
+
+    def known(self, keys: Iterable[Any]) -> int:
+        """Check what the places say of keys, and return of how many they know the record."""
+        assert self.places is not None
+        known = 0
+        for key in keys:
+            value = self.places.value_of(key)
+            assert value is UNKNOWN or value == self.rows.get(key), key
+            known += value is not UNKNOWN
+        return known
+
+
+def test_places_know_the_records_of_a_checkpoint(tmp_path: Path) -> None:
+    state = Followed(tmp_path)
+    state.checkpoint({f"key {i}": b"%d" % i for i in range(2000)})
+    assert state.known([f"key {i}" for i in range(2100)]) == 2000
+    assert not list((tmp_path / "checkpoints").glob(".places*"))  # the name goes when the file is mapped
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [i * 7 - 3000 for i in range(900)],
+        [b"%d" % i for i in range(900)],
+        [(f"shop {i % 7}", i) for i in range(900)],
+        [i / 4 for i in range(900)],
+    ],
+    ids=["int", "bytes", "tuple", "float"],
+)
+def test_keys_of_all_types_are_known(tmp_path: Path, keys: list[Any]) -> None:
+    state = Followed(tmp_path)
+    state.checkpoint({key: b"%d" % i for i, key in enumerate(keys)})
+    assert state.known(keys) == 900
+
+
+def test_an_equal_key_of_other_bytes_is_asked_of_the_blocks(tmp_path: Path) -> None:
+    state = Followed(tmp_path)
+    state.checkpoint({-0.0: b"zero", 1.0: b"one"})
+    assert state.known([-0.0, 0.0, 1.0]) == 1
+    state.checkpoint({0.0: b"zero"})
+    assert state.known([-0.0, 0.0, 1.0]) == 3
+
+
+@pytest.mark.parametrize("seed", range(30 if STRESS else 6))
+def test_what_places_say_is_the_newest_record_of_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Random changes and deletions, checkpoints that were not followed, a reader that stays with the checkpoint before,
+    and records that are entered late.
+    """
+    r = random.Random(seed)
+    monkeypatch.setattr(places_writer, "_AT_ONCE", r.choice([0, 1 << 18]))
+    state = Followed(tmp_path)
+    keys = [f"key {i:05d}" for i in range(4200)]
+    state.checkpoint({key: r.randbytes(9) for key in r.sample(keys, 3500)})
+    for _ in range(25):
+        changed = {key: r.randbytes(9) for key in r.sample(keys, r.choice([1, 30, 300, 2000]))}
+        removed = set(r.sample(sorted(state.line.rows), min(len(state.line.rows), r.choice([0, 0, 9, 400]))))
+        state.checkpoint(changed, removed - changed.keys(), follow=False)
+        for _ in range(r.choice([0, 0, 1, 50])):
+            state.state.enter_some()
+        state.known(keys)
+        before, rows = state.places, state.rows
+        if r.random() < 0.8:
+            state.follow()
+            state.known(keys)
+            assert before is not None
+            for key in r.sample(keys, 500):
+                value = before.value_of(key)
+                assert value is UNKNOWN or value == rows.get(key), key
+    state.follow()
+    state.enter_all()
+    assert state.known(keys) == len(state.rows)
+
+
+def test_a_deleted_key_of_a_block_that_was_written_anew_is_not_known(tmp_path: Path) -> None:
+    state = Followed(tmp_path)
+    state.checkpoint({f"key {i:03d}": b"old" for i in range(200)})
+    # most of the block changes, so that it is written anew, while a copy of the old one stays in a pack
+    state.checkpoint({f"key {i:03d}": b"new" for i in range(200) if i != 50}, {"key 050"})
+    assert not any(entry.layers for entry in state.line.entries())
+    assert state.known([f"key {i:03d}" for i in range(200)]) == 199
+
+
+def test_two_keys_of_one_hash_have_one_place(tmp_path: Path) -> None:
+    first, second = COLLISION
+    state = Followed(tmp_path)
+    state.checkpoint({first: b"1", second: b"2", "other": b"3"})
+    assert state.known([first, second, "other"]) == 2
+    state.checkpoint({first: b"4"})
+    state.known([first, second, "other"])
+    state.checkpoint({second: b"5"}, {first})
+    state.known([first, second, "other"])
+    state.checkpoint({first: b"6"}, {second})
+    state.known([first, second, "other"])
+
+
+def test_places_grow_with_the_store(tmp_path: Path) -> None:
+    state = Followed(tmp_path)
+    for begin in range(0, 24_000, 3_000):
+        state.checkpoint({f"key {i:05d}": b"%d" % i for i in range(begin, begin + 3_000)})
+    assert state.known([f"key {i:05d}" for i in range(24_000)]) == 24_000
+
+
+def test_a_damaged_record_is_asked_of_the_blocks(tmp_path: Path) -> None:
+    state = Followed(tmp_path)
+    state.checkpoint({f"key {i:03d}": b"value %03d" % i for i in range(100)})
+    (pack,) = tmp_path.glob("packs/*")
+    flip(pack, pack.read_bytes().index(b"value 042") + 3)
+    assert state.known([f"key {i:03d}" for i in range(100)]) == 99
+    assert state.places is not None
+    assert state.places.value_of("key 042") is UNKNOWN
+
+
+def test_places_of_another_line_are_not_continued(tmp_path: Path) -> None:
+    state = Followed(tmp_path)
+    state.checkpoint({f"key {i:03d}": b"old" for i in range(100)})
+    base, version, rows = state.line.reader, state.line.version, state.line.rows
+    state.checkpoint({"key 001": b"of a checkpoint that the owner has not used"})
+    # the owner continues from the one before: numbers of packs come twice
+    state.line.reader, state.line.version, state.line.rows = base, version + 1, rows
+    state.checkpoint({"key 002": b"new"})
+    assert state.known([f"key {i:03d}" for i in range(100)]) == 100
+
+
+def test_a_file_that_cannot_be_made_leaves_the_blocks(tmp_path: Path) -> None:
+    state = Followed(tmp_path)
+    state.state = StatePlaces(tmp_path / "not there")
+    state.checkpoint({"a": b"1"})
+    assert state.places is None
+
+
+def test_a_file_whose_name_is_not_there_any_more_is_left_out(tmp_path: Path) -> None:
+    assert PlacesMaps().places([(1, str(tmp_path / "x"))], {}) == {}
