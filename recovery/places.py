@@ -28,10 +28,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from changelog.codec import UNPACK_ERRORS, pack, unpack
+from changelog.codec import UNPACK_ERRORS, pack, packer, unpack
 
 from .pack import MappedPack, PackBytes
-from .packed_key import EXACT, PACKERS, plain
+from .packed_key import EXACT, plain
 from .table import SLOT
 
 # What `value_of` returns for a key of which the blocks have to be asked.
@@ -79,17 +79,18 @@ def _mapped(path: str) -> memoryview:
 class Places:
     """Where the records of one store are, for the readers of one checkpoint, whose mapped packs are `packs`."""
 
-    __slots__ = ("_last", "_packs", "_shift", "_slots")
+    __slots__ = ("_last", "_pack", "_packs", "_shift", "_slots")
 
     def __init__(self, slots: memoryview, packs: dict[int, memoryview]) -> None:
         self._slots, self._packs = slots, packs
+        self._pack = packer()  # packing an atom runs no Python code, so nothing can use the packer meanwhile
         entries = len(slots) // 2
         self._last = len(slots) - 1
         self._shift = 33 - entries.bit_length()
 
     def value_of(self, key: Any) -> Any:
         """Return the value of a key, UNKNOWN where the blocks have to be asked. O(1)."""
-        packed = PACKERS.pack(key) if type(key) in EXACT else pack(plain(key))
+        packed = self._pack(key) if type(key) in EXACT else pack(plain(key))
         hashed = zlib.crc32(packed)
         slots = self._slots
         at = hashed >> self._shift << 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import chain, repeat, takewhile
@@ -53,7 +54,11 @@ class PlacesWriter:
     def _make(self, bits: int) -> None:
         fd, self.path = tempfile.mkstemp(TEMPORARY_SUFFIX, ".places-", self._folder)
         try:
-            os.ftruncate(fd, ENTRY_BYTES << bits)
+            if sys.platform == "linux":
+                # a full disk is an error here; in a map of a file with holes it is the end of the process
+                os.posix_fallocate(fd, 0, ENTRY_BYTES << bits)
+            else:
+                os.ftruncate(fd, ENTRY_BYTES << bits)
             self._slots = memoryview(mmap.mmap(fd, ENTRY_BYTES << bits)).cast("Q")
         except BaseException:
             self.remove()

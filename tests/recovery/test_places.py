@@ -4,6 +4,8 @@ have to be asked.
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Iterable, Set
 from pathlib import Path
@@ -184,6 +186,17 @@ def test_a_file_that_cannot_be_made_leaves_the_blocks(tmp_path: Path) -> None:
     state.state = StatePlaces(tmp_path / "not there")
     state.checkpoint({"a": b"1"})
     assert state.places is None
+
+
+def test_where_the_disk_has_no_room_the_blocks_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    state = Followed(tmp_path)
+    state.checkpoint({"a": b"1"})
+    assert state.places is None
+    assert not list((tmp_path / "checkpoints").glob(".*"))
 
 
 def test_a_file_whose_name_is_not_there_any_more_is_left_out(tmp_path: Path) -> None:
