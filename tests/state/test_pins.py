@@ -13,6 +13,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.errors import StateDirectoryError
+from hybridstore.state.lock import pin_above
 from recovery.errors import RestoreError
 from tests.state.test_fork import Killed, contents, fork, kill_at
 from tests.state.test_rewind import SMALL, build_state, rewind, rows
@@ -87,6 +88,7 @@ def test_a_pin_is_read_and_never_written(tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(StateDirectoryError, match="belongs to the pin good"):
         run(["rewind", str(pin.path), "--to", "12", "--write", "--debug"])
     assert contents(pin.path) == before
+    assert pin_above(path / "more" / "pins" / "other") is None
     # a state that is elsewhere in a folder of this name is none
     with hs.open(tmp_path / "pins" / "other") as state:
         state.key_value("rows").put("a", 1)

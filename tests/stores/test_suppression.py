@@ -208,6 +208,20 @@ def test_the_size_is_of_packed_key_and_value_unless_given(state: hs.State) -> No
         state.suppression("given")
 
 
+def test_under_a_limit_a_block_of_which_all_records_are_due_is_loaded_whole(tmp_path: Path) -> None:
+    rows = [(f"k{number:03}", number, number % 10) for number in range(300)]
+    options: dict[str, Any] = {"checkpoints": hs.CheckpointPolicy(every_commits=None), "memory_limit": 1 << 40}
+    with hs.open(tmp_path, **options) as state:
+        state.suppression("b", time_limit=10).put_many(rows)
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path, **options) as state:
+        buffer = state.suppression("b", time_limit=10)
+        assert buffer.cold_records == 300
+        assert sorted(buffer.advance(19)) == rows  # the last of them are just due
+        assert buffer.cold_records == 0
+
+
 def test_only_blocks_that_are_needed_are_loaded(state: hs.State) -> None:
     buffer = state.suppression("b", time_limit=1000)
     buffer.put_many([(f"{number:03}", number, number) for number in range(100)])
