@@ -34,7 +34,7 @@ def check(
     by           the columns by which a result is known, of which the last one counts; by default those of the key and
                  the window for aggregates, and for `process` and joins every result counts
     shards, commit_rows  as for `Topology.run`
-    seed         chooses cuts, orders and crashes; a message names it
+    seed         chooses cuts, orders and crashes; a message names it, and a note the way in which a program raised
 
     In a commit rows are processed in order of time, so a program that looks at the order of rows needs rows in order
     of time, or `crash_everywhere` alone. Costs some tens of runs. Raises ValueError for no rows, and for a column of
@@ -57,8 +57,14 @@ def check(
     names = None if by is None else (by,) if isinstance(by, str) else tuple(by)
     case = Case(program, rows, names, shards, commit_rows)
     for way in ways or (crash_everywhere(), cut_anyhow(), rescaled(2, 3), elsewhere()):
-        for done, results, expected in way.results(case, random.Random(f"{seed} {way}")):
-            _compare(f"{way}, seed {seed}: {done}", results, expected)
+        try:
+            for done, results, expected in way.results(case, random.Random(f"{seed} {way}")):
+                _compare(f"{way}, seed {seed}: {done}", results, expected)
+        except DifferentResultsError:
+            raise
+        except Exception as error:
+            error.add_note(f"check: raised in {way}, seed {seed}")
+            raise
 
 
 def _compare(what: str, results: list[ResultText], expected: list[ResultText]) -> None:
