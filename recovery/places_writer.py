@@ -34,6 +34,8 @@ MOST_RECORDS: Final = 10_000_000
 _FULL: Final = 0.625
 # So many records are entered at once at the first look at a state.
 _AT_ONCE: Final = 1 << 18
+# So many words of a file are in memory while it becomes another one.
+_PIECE: Final = 1 << 12
 _LEAST_BITS: Final = 12
 _MOST_OFFSET: Final = 1 << 32
 
@@ -46,7 +48,7 @@ class PlacesWriter:
     def __init__(self, folder: Path, records: int) -> None:
         """Raises OSError."""
         self._folder = folder
-        self._make(max(_LEAST_BITS, int(records / _FULL).bit_length()))
+        self._make(_bits(records))
         # up to which key everything was entered; all of it: `complete`
         self._through: tuple[Any] | None = None
         self.complete = False
@@ -154,16 +156,28 @@ class PlacesWriter:
                 entries[at] = hashed << 32 | BY_BLOCKS
 
     def _room(self, records: int) -> None:
-        """Make a file of twice the size, or more, where this one may become too full. O(places)."""
-        entries = (self._last + 1) // 2
-        if max(records, self._used) <= _FULL * entries:
+        """Make a file of at least four times the size where this one may become too full. O(places)."""
+        if max(records, self._used) <= _FULL * (self._last + 1) // 2:
             return
-        before, path = self._slots, self.path
-        self._make(int(max(records, self._used) / _FULL).bit_length())
+        before, path, bits = self._slots, self.path, _bits(max(records, self._used))
+        self._make(max(bits, min(34 - self._shift, _bits(MOST_RECORDS))))
         Path(path).unlink(missing_ok=True)
-        for at in range(0, len(before), 2):
-            if word := before[at]:
-                self._enter(word & BY_BLOCKS, (word >> 32,), (before[at + 1],))
+        entries, shift, last = self._slots, self._shift, self._last
+        for begin in range(0, len(before), _PIECE):
+            piece = before[begin : begin + _PIECE].tolist()
+            for word, slot in zip(piece[::2], piece[1::2], strict=True):
+                if not word:
+                    continue
+                at = word >> 32 + shift << 1
+                while entries[at]:
+                    at = at + 2 & last
+                entries[at], entries[at + 1] = word, slot
+                self._used += 1
+
+
+def _bits(records: int) -> int:
+    """Return the logarithm of the places for so many records."""
+    return max(_LEAST_BITS, int(records / _FULL).bit_length())
 
 
 class StatePlaces:

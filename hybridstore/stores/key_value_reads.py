@@ -204,7 +204,7 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
             self.prefetch(wanted)
             for key in wanted:
                 if key not in self._runs:  # of now: loading a block makes another one
-                    self._touch(key)
+                    self._bring(key)
         rows = list(map(self._runs.get, wanted))
         if bucket.cold or self._older:
             rows = [None if row is TOMBSTONE else row for row in rows]
