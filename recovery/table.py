@@ -46,9 +46,8 @@ from .packed_key import EXACT, PACKERS, PackedKey, PackedKeys, packed_key, packe
 # The end of a table: how many keys, how many columns of integers, and flags; and the checksum of all before it.
 _TAIL: Final = struct.Struct("<IHH")
 _CHECK: Final = struct.Struct("<I")
-# A slot: the hash, where the packed key begins, where its values begin and end, and the checksum of both.
+# A slot: the hash, where the packed key begins, where its values begin and end, and the checksum of both; and its head.
 SLOT: Final = struct.Struct("<5I")
-# The first of it.
 _HEAD: Final = struct.Struct("<2I")
 _END: Final = _TAIL.size + _CHECK.size
 # The flags: counts; `froms`, one for each key; a single one for all.
@@ -181,10 +180,9 @@ class RecordTable:
         "_rows",
         "_shift",
         "_where",
-        "begin",
-        "hashes",
-        "index",
-        "kept"
+        "begin", "checksum",
+        "hashes", "index",
+        "kept", "stretches"
     )  # fmt: skip
 
     def __init__(self, data: memoryview, where: str, *, kept: bool) -> None:
@@ -193,7 +191,8 @@ class RecordTable:
         self.index: LayerIndex | None = None  # of the layers that were last read over it
         self._where = where
         # a single view: each object of a block that a read touches is a miss of the processor's cache
-        self._payload = data[4:]
+        self._payload, self.checksum = data[4:], int.from_bytes(data[:4], "little")
+        self.stretches: Any = None  # see `table_range`
         count, columns, flags = _TAIL.unpack_from(data, len(data) - _END)
         if flags not in _FLAGS:
             raise ValueError(f"flags {flags}")

@@ -30,6 +30,7 @@ from recovery.block import BlockEntry, Columns, Loader
 from recovery.directory import Directory, DirectorySource, PageEntry
 from recovery.errors import CorruptCheckpointError
 from recovery.table import Layers, Lookup, Record, Whole, only_record
+from recovery.table_range import Bounds, range_of, stretch_bytes
 
 
 class Sparing:
@@ -98,6 +99,17 @@ class ColdBlock:
         """
         return self._load(self.entry).between(key, key)
 
+    def range_of(self, bounds: Bounds) -> Columns:
+        """Return the records of a range of keys. Raises CorruptCheckpointError. O(records + log keys) in a block with a
+        table, but for the first range that is read; else O(block).
+        """
+        lookup = self.lookup or self._opened()
+        if lookup.kept or isinstance(lookup, Whole):
+            with suppress(CorruptCheckpointError):  # see `decoded_rows_of`
+                return range_of(lookup, bounds)
+        columns = self._load(self.entry)
+        return columns.cut(*bounds(columns.keys))
+
     def record_of(self, key: Any) -> Record | None:
         """Return the only record of one key, which was not taken, or None. Raises and costs as `rows_of`."""
         lookup = self.lookup
@@ -127,9 +139,11 @@ class ColdBlock:
 
     @property
     def layer_bytes(self) -> int:
-        """The bytes of what is in memory of its layers."""
+        """The bytes of what is in memory of its layers, and of ranges that were read."""
         lookup = self.lookup
-        return lookup.bytes_in_memory if isinstance(lookup, Layers) else 0
+        if lookup is None:
+            return 0
+        return stretch_bytes(lookup) + (lookup.bytes_in_memory if isinstance(lookup, Layers) else 0)
 
     @property
     def records(self) -> int:
@@ -455,14 +469,17 @@ def open_page(cold: list[Cold], i: int) -> int:
     return i + len(blocks) - 1
 
 
-def chosen(cold: list[Cold], wanted: Callable[[BlockEntry | PageEntry], bool]) -> Iterator[int]:
-    """Yield the indexes of the wanted blocks, the last one first; the caller may delete the block of each index.
+def chosen(
+    cold: list[Cold], wanted: Callable[[BlockEntry | PageEntry], bool], first: int = 0, end: int | None = None
+) -> Iterator[int]:
+    """Yield the indexes of the wanted blocks among those from `first` to before `end`, the last one first; the caller
+    may delete the block of each index.
 
     `wanted` is called with a page first, and must be true for a page if it is true for one of its blocks; such pages
     are opened.
     """
-    i = len(cold) - 1
-    while i >= 0:
+    i = (len(cold) if end is None else end) - 1
+    while i >= first:
         if wanted(cold[i].entry):
             if type(cold[i]) is ColdPage:
                 i = open_page(cold, i)
@@ -472,13 +489,17 @@ def chosen(cold: list[Cold], wanted: Callable[[BlockEntry | PageEntry], bool]) -
 
 
 def load_or_leave(
-    cold: list[Cold], wanted: Callable[[BlockEntry | PageEntry], bool], load: Callable[[int], None]
+    cold: list[Cold],
+    wanted: Callable[[BlockEntry | PageEntry], bool],
+    load: Callable[[int], None],
+    first: int = 0,
+    end: int | None = None,
 ) -> list[ColdBlock]:
-    """Load the wanted blocks, each by `load` of its index; where memory is short, only those for which it has room.
-    Return the others, by key. O(records loaded + blocks).
+    """Load the wanted blocks from `first` to before `end`, each by `load` of its index; where memory is short, only
+    those for which it has room. Return the others, by key. O(records loaded + blocks).
     """
     remaining: list[ColdBlock] = []
-    for i in chosen(cold, wanted):
+    for i in chosen(cold, wanted, first, end):
         block = cold[i]
         assert isinstance(block, ColdBlock)
         if SPARING.on and type(block) is not DecodedBlock and block.entry.bytes > SPARING.room:

@@ -5,17 +5,18 @@ A put never pays for the order of keys: an ordered scan sorts them (`key_order`)
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, overload
 
 from changelog.turn import in_place, read
-from recovery.block import BlockEntry, Columns
+from recovery.block import BlockEntry
 from recovery.directory import PageEntry
 from recovery.errors import CorruptCheckpointError
 from recovery.places import UNKNOWN
+from recovery.table_range import Bounds, beginning_with, between
 
 from .buckets import TOMBSTONE
 from .cold_blocks import (
@@ -217,8 +218,9 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         place of both: the keys that start with it, which is text, bytes, or for tuples the leading elements.
 
         A snapshot. Raises ValueError for a prefix beside another bound, TypeError for a bound of another type than the
-        keys. O(result); under a limit of memory O(rows in memory), and a cold block is read when the iterator comes to
-        it and is not kept, so CorruptCheckpointError may come from the iterator.
+        keys. O(result); under a limit of memory O(rows in memory), and a cold block, of the first and the last one only
+        what is in the range, is read when the iterator comes to it and is not kept, so CorruptCheckpointError may come
+        from the iterator.
 
         >>> users = hs.open("state").key_value("users")
         >>> users.put_many({"cid": 3, "ann": 1, "bob": 2})
@@ -243,47 +245,29 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
                 self._keys.check(bound)
         if key_from is not None and key_to is not None and key_from > key_to:
             return iter(())
-        return self._rows_in(
-            lambda entry: (key_from is None or entry.last >= key_from) and (key_to is None or entry.first <= key_to),
-            lambda keys: keys.irange(key_from, key_to),
-            lambda columns: columns.between(key_from, key_to),
-            reverse=reverse,
-        )
+        return self._rows_in(between(key_from, key_to), lambda keys: keys.irange(key_from, key_to), reverse=reverse)
 
     def _beginning_with(self, prefix: Any, *, reverse: bool) -> Iterator[tuple[Any, Any]]:
         self._keys.check(prefix)
         length = len(prefix)
 
-        def begins(key: Any) -> bool:
-            return bool(key[:length] == prefix)
+        def within(keys: Any) -> Iterator[Any]:
+            return takewhile(lambda key: key[:length] == prefix, keys.irange(prefix, None))
 
-        def cut(columns: Columns) -> Columns:
-            keys = columns.keys
-            return columns.cut(bisect_left(keys, prefix), bisect_right(keys, prefix, key=lambda key: key[:length]))
-
-        return self._rows_in(
-            # a block that begins behind the prefix has only keys behind it
-            lambda entry: entry.last >= prefix and (entry.first <= prefix or begins(entry.first)),
-            lambda keys: takewhile(begins, keys.irange(prefix, None)),
-            cut,
-            reverse=reverse,
-        )
+        return self._rows_in(beginning_with(prefix), within, reverse=reverse)
 
     @read
     def _rows_in(
-        self,
-        wanted: Callable[[BlockEntry | PageEntry], bool],
-        within: Callable[[Any], Iterable[Any]],
-        cut: Callable[[Columns], Columns],
-        *,
-        reverse: bool,
+        self, bounds: Bounds, within: Callable[[Any], Iterable[Any]], *, reverse: bool
     ) -> Iterator[tuple[Any, Any]]:
-        """Iterate over `(key, row)` of a range: of the `wanted` blocks, of the keys in memory `within`, of a block what
-        `cut` leaves of it. The rows in memory are those of now, and a block never changes.
+        """Iterate over `(key, row)` of a range: of blocks the keys in `bounds`, of those in memory the keys `within`.
+        The rows in memory are those of now, and a block never changes.
         """
-        self.apply_waiting()
-        self._gather()
-        blocks = load_or_leave(self._bucket.cold, wanted, self._load)
+        if self._tail:
+            self.apply_waiting()
+        if self._older.fresh:
+            self._gather()
+        blocks = self._unloaded_in(bounds) if self._bucket.cold else []
         runs, ordered = self._runs, self._ordered()
         if not blocks:
             return self._iterators.over([(key, runs[key]) for key in within(ordered)], reverse=reverse)
@@ -295,7 +279,8 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         def merged(first: int, last: int, block: ColdBlock | None) -> list[tuple[Any, Any]]:
             piece = list(zip(keys[first:last], rows[first:last], strict=True))
             if block is not None:
-                columns = cut(block.columns())
+                low, high = bounds((block.entry.first, block.entry.last))
+                columns = block.columns() if high - low == 2 else block.range_of(bounds)
                 stored = zip(columns.values, *columns.ints, strict=True) if timed else columns.values
                 hidden = deleted.union(keys[first:last])
                 piece += [
@@ -307,6 +292,22 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
             return piece
 
         return self._iterators.piecewise(by_key(keys, blocks, merged, reverse=reverse))
+
+    def _unloaded_in(self, bounds: Bounds) -> list[ColdBlock]:
+        """Load the blocks that may have keys in these bounds; where memory is short, only those for which it has room.
+        Return the others, by key. O(records loaded + log blocks).
+        """
+        cold, firsts = self._bucket.cold, self._firsts
+        if len(firsts) != len(cold):  # a page was opened
+            firsts = self._firsts = list(map(first_key, cold))
+        first, end = bounds(firsts)
+        before = max(0, first - 1)  # that one may end in the range
+
+        def wanted(entry: BlockEntry | PageEntry) -> bool:
+            low, high = bounds((entry.first, entry.last))
+            return low < 2 and high > 0
+
+        return load_or_leave(cold, wanted, self._load, before, end)
 
     def all(self, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Iterate over all `(key, value)`, by key. A snapshot. O(rows).

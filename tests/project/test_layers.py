@@ -62,6 +62,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "recovery.errors",
         "recovery.places",
         "recovery.table",
+        "recovery.table_range",
         "changelog",
         "-changelog.writer",
         "-changelog.reader",
