@@ -23,6 +23,7 @@ from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.inspection.rebuild import OccupiedError
 from hybridstore.rewinding import fork as forking
+from hybridstore.state import registry
 from hybridstore.state.opening import Tuning
 from tests.conftest import STRESS
 from tests.state.test_rewind import KEPT, SMALL, build_state, rewind, rows, rows_of
@@ -418,6 +419,22 @@ def test_who_may_not_read_a_state_may_not_read_its_fork(tmp_path: Path) -> None:
     assert rewind(tmp_path / "s", 2, "--write") == 0
     for path in (tmp_path / "f", *(tmp_path / "f").rglob("*"), *(tmp_path / "s" / "changelog").iterdir()):
         assert not path.stat().st_mode & 0o077, path
+
+
+def test_notes_of_forks_that_are_no_more_go_unless_a_fork_is_in_the_making(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_state(tmp_path / "s")
+    forks = [tmp_path / name for name in ("a", "b", "c")]
+    for each in forks:
+        assert fork(tmp_path / "s", each) == 0
+    shutil.rmtree(forks[0])
+    with monkeypatch.context() as making:
+        making.setattr(registry, "is_unfinished", lambda place: place == forks[1])
+        assert registry.forks_of(tmp_path / "s") == forks[1:]
+        assert len(list((tmp_path / "s/forks").iterdir())) == 6  # each fork had another name while it was made
+    assert registry.forks_of(tmp_path / "s") == forks[1:]
+    assert len(list((tmp_path / "s/forks").iterdir())) == 2
 
 
 def test_an_empty_directory_becomes_the_fork(tmp_path: Path) -> None:

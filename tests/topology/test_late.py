@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,17 @@ def test_every_way_gives_the_same_late_rows(windows: str, emit: Emit, seed: int,
             assert [dict(row) for row in topology.run(tables)] == expected
             two = [dict(row) for row in topology.run(tables, shards=2)]
             assert two == [dict(row) for row in topology.run(rows, commit_rows=size, shards=2)]
+
+
+@pytest.mark.parametrize("emit", ["record", "commit", "close"])
+def test_a_row_between_windows_is_never_late(emit: Emit) -> None:
+    # windows of 6 begin at 0, 15, 30, ...
+    times = [[300] * 40, [*range(6, 15), *range(36, 45)] * 3]
+    batches = [[{"id": 0, "user": "a", "time": time, "n": 1} for time in part] for part in times]
+    topology = declared("hopping with gaps", emit).late()
+    assert late_of([dict(row) for row in topology.run(chain.from_iterable(batches), commit_rows=40)]) == []
+    tables = [pa.RecordBatch.from_pylist(batch, schema=SCHEMA) for batch in batches]
+    assert late_of([dict(row) for row in topology.run(tables)]) == []
 
 
 @pytest.mark.parametrize(
