@@ -46,6 +46,8 @@ SLICE_VALUES = 32
 HASH_BYTES = 16
 # A change of one key in more than so many is merged by the stretches between its keys.
 _SPLICED: Final = 16
+# The type of an array of counts, by the bytes of each: a layer of few records is mostly these otherwise.
+_COUNT_CODES: Final = {1: "B", 2: "H", 4: "I"}
 # The `from` of a key of a layer that only adds records, later than all; see also `WHOLE`.
 ADDED: Final = (1 << 63) - 1
 
@@ -137,9 +139,9 @@ def to_little(column: array[int]) -> bytes:
     return column.tobytes()
 
 
-def from_little(data: bytes) -> array[int]:
-    """Return the column that has these bytes. O(n)."""
-    column = array("q")
+def from_little(data: bytes, code: str = "q") -> array[int]:
+    """Return the column that has these bytes; `code` is the type of its array. O(n)."""
+    column = array(code)
     column.frombytes(data)
     if sys.byteorder == "big":  # pragma: no cover
         column.byteswap()
@@ -166,7 +168,11 @@ def pack_block(columns: Columns) -> tuple[bytes, bytes]:
 
 def pack_counts(columns: Columns) -> Any:
     """Return the second part of a block: the counts, None or bytes; with `froms`, both in a list. O(keys)."""
-    counts = None if columns.counts is None else to_little(array("q", columns.counts))
+    counts = None
+    if columns.counts is not None:
+        most = max(columns.counts, default=0)
+        code = next(code for size, code in _COUNT_CODES.items() if most < 1 << 8 * size)
+        counts = to_little(array(code, columns.counts))
     return counts if columns.froms is None else [counts, to_little(short_froms(columns.froms))]
 
 
@@ -284,7 +290,10 @@ def _columns(
             raise ValueError("keys and froms of different lengths")
     else:
         packed_counts = counted
-    counts = None if packed_counts is None else list(from_little(packed_counts))
+    counts = None
+    if packed_counts is not None:
+        code = _COUNT_CODES.get(len(packed_counts) // max(1, len(keys)), "B")  # others have another length
+        counts = list(from_little(packed_counts, code))
     ints = tuple(map(from_little, packed_ints))
     records = len(keys) if counts is None else sum(counts)
     if len(values) != records or any(len(column) != records for column in ints):

@@ -212,7 +212,7 @@ def test_the_directory_lines_of_a_checkpoint_are_those_of_the_page(tmp_path: Pat
         assert entry.hash == hashlib.blake2b(raw[4:], digest_size=16).digest()
         keys, counts, ints, values = msgpack.unpackb(raw[4:])
         times = struct.unpack(f"<{len(values)}q", ints[0])
-        numbers = [1] * len(keys) if counts is None else struct.unpack(f"<{len(keys)}q", counts)
+        numbers = [1] * len(keys) if counts is None else struct.unpack(f"<{len(keys)}B", counts)
         assert (entry.size, entry.first, entry.last) == (len(raw), keys[0], keys[-1])
         assert (entry.keys, entry.records) == (len(keys), sum(numbers))
         assert (entry.low, entry.high) == (min(times), max(times))

@@ -198,7 +198,7 @@ def another_name(patch: Patch) -> None:
             "block 1: block cannot be read: columns of different lengths",
         ),
         (
-            block_of(lambda columns: sealed([columns.keys, bytes([2] + [0] * 7), [], columns.values])),
+            block_of(lambda columns: sealed([columns.keys, bytes([2]), [], columns.values])),
             "block 1: block cannot be read: keys and counts of different lengths",
         ),
         (

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridstore as hs
+from changelog.codec import pack as packed
 from changelog.storage import LocalStorage
 from hybridstore.state.opening import Tuning
 from recovery import layer_index
@@ -24,6 +25,7 @@ from recovery.block import (
     content_hash,
     layer_of,
     pack_block,
+    seal,
     unpack_block,
     with_layers,
 )
@@ -128,6 +130,25 @@ def test_a_layer_counts_the_keys_that_hide_older_records(pack: Any, froms: list[
     stored = [pack(Columns(["a", "b"], None, (array("q", [7, 8]),), [1, 2], each))[0] for each in (froms, None)]
     look = Layers([look_into(data, "it", kept=False) for data in stored], list(map(content_hash, stored)))
     assert look.hiding == [2, hide]  # the oldest first
+
+
+@pytest.mark.parametrize("pack", [pack_block, pack_with_table])
+@pytest.mark.parametrize(
+    ("most", "code"), [(0, "B"), (255, "B"), (256, "H"), (65535, "H"), (65536, "I")], ids=lambda value: str(value)
+)
+def test_counts_are_as_narrow_as_the_greatest_allows(pack: Any, most: int, code: str) -> None:
+    block = Columns(["a", "b"], [most, 2], (), [None] * (most + 2))
+    data = pack(block)[0]
+    stored = array(code, [most, 2]).tobytes()
+    assert b"\xc4" + bytes([len(stored)]) + stored in data
+    assert unpack_block(data, "it").same_as(block)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 5, 7, 16])
+def test_counts_of_another_length_are_damage(size: int) -> None:
+    data = seal(packed([["a", "b"], bytes(size), [], []]))
+    with pytest.raises(CorruptCheckpointError, match="it: block cannot be read: "):
+        unpack_block(data, "it")
 
 
 @pytest.mark.parametrize("far", [False, True])
