@@ -46,6 +46,7 @@ beside = int(sys.argv[4])
 if beside:
     checkpointer.BESIDE_RECORDS = checkpointer.RETRY_SECONDS = 0
     in_pieces = "from hybridstore.state import checkpoint_job; checkpoint_job.PIECE_RECORDS = 80"
+    in_pieces += "; from recovery import places_writer; places_writer.FEWEST_RECORDS = 1"
     writer_process.PROGRAM = writer_process.PROGRAM.replace("main()", f"{in_pieces}; main()")
 memory._FREED_ENTRIES = 16
 # Checkpoints all the time, so that the kill often meets one.
@@ -60,6 +61,7 @@ sums = state.sliding("sums", size=500, aggregator=hs.Sum())
 facts, seen = state.key_value("facts"), state.key_value("seen", ttl=300)
 number = counts.get("last") or 0
 claims = state.version - number
+known = dict(facts.all())
 print("ready", number, flush=True)
 while True:
     number += 1
@@ -69,8 +71,11 @@ while True:
     counts[f"step {number % 50}"] = number
     sums.add("k", number, number * 10 + 9)
     for key, value in facts_of(number):
-        facts.get(key + 300)
+        for asked in (key, key + 300):
+            if facts.get(asked) != known.get(asked):
+                raise SystemExit(f"fact {asked} is not {known.get(asked)}")
         facts.put(key, value)
+        known[key] = value
         seen.put(key, value, number * 10)
     if number % 5 == 0:
         counts["never"] = number
