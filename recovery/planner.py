@@ -264,7 +264,9 @@ class Planner:
             layer = composed([*(self._previous.layer(number, line, place) for place in kept[start:]), layer])
             del kept[start:], kept_keys[start:]
             data, hashed = self._pack_block(layer)
-        if (sum(place.size for place in kept) + len(data)) * LAYERED_SHARE > line.size:
+        # a block that only grows is divided soon: until then its layers may have as many bytes as its base
+        share = 1 if whole.records > self._limit else LAYERED_SHARE
+        if (sum(place.size for place in kept) + len(data)) * share > line.size:
             return False
         # layers of few bytes (deletes, short values) may cover most of the base, whose bytes would stay for ever
         if (sum(kept_keys) + hiding(layer)) * LAYERED_SHARE > base_keys:

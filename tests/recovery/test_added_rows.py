@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hybridstore.state.opening import Tuning
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError
 from recovery.verify import verify
+from tests.tools.checkpoints import reader_of
 from tests.tools.hooks import crash
 
 HOUR = 3_600_000
@@ -36,7 +37,7 @@ def store_of(state: hs.State, kind: str) -> Any:
     return state.window("it", retention="64 hours", retain_duplicates=kind == "duplicates")
 
 
-def put(store: Any, kind: str, key: str, value: int, ts: int) -> None:
+def put(store: Any, kind: str, key: str, value: Any, ts: int) -> None:
     if kind == "session":
         store.put(key, value, start=max(0, ts - 7), end=ts)
     elif kind == "sliding":
@@ -212,3 +213,26 @@ def test_rows_of_a_bucket_that_was_emptied_twice_around_a_failed_checkpoint_do_n
         state.checkpoint(wait=True)
     with opened(tmp_path, None) as state:
         assert list(store_of(state, kind).all()) == []
+
+
+@LIMITS
+def test_a_block_that_only_grows_is_written_again_when_it_is_divided(tmp_path: Path, limit: int | None) -> None:
+    bases: list[set[bytes]] = []
+    with opened(tmp_path, limit) as state:
+        store = store_of(state, "window")
+        for turn in range(7):
+            first = 0 if turn == 0 else 160 + 40 * turn
+            for i in range(first, 200 + 40 * turn):
+                put(store, "window", f"key {i % 4}", b"%080d" % i, 1000 * i)
+            state.commit()
+            state.checkpoint(wait=True)
+            with closing(reader_of(tmp_path, turn + 1)) as reader:
+                bases.append({line.hash for line in reader.directory(1)})
+        right = list(store.all())
+    # 240 to 360 records are layers over the base of 200, and 400 are too many for one block
+    assert bases[:5] == bases[:1] * 5
+    assert len(bases[5]) == 2
+    assert bases[5].isdisjoint(bases[0])
+    assert list(verify(tmp_path, decode=True)) == []
+    with opened(tmp_path, limit) as state:
+        assert list(store_of(state, "window").all()) == right
