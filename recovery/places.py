@@ -12,9 +12,9 @@ The file is no part of the state: it has no name once it is mapped, and nothing 
 checksum of its record were compared. What it does not know, and what is damaged, is looked for in the blocks.
 
 Three rules keep an answer from being an old one. A hash has one place, and the newest record that was written of it is
-entered there. A key without a record, or whose record is not in a plain table, is entered as one that the blocks know
-(`BY_BLOCKS`). And the records of a checkpoint are entered before the checkpoint is used: a reader of an older one finds
-packs that it does not know, and asks its blocks.
+entered there; where that is a deletion, nothing can be read there. A key that a block had and that was left out when
+the block was written anew is entered as one that the blocks know (`BY_BLOCKS`). And the records of a checkpoint are
+entered before the checkpoint is used: a reader of an older one finds packs that it does not know, and asks its blocks.
 """
 
 from __future__ import annotations
