@@ -28,6 +28,7 @@ from hybridstore.aggregation import (
     nearly_equal,
 )
 from hybridstore.aggregation.ladder import Ladder
+from hybridstore.aggregation.merge_ladder import MergeLadder
 from tests.conftest import STRESS
 from tests.tools.kip450 import STRATEGIES, Buckets, bucket_count, bucket_size, choose
 from tests.tools.sliding_oracle import LATE, ScanningStore, StrategyStore, stream
@@ -480,6 +481,15 @@ def test_chunks_cost_does_not_grow_with_the_window() -> None:
             state.update(now, 1, now - records + 1)
         assert adds.adds / (2 * records) <= 3
         assert adds.merges / (2 * records) <= 4
+
+
+@pytest.mark.parametrize(("left_over", "aggregates"), [(3, 0), (4, 6)])
+def test_a_merge_ladder_is_not_built_anew_for_few_records(left_over: int, aggregates: int) -> None:
+    state = MergeLadder(Sum()).new()  # from 8 records on
+    for ts in range(9 + left_over):
+        state.update(ts, 1, 0)
+    state.expire(9)
+    assert (state.value(), state.aggregates_held()) == (left_over, aggregates)
 
 
 def test_small_keys_hold_no_aggregates() -> None:
