@@ -57,10 +57,11 @@ class OpenIterators:
         self._shut: Exception | None = None
 
     def over(self, items: Iterable[Any], *, reverse: bool = False) -> Iterator[Any]:
-        """Return an iterator over `items`, which are read now; after `refuse_calls` it raises the error in place of a
-        row. Raises that error if the store refuses calls already. O(items).
+        """Return an iterator over `items`, which are read now (a list is the iterator's from now on); after
+        `refuse_calls` it raises the error in place of a row. Raises that error if the store refuses calls already.
+        O(items).
         """
-        rows = list(items)
+        rows = items if type(items) is list else list(items)
         if reverse:
             rows.reverse()
         return self.piecewise(iter([rows] if rows else []))
