@@ -17,8 +17,11 @@ from hybridstore.stores.time_buckets import BUCKETS_PER_RETENTION
 from recovery.block import BLOCK_RECORDS
 
 SPARK = ("spark", "spark over bare", "spark drop-in", "spark restart", "scale-out")
-# what only a long run has, and pages take over from the newest one
-LONG = (*SPARK, "peer engines", "nexmark", "nexmark on spark", "shuffle bench", "commit latency", "state by limit")
+# what only a long run has, also in a larger size than each run, and pages take over from the newest one
+LONG = (
+    *(*SPARK, "peer engines", "nexmark", "nexmark on spark", "shuffle bench"),
+    *("commit latency", "state by limit", "beyond memory", "checkpoint bytes"),
+)
 
 
 class Figures:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import brief
-from benchmarks.findings import ABOUT, SPARK, Figures, left_out, line_of, restart, wall
+from benchmarks.findings import ABOUT, LONG, SPARK, Figures, left_out, line_of, restart, wall
 from benchmarks.measure import plots
 from benchmarks.measure.result import Line, Result, number, thousands
-from benchmarks.raw import Earlier, read_all, source
+from benchmarks.raw import Earlier, file_of, read_all, source
 from benchmarks.suites import scale_model
 
 ENGINES = ("replay", "rocksdb", "rocksdb-log", "lmdb", "sqlite", "sqlite-log", "pickle")
@@ -129,7 +129,7 @@ def texts(docs: Path, raw: Path) -> dict[str, str]:
         "performance.md": brief.page(every, raw.name, shown, machine(head)),
     }
     for of, scale in [entry for entry in measured if entry[1].suite == "scale"][-1:]:
-        pages["scale.md"] = scale_model.page(of, scale, every, machine(of), raw.name, "scale.png" in shown)
+        pages["scale.md"] = scale_model.page(of, scale, every, machine(of), file_of(of), "scale.png" in shown)
     return pages
 
 
@@ -499,7 +499,8 @@ def tables(
     """Return docs/performance-tables.md; `pictures` are the files of plots that are beside it, and `earlier` is results
     of Spark's and other engines that are of other runs.
     """
-    measured = sum(result.seconds for result in results)
+    anew = [result for _, result in earlier or () if result.suite not in LONG]
+    measured = sum(result.seconds for result in [*results, *anew])
     runs_of = {id(result): head for head, result in earlier or ()}
     results = [*results, *(result for _, result in earlier or ())]
     missed, judged = verdicts(results)

@@ -50,8 +50,8 @@ def keeper(results: Path, states: Path, *, full: bool, quick: bool = False) -> C
     about = machine.describe(states)
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H%M%S")
     results.mkdir(parents=True, exist_ok=True)
-    path = results / f"{stamp}-{about['commit'] or 'unpacked'}.jsonl"
     head = {"machine": about, "started": stamp, "full": full, **({"quick": True} if quick else {})}
+    path = results / file_of(head)
 
     def keep(result: Result) -> Path:
         is_new = not path.exists()
@@ -61,6 +61,11 @@ def keeper(results: Path, states: Path, *, full: bool, quick: bool = False) -> C
         return path
 
     return keep
+
+
+def file_of(head: dict[str, Any]) -> str:
+    """Return the name of the file of a run."""
+    return f"{head['started']}-{head['machine']['commit'] or 'unpacked'}.jsonl"
 
 
 def source(docs: Path) -> Path | None:

@@ -8,7 +8,7 @@ have tables, only these keys are read.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, pairwise, repeat
@@ -103,8 +103,7 @@ class Planner:
                 if bucket not in capture.dropped:
                     self._keep(items) if self._erased is None else self._erase(bucket, items, self._erased)
             elif change.fresh or not items:
-                whole = self._plain(change, _NONE.rows_by_key(), -1)
-                self._rewrite(bucket, merge(_NONE, whole.columns, set()))
+                self._write_new(bucket, change)
             else:
                 self._change(bucket, items, change)
         return plan
@@ -146,17 +145,29 @@ class Planner:
                     self._rewrite(bucket, rest)
 
     def _change(self, bucket: int, items: list[Item], change: BucketChange) -> None:
-        assert self._previous is not None
+        """Write what changed of a bucket. Keys behind those of its last block get a block of their own, if the last
+        block is not small: where a store only appends, few records are written again.
+        """
+        beyond: BucketChange | None = None
         for item, part in _shares(items, change):
             if part is None:
                 self._keep([item])
                 continue
             lines = self._open(item) if isinstance(item, PageEntry) else item
             for line, changed in _shares(lines, part):
+                if changed is not None and line is lines[-1] and item is items[-1] and 2 * line.records >= self._limit:
+                    changed, beyond = _divided(changed, [line.last], bisect_right)
                 if changed is None:
                     self._keep([[line]])
                     continue
                 self._change_block(line, changed)
+        if beyond is not None:
+            self._write_new(bucket, beyond)
+
+    def _write_new(self, bucket: int, change: BucketChange) -> None:
+        """Write the records of keys of which no block has any as blocks. O(changed)."""
+        whole = self._plain(change, _NONE.rows_by_key(), -1)
+        self._rewrite(bucket, merge(_NONE, whole.columns, set()))
 
     def _change_block(self, line: BlockEntry, change: BucketChange) -> None:
         """Write what changed of a block as a layer over it, or the block anew. O(changed log keys) where single records
@@ -362,18 +373,24 @@ def _shares(items: Sequence[Any], change: BucketChange) -> Iterator[tuple[Any, B
     first one). None for a page or block without changes. O(items log keys).
     """
     firsts = [(item[0] if type(item) is list else item).first for item in items[1:]]
-    removed = sorted(change.removed)
-    columns, over = change.columns, change.over
-    cuts = [_cuts(keys, firsts) for keys in (columns.keys, removed, [] if over is None else over.keys)]
-    pieces = columns.pieces(cuts[0])
-    overs: Iterator[Columns | None] = repeat(None, len(items)) if over is None else over.pieces(cuts[2])
-    for item, piece, (first, last), above in zip(items, pieces, pairwise(cuts[1]), overs, strict=True):
+    return zip(items, _divided(change, firsts, bisect_left), strict=True)
+
+
+def _divided(change: BucketChange, keys: Sequence[Any], bisect: Callable[..., int]) -> Iterator[BucketChange | None]:
+    """Yield the pieces of a change between these keys, cut where `bisect` says; None for one without a key. O(keys log
+    changed), and a copy of the change.
+    """
+    removed, (columns, _, _, over) = sorted(change.removed), change
+
+    def bounds(changed: Sequence[Any]) -> list[int]:
+        return [0, *(bisect(changed, key) for key in keys), len(changed)]
+
+    overs: Iterator[Columns | None] = repeat(None) if over is None else over.pieces(bounds(over.keys))
+    for piece, (first, last), above in zip(
+        columns.pieces(bounds(columns.keys)), pairwise(bounds(removed)), overs, strict=False
+    ):
         above = above if above is not None and above.keys else None
         if piece.keys or first < last or above is not None:
-            yield item, BucketChange(piece, set(removed[first:last]), False, above)
+            yield BucketChange(piece, set(removed[first:last]), False, above)
         else:
-            yield item, None
-
-
-def _cuts(keys: Sequence[Any], firsts: Sequence[Any]) -> list[int]:
-    return [0, *(bisect_left(keys, first) for first in firsts), len(keys)]
+            yield None

@@ -65,12 +65,15 @@ def test_what_was_measured_anew_takes_the_place_of_the_same_measurement(tmp_path
         return Result("checkpoint bytes", {"checkpoints": 400, "changes": changes}, [line])
 
     whole = kept(tmp_path, "2026-01-02T0000", [result_of("changelog", pack=111), checkpoints(5000, 222)])
-    kept(tmp_path, "2026-01-01T0000", [result_of("changelog", pack=333), result_of("stores", put=444)])
+    larger = Result("beyond memory", {"records": 50_000_000, "limit": 500_000_000}, [])
+    kept(tmp_path, "2026-01-01T0000", [result_of("changelog", pack=333), result_of("stores", put=444), larger])
     kept(tmp_path, "2026-01-03T000000", [result_of("changelog", pack=555), checkpoints(1000, 666)])
     kept(tmp_path, "2026-01-04T000000", [result_of("changelog", pack=777)], quick=True)
     head, results, earlier = read_all(whole)
     assert head["started"] == "2026-01-02T0000"
     assert [same(result) for result in results] == [("checkpoint bytes", 400, 5000)]
+    (_, last) = earlier.pop(next(place for place, (_, result) in enumerate(earlier) if result.suite == "beyond memory"))
+    assert last.settings == larger.settings
     assert {same(result): result.lines[0].value for _, result in earlier} == {
         ("changelog", None, None, None, None): 555,
         ("checkpoint bytes", 400, 1000): 666,

@@ -239,17 +239,44 @@ def test_a_checkpoint_of_few_changes_decodes_no_value_of_their_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool
 ) -> None:
     line = Line(LocalStorage(tmp_path), tables=tables)
-    line.checkpoint({f"key {i:03d}": b"x" * 40 for i in range(200)}, set())
-    line.checkpoint({"key 120": b"y", "key 121": b"y"}, {"key 122"})
+    line.checkpoint({f"key {i:03d}": b"x" * 40 for i in range(100)}, set())
+    line.checkpoint({"key 020": b"y", "key 021": b"y"}, {"key 022"})
     with monkeypatch.context() as patch:
         for reading in ("block", "parts"):
             patch.setattr(CheckpointReader, reading, lambda *_: pytest.fail("the block was decoded"))
-        line.checkpoint({"key 120": b"z", "key 300": b"z"}, {"key 121", "key 123"})
+        line.checkpoint({"key 020": b"z", "key 300": b"z"}, {"key 021", "key 023"})
     (entry,) = line.entries()
     assert line.reader is not None
     block = line.reader.block(1, entry)
     assert dict(zip(block.keys, block.values, strict=True)) == line.rows
-    assert (len(entry.layers), entry.keys, entry.first, entry.last) == (2, 198, "key 000", "key 300")
+    assert (len(entry.layers), entry.keys, entry.first, entry.last) == (2, 98, "key 000", "key 300")
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_keys_behind_a_block_that_is_not_small_get_a_block_of_their_own(tmp_path: Path, tables: bool) -> None:
+    line = Line(LocalStorage(tmp_path), tables=tables)
+    line.checkpoint({f"key {i:04d}": b"x" * 40 for i in range(200)}, set())
+    before = line.entries()
+    line.checkpoint({f"key {i:04d}": b"y" * 40 for i in range(200, 230)}, {"key 0300"})
+    assert line.entries()[:1] == before
+    line.checkpoint({"key 0007": b"z", "key 0230": b"z"}, {"key 0210"})
+    assert [(len(entry.layers), entry.first, entry.last) for entry in line.entries()] == [
+        (1, "key 0000", "key 0199"),
+        (1, "key 0200", "key 0230"),
+    ]
+    written, changed_bytes, pack = 0, 0, pack_with_table if tables else pack_block
+    for turn in range(60):
+        changed = {f"key {1000 + 50 * turn + i}": b"x" * 40 for i in range(50)}
+        written += line.checkpoint(changed, set()).bytes_packed
+        changed_bytes += len(pack(Columns(list(changed), None, (), list(changed.values())))[0])
+    assert written < 2.5 * changed_bytes
+    assert line.reader is not None
+    loaded = {}
+    for entry in line.entries():
+        block = line.reader.block(1, entry)
+        loaded.update(zip(block.keys, block.values, strict=True))
+    assert loaded == line.rows
+    assert len(line.entries()) < 2 * len(line.rows) // 128
 
 
 @pytest.mark.parametrize("tables", [False, True])
