@@ -308,6 +308,11 @@ BROKEN: list[tuple[str, Aggregator, str]] = [
         "merge neither changes nor keeps",
     ),
     (
+        "merge has sides",
+        Aggregator(list, _keep, lambda a, b: a + b if not a or 0.1 in a else b, result=sorted, commutative=True),
+        "merge gives the same both ways round",
+    ),
+    (
         "subtract leaves rounding",
         Aggregator(float, lambda a, v: a + v, subtract=lambda a, v: a - v, exact_subtract=True, commutative=True),
         "leaves no trace",
