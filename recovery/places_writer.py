@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import chain, repeat, takewhile
 from pathlib import Path
@@ -54,7 +53,8 @@ class PlacesWriter:
         self.complete = False
 
     def _make(self, bits: int) -> None:
-        fd, self.path = tempfile.mkstemp(TEMPORARY_SUFFIX, ".places-", self._folder)
+        self.path = f"{self._folder}/.places-{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             if sys.platform == "linux":
                 # a full disk is an error here; in a map of a file with holes it is the end of the process
