@@ -327,7 +327,7 @@ SUITES = {
         "ShuffleBench, with kills",
         "The workload of ShuffleBench (records of 1,024 bytes, 1,000 rules) at a constant load of half of what each "
         "engine sustains here, and a kill with signal 9: of the process, of a Spark executor (*worker*), of a process "
-        "that has shards (*holder*), of Spark's driver with all of its processes. The load goes on meanwhile. *First "
+        "that has shards (*holder*), of Spark's driver with all of its processes. The load stays the same. *First "
         "output* and *p95 back* count from the kill, with the start of what was killed; *∞* is what was not seen "
         "before the end. Windows of outputs are late when their p95 is beyond that of before: how many were so before "
         "the kill, and behind the catching up. Medians of the repeats, of which lost and double outputs are the sum. "
