@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from itertools import chain, repeat, takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -29,8 +30,9 @@ from .table import SLOT, RecordTable, look_into
 # Below, blocks are searched nearly as fast; above, a file of twice the size would take too long to make.
 FEWEST_RECORDS: Final = 1 << 16
 MOST_RECORDS: Final = 10_000_000
-# At most so many of the places are taken.
+# So many of the places of a new file are taken by its records, and at most so many at all.
 _FULL: Final = 0.625
+_MOST_FULL: Final = 0.75
 # So many records are entered at once at the first look at a state.
 _AT_ONCE: Final = 1 << 18
 # So many words of a file are in memory while it becomes another one.
@@ -70,8 +72,13 @@ class PlacesWriter:
         self._shift, self._last, self._used = 32 - bits, (2 << bits) - 1, 0
 
     def remove(self) -> None:
-        """Remove the name of the file, if it has it still. Raises OSError."""
-        Path(self.path).unlink(missing_ok=True)
+        """Remove the name of the file, if it has it still; else the next prune does."""
+        with suppress(OSError):
+            Path(self.path).unlink(missing_ok=True)
+
+    def has_room(self, records: int) -> bool:
+        """False where most places are of keys that are no more: of each two keys in blocks one at least is. O(1)."""
+        return self._used <= 2 * records + FEWEST_RECORDS
 
     # --- entering -------------------------------------------------------------------------------------------------
 
@@ -79,7 +86,6 @@ class PlacesWriter:
         """Enter what has changed from one checkpoint to a later one of the same line. Raises CorruptCheckpointError,
         OSError. O(records written).
         """
-        self._room(store.records)
         old, lines = _changed(before.directory(store.number), reader.directory(store.number))
         new = max((record.number for record in before.meta.packs), default=0) + 1
         known = {line.hash: line for line in old}
@@ -115,8 +121,9 @@ class PlacesWriter:
                     yield line.keys
         self.complete = True
 
-    def _enter(self, pack: int, hashes: Iterable[int], slots: Iterable[int]) -> None:
+    def _enter(self, pack: int, hashes: Sequence[int], slots: Iterable[int]) -> None:
         """Enter keys whose records are newer than all that was entered of these keys."""
+        self._room(len(hashes))
         entries, shift, last = self._slots, self._shift, self._last
         for hashed, slot in zip(hashes, slots, strict=True):
             at = hashed >> shift << 1
@@ -131,8 +138,9 @@ class PlacesWriter:
                 entries[at + 1] = slot
                 entries[at] = hashed << 32 | pack
 
-    def _enter_unknown(self, pack: int, hashes: Iterable[int], slots: Iterable[int], live: Set[int]) -> None:
+    def _enter_unknown(self, pack: int, hashes: Sequence[int], slots: Iterable[int], live: Set[int]) -> None:
         """Enter the keys of which nothing is known, or a pack that is no more."""
+        self._room(len(hashes))
         entries, shift, last = self._slots, self._shift, self._last
         for hashed, slot in zip(hashes, slots, strict=True):
             at = hashed >> shift << 1
@@ -143,7 +151,8 @@ class PlacesWriter:
                 entries[at + 1] = slot
                 entries[at] = hashed << 32 | pack
             elif (there := word & BY_BLOCKS) != BY_BLOCKS and there not in live:
-                self._enter(pack, (hashed,), (slot,))
+                entries[at] = hashed << 32 | pack
+                entries[at + 1] = slot
 
     def _leave(self, hashes: Iterable[int], new: int) -> None:
         """Let the blocks say of these keys whether they have records, but of those that packs from `new` on have."""
@@ -155,13 +164,16 @@ class PlacesWriter:
             if word and word & BY_BLOCKS < new:
                 entries[at] = hashed << 32 | BY_BLOCKS
 
-    def _room(self, records: int) -> None:
-        """Make a file of at least four times the size where this one may become too full. O(places)."""
-        if max(records, self._used) <= _FULL * (self._last + 1) // 2:
+    def _room(self, more: int) -> None:
+        """Make a file of at least four times the size where this one may become too full by so many keys: a search for
+        a free place would not end in a full one. O(1), O(places) for a file.
+        """
+        if self._used + more <= _MOST_FULL * (self._last + 1) // 2:
             return
-        before, path, bits = self._slots, self.path, _bits(max(records, self._used))
+        before, path, bits = self._slots, self.path, _bits(self._used + more)
         self._make(max(bits, min(34 - self._shift, _bits(MOST_RECORDS))))
-        Path(path).unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(path).unlink(missing_ok=True)
         entries, shift, last = self._slots, self._shift, self._last
         for begin in range(0, len(before), _PIECE):
             piece = before[begin : begin + _PIECE].tolist()
@@ -190,7 +202,7 @@ class StatePlaces:
         self._builds: Iterator[int] = iter(())
 
     def clear(self) -> list[tuple[int, str]]:
-        """Forget all places; return no files. Raises OSError. O(stores)."""
+        """Forget all places; return no files. O(stores)."""
         for places in self._stores.values():
             places.remove()
         self._stores, self._reader, self._builds = {}, None, iter(())
@@ -207,6 +219,9 @@ class StatePlaces:
                 self.clear()
             for number, store in _stores_of(reader).items():
                 places = self._stores.get(number)
+                if places is not None and not places.has_room(store.records):
+                    places.remove()
+                    places = None
                 if before is None or places is None:
                     places = self._stores[number] = PlacesWriter(self._folder, store.records)
                     for _ in places.build(reader, store) if store.records <= _AT_ONCE else ():
@@ -226,7 +241,7 @@ class StatePlaces:
                 yield self._stores[number].build(reader, store)
 
     def enter_some(self) -> bool:
-        """Enter the records of a further block; False when nothing is left to do. Raises OSError. O(block)."""
+        """Enter the records of a further block; False when nothing is left to do. O(block)."""
         try:
             return next(self._builds, None) is not None
         except (OSError, CheckpointError):

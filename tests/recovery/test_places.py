@@ -160,6 +160,29 @@ def test_places_grow_with_the_store(tmp_path: Path) -> None:
     assert state.known([f"key {i:05d}" for i in range(24_000)]) == 24_000
 
 
+def test_keys_that_come_and_go_do_not_fill_the_places(tmp_path: Path) -> None:
+    state = Followed(tmp_path)
+    before: list[str] = []
+    for turn in range(12):
+        keys = [f"key {turn} {i}" for i in range(1500)]
+        state.checkpoint(dict.fromkeys(keys, b"%d" % turn), set(before))
+        state.enter_all()
+        assert state.known(keys + before) == 1500
+        before = keys
+    assert state.places is not None
+    assert len(state.places._slots) <= 2 << 14  # some 18,000 keys have been
+
+
+def test_places_that_begin_with_many_deleted_keys_have_room_for_them(tmp_path: Path) -> None:
+    state = Followed(tmp_path)
+    keys = [f"key {i:05d}" for i in range(4800)]
+    state.checkpoint(dict.fromkeys(keys, b"1" * 60), follow=False)
+    state.checkpoint({}, {key for i, key in enumerate(keys) if i % 256 in range(1, 122)}, follow=False)
+    assert all(entry.layers for entry in state.line.entries())  # the blocks have the deleted keys still
+    state.follow()  # of more hashes than a file for the records that remain has places
+    assert state.known(keys) == len(state.rows) < 2560
+
+
 def test_a_damaged_record_is_asked_of_the_blocks(tmp_path: Path) -> None:
     state = Followed(tmp_path)
     state.checkpoint({f"key {i:03d}": b"value %03d" % i for i in range(100)})
