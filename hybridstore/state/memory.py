@@ -27,9 +27,10 @@ one has to copy them at once; in a commit of 10,000 records it then waits 100 ms
 the wait of each commit grows to as much. No wait is longer than 1 s. Beyond 110 % and 1 MiB it waits until the
 checkpoint has been made, 5 ms for each record and 5 s at most.
 
-To become cold is a restart in place: the newest checkpoint is attached, and the tail is replayed behind it. Where all
-stores are key-value, window or session stores, nothing is replayed: they know which keys have changed since. The maps
-of before are emptied in slices, since freeing all records at once would take seconds; a key-value store keeps its own.
+To become cold replays nothing: the stores know which keys have changed since the newest checkpoint, and leave all other
+records to its blocks. Only where rows of a tail still wait, or blocks are on another machine, it is a restart in place:
+the newest checkpoint is attached, and the tail is replayed behind it. The maps of before are emptied in slices, since
+freeing all records at once would take seconds; a key-value store keeps its own.
 When a checkpoint begins, it puts what is in memory apart (`part`), so to become cold behind it moves no record.
 """
 

@@ -31,6 +31,7 @@ from .cold_blocks import (
     take,
     taken_block,
     unexpired,
+    with_keys,
 )
 from .cold_tail import Maps
 from .columns import column_list, time_list
@@ -73,7 +74,7 @@ class KeyBlocks(Edge):
         """Forget what the store keeps about a cold block: all its records are in the dict now."""
 
     def _taken(self, records: int) -> None:
-        """Count that so many records of a cold block are in the dict now; the block stays cold."""
+        """Count that so many records of a cold block are in the dict now, whether the block stays cold or not."""
 
     # --- arguments --------------------------------------------------------------------------------------------
 
@@ -166,6 +167,7 @@ class KeyBlocks(Edge):
             with self._journal.sure:
                 del cold[index]
                 self._install(columns)
+                self._taken(len(columns))
                 self._loaded(block.entry)
                 self._cold_changed()
         finally:
@@ -276,6 +278,29 @@ class KeyBlocks(Edge):
         self._bucket.cold = [ColdPage(page, directory) for page in directory.pages]
         self._cold_until = min((page.until for page in directory.pages), default=INT64_MAX)
         self._cold_changed()
+
+    @property
+    def can_cool(self) -> bool:
+        """See `Tailed`. Of a checkpoint on another machine pages would be read for it."""
+        return self._dirty is not None and not self._tail and not self.far
+
+    def cool(self, directory: Directory) -> list[Maps]:
+        """See `Tailed`. What changed of a record stays (`_cooled`), and the checkpoint has the rest."""
+        bucket, dirty = self._bucket, self._dirty
+        assert dirty is not None
+        before, cold = self._runs, bucket.cold
+        runs, whole = self._cooled(sorted(dirty))
+        self._runs = bucket.runs = runs
+        self._become_cold(directory)
+        for i, keys in with_keys(bucket.cold, whole):
+            taken_block(bucket.cold, i).take_uncounted(keys)
+        return [before, *(block.taken for block in cold if type(block) is TakenBlock)]
+
+    def _cooled(self, changed: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
+        """Return the records of the changed keys that stay in memory over the newest checkpoint, and of which keys, in
+        order, these stand in place of what the checkpoint has. O(changed).
+        """
+        raise NotImplementedError(f"{len(changed)} changed keys of a store that cannot become cold")
 
     def _changes(self, whole: bool) -> dict[int, BucketChange]:
         dirty = self._dirty

@@ -24,7 +24,7 @@ from recovery.directory import Directory
 from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, slid_out_through
 from .buckets import Sealed
-from .cold_tail import ColdTail
+from .cold_tail import ColdTail, Maps
 from .columns import beside_each_other, run_of
 from .key_blocks import KeyBlocks
 from .sizes import STATE_BYTES, map_bytes, run_bytes
@@ -38,6 +38,7 @@ class SlidingRuns(KeyBlocks):
     """
 
     ops = PUT_AT, PUT_COLUMNS, None
+    cools = True
     _idle: dict[int, list[Any]]
     _low: int
     _next_idle: int
@@ -162,6 +163,37 @@ class SlidingRuns(KeyBlocks):
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:
         super().attach(directory, state)
         self._bucket.captured(self._stream_time)
+
+    def cool(self, directory: Directory) -> list[Maps]:
+        waiting = list(self._idle.values())
+        others = super().cool(directory)
+        self._beside.clear()
+        self._idle, self._next_idle = {}, INT64_MAX
+        for key, run in self._runs.items():
+            self._watch(key, run[0][-1] if type(run) is list else run.newest)
+        self._expire_cold(self._low - 1)
+        return [*others, *waiting]
+
+    def _cooled(self, changed: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
+        """See `KeyBlocks`. The values that came since the checkpoint was begun lie beside its blocks; of a key with
+        values before those that it has, all values stay.
+        """
+        late, since, kept = self._bucket.late, self._bucket.since, {}
+        whole = [key for key in changed if key in late]
+        for key in whole:
+            self._touch(key, absent=True)
+        runs = self._runs
+        for key in changed:
+            run = runs.get(key)
+            if run is None or key in late:
+                if run is not None:
+                    kept[key] = run
+                continue
+            times, values = run if type(run) is list else self._values_of(run)
+            first = bisect_left(times, since)
+            if first < len(times):
+                kept[key] = [times[first:], values[first:]]
+        return kept, whole
 
     def _cold_changed(self) -> None:
         if not self._bucket.cold:

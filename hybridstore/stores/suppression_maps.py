@@ -25,7 +25,7 @@ from recovery.directory import Directory
 
 from ..clock import INT64_MAX, NO_TIME, due_through
 from ..collector import collector_held
-from .cold_blocks import SPARING, ColdPage, TakenBlock, open_page
+from .cold_blocks import SPARING, ColdPage, DecodedBlock, TakenBlock, open_page
 from .cold_tail import Maps
 from .edge import K, V
 from .key_blocks import KeyBlocks
@@ -45,6 +45,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     """
 
     ops = PUT_AT, PUT_COLUMNS, None
+    cools = True
     _tail: BufferTail
     _heap: list[tuple[int, Any]]
     _sizes: dict[Any, int] | None
@@ -380,17 +381,30 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         self._total = 0
         self._emitted, self._emitting = [], []
         self._due = NO_TIME - self._lag
+        self._cold_held = 0
         self._cold_changed()
 
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:
         super().attach(directory, state)
+        self._cold_held = self._block_records
         if state["emitted"] is not None:
             _, self._emitted = state["emitted"]
 
+    def cool(self, directory: Directory) -> list[Maps]:
+        heap, records = self._heap, self._applied_records
+        others = super().cool(directory)
+        # what is hidden of the blocks is not known block by block
+        self._cold_held = records - len(self._runs)
+        self._heap, self._sizes, self._total = [], None, 0
+        self._tidy()
+        return [*others, heap]
+
+    def _cooled(self, changed: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
+        runs = self._runs
+        return {key: runs[key] for key in changed if key in runs}, changed
+
     def _cold_changed(self) -> None:
-        cold = self._bucket.cold
-        self._cold_low = min((block.low for block in cold), default=NEVER)
-        self._cold_held = sum(block.records for block in cold)
+        self._cold_low = min((block.low for block in self._bucket.cold), default=NEVER)
 
     def _taken(self, records: int) -> None:
         self._cold_held -= records
@@ -408,6 +422,10 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         else:
             for place in places:
                 heappush(heap, place)
+
+    @property
+    def cold_records(self) -> int:
+        return self._cold_held - sum(block.records for block in self._bucket.cold if type(block) is DecodedBlock)
 
     def _maps_bytes(self) -> int:
         return super()._maps_bytes() + HEAP_BYTES * len(self._heap) + getsizeof(self._sizes)
@@ -441,8 +459,9 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
             # a buffer time is the window's end, or one of the record times
             assert at == key[-1] if self._final else at == ts or self._first_seen, ("buffer time", key, at, ts)
             assert ts <= self._stream_time or not self._by_records, ("time after stream time", key, ts)
-        # counts of cold records
-        assert self._cold_held == sum(block.records for block in bucket.cold), ("cold", self._cold_held)
+        # blocks count records that are in memory, too, behind `cool`
+        assert 0 <= self._cold_held <= self._block_records, ("cold", self._cold_held)
+        assert bucket.cold or not self._cold_held, ("cold records without blocks", self._cold_held)
         assert self._cold_low == min((block.low for block in bucket.cold), default=NEVER), ("cold low",)
         if self._sizes is not None:
             # sizes are those of the present records
