@@ -358,6 +358,19 @@ class TimeLog:
                 break
         return times, rows
 
+    def since(self, lo: int) -> Block:
+        """Return copies of the live times and values from `lo` on, in event order.
+
+        O(log 512 + records from `lo` on), at C speed; O(records) where these are in several blocks.
+        """
+        times, only = self.times, self.times is self.old_times
+        if only or times[0] < lo:
+            start = bisect_left(times, lo, self.head if only else 0)
+            return times[start:], self.values[start:]
+        times, rows = self.columns()
+        start = bisect_left(times, lo)
+        return times[start:], rows[start:]
+
     def slice(self, first: int, stop: int) -> Sequence[Any]:
         """Return the values at the positions first..stop-1. These positions must be live.
 

@@ -54,6 +54,9 @@ _FIRST_RETRY_SECONDS: Final = 1.0
 # The changes that the writer process is for: a thread is done with fewer records in milliseconds. The process takes
 # 30 MB, and more at work (`checkpoint_job`).
 BESIDE_RECORDS: Final = 4096
+# Under a limit of memory the process is there, and makes smaller ones, too, of one for so many of these: what a thread
+# takes, blocks, tables and packs, would be beside the limit, and each step of a commit waits for the interpreter.
+_LIMITED_SHARE: Final = 8
 _MOST_RECORDS: Final = 1_000_000
 _MOST_BYTES: Final = 64 << 20
 # Under a limit a thread makes those of more records than the process has in memory at a time, where one in so many is
@@ -81,6 +84,11 @@ class Target(NamedTuple):
     digest: bytes
     position: Position
     launch: int = 0
+
+
+def _beside_records() -> int:
+    """Return how many changed records at least the writer process is for. O(1)."""
+    return BESIDE_RECORDS if BUDGET.limit is None else BESIDE_RECORDS // _LIMITED_SHARE
 
 
 def _worth(logged: Logged) -> int:
@@ -326,7 +334,7 @@ class Checkpointer:
             return
         from .writer_process import WRITER
 
-        if soon and self.since.records >= BESIDE_RECORDS // 4:
+        if soon and self.since.records >= _beside_records() // 4:
             self._expected = True
             try:
                 WRITER.start(self)
@@ -341,7 +349,7 @@ class Checkpointer:
     def _given(self, storage: Storage, beside: Callable[[], Job | None]) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""
         records = self.since.records
-        fits = BESIDE_RECORDS <= records <= _MOST_RECORDS and self.since.bytes <= _MOST_BYTES
+        fits = _beside_records() <= records <= _MOST_RECORDS and self.since.bytes <= _MOST_BYTES
         if BUDGET.limit is not None and records > PIECE_RECORDS:
             fits = fits and records < _OF_A_KEY * sum(store.changed_keys[0] for store in self._group.stores.values())
         job = beside() if fits and not (self._alone or self._refused) else None

@@ -46,6 +46,7 @@ from typing import Any, Final
 
 from recovery.directory import Ahead
 
+from ..collector import collector_held
 from ..stores.cold_blocks import SPARING
 from ..stores.cold_tail import Maps
 from ..stores.sizes import map_bytes
@@ -406,7 +407,8 @@ class Memory:
         self._freeing = 0 if used <= _KEPT * limit else 1 if used <= _PRESSED * limit else _FREED_FOR_A_RECORD
         kept = used - self._spare  # what is not freed before a checkpoint has been made
         self._wait = _pressed_wait(kept / max(1, limit))
-        self._room = (limit - kept) * max(1, self._in_memory()) / max(1, counted) / states
+        in_memory = max(1, self._in_memory())
+        self._room = (limit - kept) * in_memory / max(1, counted) / states
         far_over = kept > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES
         if far_over:
             self._wait = _FAR_SECONDS
@@ -417,7 +419,7 @@ class Memory:
         long = self._tail_share > _TAIL_BEGINS
         if checkpoints.attempt is not None or not (large or long):
             return None
-        changed = (counted - self._old_remaining()) * min(1.0, behind.records / max(1, self._in_memory()))
+        changed = (counted - self._old_remaining()) * min(1.0, behind.records / in_memory)
         full = kept > _FULL * limit and not old
         # rows of the tail come back into memory beside the maps that are freed
         short = SPEED.factor * behind.seconds <= _REPLAY_SECONDS and changed < _TAIL * counted
@@ -513,8 +515,9 @@ class Memory:
         size, records = memory_bytes(self._group), self._in_memory()
         self._cooled = records
         self._old, self._before = [], {}
-        for store in stores:
-            self._old += filter(None, store.cool(reader.directory(store.number)))
+        with collector_held():  # it would visit all that stays
+            for store in stores:
+                self._old += filter(None, store.cool(reader.directory(store.number)))
         self._note_old(size - memory_bytes(self._group), records - self._in_memory())
         self._group.forget_watched()
         self._cold = True
@@ -535,6 +538,8 @@ class Memory:
             # Most of it was loaded since the commit before, as by a scan, and perhaps no further commit follows.
             self._free(0, sys.maxsize)
             self._free_spare(self._read)
+        elif self._old:
+            self._free(COMMIT_BUDGET_MS, 0)  # at once, and not beside what the next commit brings
         self.count()
 
     def _free_spare(self, records: int) -> None:

@@ -185,14 +185,20 @@ class SlidingRuns(KeyBlocks):
         runs = self._runs
         for key in changed:
             run = runs.get(key)
-            if run is None or key in late:
-                if run is not None:
-                    kept[key] = run
+            if run is None:
                 continue
-            times, values = run if type(run) is list else self._values_of(run)
-            first = bisect_left(times, since)
-            if first < len(times):
-                kept[key] = [times[first:], values[first:]]
+            if key in late:
+                kept[key] = run
+                continue
+            if type(run) is list:
+                first = bisect_left(run[0], since)
+                times, values = run[0][first:], run[1][first:]
+            else:
+                times, values = run.since(since)
+                if self._timed:
+                    values = [value for _, value in values]
+            if values:
+                kept[key] = [times, values]
         return kept, whole
 
     def _cold_changed(self) -> None:

@@ -78,6 +78,7 @@ def test_extend_is_many_inserts_and_before_is_what_expires_next(seed: int) -> No
         lo = now - rng.randint(0, 2 * BLOCK)
         expired = bisect_left(model, (lo, -1))
         assert list(zip(*log.before(lo), strict=True)) == model[:expired]
+        assert list(zip(*log.since(lo), strict=True)) == model[expired:]
         if rng.random() < 0.7:
             assert log.expire(lo) == expired
             del model[:expired]
@@ -199,3 +200,16 @@ def test_memory_of_a_record_and_of_a_key(aggregator: Sum | Count | Max, strategy
 
     assert _bytes_per(window_of(10_000)) / 10_000 <= 60
     assert _bytes_per(small) / keys <= 600
+
+
+def test_what_has_come_since_a_time_is_without_what_has_expired() -> None:
+    log = TimeLog()
+    for ts in (1, 2, 2, 5):
+        log.insert(ts, f"at {ts}")
+    log.expire(2)
+    assert [list(map(list, log.since(lo))) for lo in (0, 2, 3, 6)] == [
+        [[2, 2, 5], ["at 2", "at 2", "at 5"]],
+        [[2, 2, 5], ["at 2", "at 2", "at 5"]],
+        [[5], ["at 5"]],
+        [[], []],
+    ]

@@ -40,7 +40,7 @@ def checkpoint(state: hs.State) -> None:
 
 
 def test_under_a_limit_the_process_waits_for_its_first_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 1600)
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 8 * 1600)
     with opened(tmp_path, 30_000_000) as state:  # 18 MB of it are for records
 
         def put(first: int, last: int) -> int | None:
@@ -61,6 +61,17 @@ def test_under_a_limit_the_process_waits_for_its_first_job(tmp_path: Path, monke
         checkpoint(state)
         assert (WRITER.pid, state.metrics().checkpoints_by_writer_process) == (pid, 1)
     thread.join()  # waits for the process
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 40])
+def test_under_a_limit_the_process_makes_smaller_checkpoints(tmp_path: Path, limit: int | None) -> None:
+    with hs.open(tmp_path, durability="os", memory_limit=limit, checkpoints=NEVER) as state:
+        for records in (512, 511):
+            state.key_value("kv").put_many((i, records) for i in range(records))
+            state.commit()
+            checkpoint(state)
+        numbers = state.metrics()
+        assert (numbers.checkpoints_written, numbers.checkpoints_by_writer_process) == (2, 0 if limit is None else 1)
 
 
 def test_under_a_limit_a_process_that_cannot_be_started_is_asked_for_once(
