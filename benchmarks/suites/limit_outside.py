@@ -1,5 +1,5 @@
 """Limit from outside: the anonymous memory of many states under one limit, with a store of each kind, while they load,
-work and are iterated, and of shards of a topology that work and are rescaled.
+work and are iterated; of a run whose windows close together; and of shards of a topology that work and are rescaled.
 
     python -m benchmarks.suites.limit_outside [--records 400000] [--limit 40000000] [--states 20] [--shards 4] \
         [--kinds key-value,window]
@@ -26,6 +26,12 @@ from benchmarks.suites.beyond_memory_work import SUBJECTS, key_of, value_of
 
 _COMMIT: Final = 500
 KINDS: Final = ("key-value", "window", "session", "sliding", "suppression")
+# windows that all close at one commit
+CLOSING: Final[dict[str, Any]] = {
+    "close": hs.TumblingWindows("1 hour"),
+    "close-sessions": hs.SessionWindows("1 hour"),
+    "close-hopping": hs.HoppingWindows("1 hour", "30 minutes"),
+}
 # the phase that ends the last measured one
 END: Final = "end"
 _MODULE: Final = "benchmarks.suites.limit_outside"
@@ -109,6 +115,31 @@ def _program() -> hs.Topology:
     return counts.aggregate(n=hs.Count(), total=hs.Sum("value"), emit="commit")
 
 
+def closing(folder: str, kind: str, records: int, limit: int | None) -> dict[str, Any]:
+    """Run a topology over a row of each of `records` keys and a row that closes their windows, and count the results
+    as they come.
+    """
+
+    def rows() -> Iterator[dict[str, Any]]:
+        phase(BASE)
+        phase("load")
+        for i in range(records):
+            yield {"key": key_of(i), "time": 3_500_000, "value": i}
+        phase("close")
+        yield {"key": key_of(0), "time": 20_000_000, "value": 0}
+
+    windows = hs.stream(key="key", timestamp="time").windowed_by(CLOSING[kind])
+    counts = windows.aggregate(n=hs.Count(), total=hs.Sum("value"), emit="close")
+    each, results = 2 if kind == "close-hopping" else 1, 0
+    for results, row in enumerate(counts.run(rows(), folder, commit_rows=_COMMIT, memory_limit=limit), 1):
+        i = (results - 1) % records
+        answer = row["key"], row["n"], row["total"]
+        check(answer == (key_of(i), 1, i), f"result {results} of windows that closed")
+    check(results == each * records, f"{results} results, expected {each * records}")
+    phase(END)
+    return {}
+
+
 def shards(folder: str, shards: int, records: int, limit: int | None) -> dict[str, Any]:
     """Count rows of `records` keys, twice each, in a topology of several shards of one process."""
     with _program().open(folder, shards=shards, memory_limit=limit) as engine:
@@ -146,7 +177,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=40_000_000)
     parser.add_argument("--states", type=int, default=20)
     parser.add_argument("--shards", type=int, default=4)
-    parser.add_argument("--kinds", default="key-value", help=", ".join(KINDS))
+    parser.add_argument("--kinds", default="key-value", help=", ".join((*KINDS, *CLOSING)))
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
     for name, lines in measure(**vars(given)).items():
@@ -180,6 +211,9 @@ def measure(
         sizes = {"records": records, "limit": limit}
         for kind in kinds.split(","):
             path = str(Path(place, kind))
+            if kind in CLOSING:
+                add(kind, watched.call(f"{_MODULE}:closing", folder=path, kind=kind, **sizes))
+                continue
             given = {"folder": path, "kind": kind, "states": states, "operations": operations}
             add(f"{states} states, {kind}", watched.call(f"{_MODULE}:states", **given, **sizes))
         path = str(Path(place, "shards"))

@@ -15,7 +15,7 @@ from .adopt import Adopted
 from .batch import Records, canonical_order
 from .columns.why import Why, never
 from .plan import Plan
-from .results import Result, Results, ResultTable, tabled, unknown_out, with_given_keys
+from .results import Result, ResultColumns, Results, ResultTable, tabled, unknown_out, with_given_keys
 from .times import TimeForm, times_as
 from .windows.panes import PanedWindowed
 from .windows.suppressed import Suppressed
@@ -131,7 +131,7 @@ class Aggregating:
         `finish` in one."""
         if self._suppressed is None:
             return self._explained(self.windowed.process_batch, records, clock)
-        return self.process(records, clock) + self.finish()
+        return self.process(records, clock) + self._released(self.windowed.finish(), self._suppressed)
 
     def _explained(
         self, process: Callable[[Records, Watermark | None], R], records: Records, clock: Watermark | None
@@ -180,33 +180,37 @@ class Aggregating:
             f"{name} {', '.join(sorted({type(value).__name__ for value in part}))}" for name, part in named
         )
 
-    def finish(self) -> list[Result]:
+    def finish(self) -> Results:
         """End the commit and return the results due at its end."""
         results = self.windowed.finish()
-        if self._suppressed is None:
-            return results
+        return results if self._suppressed is None else self._released(results, self._suppressed)
+
+    def _released(self, results: Results, suppressed: Suppressed) -> list[Result]:
+        """Hold the results at the end of a commit back, and return those that leave the buffer."""
+        assert not isinstance(results, ResultColumns)  # only windows without a buffer are emitted when they close
         # Hold results in time order: a later one may release a window whose final value is an earlier one.
-        results = self._suppressed.hold(sorted(results, key=_TIME_OF))
-        return results + self._suppressed.advance(self.windowed.stream_time)
+        results = suppressed.hold(sorted(results, key=_TIME_OF))
+        return results + suppressed.advance(self.windowed.stream_time)
 
     @property
     def holds_back(self) -> bool:
         """Whether results wait for windows to close or time to pass, so that a flush would return results."""
         return self.plan.final or self._suppressed is not None
 
-    def flush(self) -> list[Result]:
+    def flush(self) -> Results:
         """End the commit as at the end of the stream, and return all results that were held back.
 
         If results must be final, stream time moves just so far that every begun window closes: later records are late
         for these windows, and windows that begin later behave as usual. Otherwise time stays. O(open windows).
         """
-        results: list[Result] = []
+        at_once: list[Result] = []
         windowed, windows = self.windowed, self.plan.windows
         if self.plan.final and windowed.stream_time >= 0 and windows is not None:
             now = min(windows.latest_end(windowed.stream_time) + windows.closing_ms(), INT64_MAX)
-            results = self._suppress(windowed.process(Records([], [], []), Watermark(now, now)))
-        results += self.finish()
-        return results if self._suppressed is None else results + self._suppressed.flush()
+            at_once = self._suppress(windowed.process(Records([], [], []), Watermark(now, now)))
+        if self._suppressed is None:
+            return self.finish()
+        return at_once + self._released(windowed.finish(), self._suppressed) + self._suppressed.flush()
 
     def _suppress(self, results: list[Result]) -> list[Result]:
         return results if self._suppressed is None else self._suppressed.hold(results)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from operator import setitem
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -54,6 +54,35 @@ class ResultColumns(NamedTuple):
 
 
 Results = list[Result] | ResultColumns
+
+
+def by_column(plan: Plan, results: Iterable[Result]) -> Results:
+    """Return results by column, without record times and without removed sessions. They are taken some at a time, and
+    equal times in a row are one object, so that the results are in memory once. O(results).
+    """
+    single = len(plan.key) == 1 or plan.null_keys == "group"
+    parts = 1 if single else len(plan.key)
+    columns = ResultColumns([[] for _ in range(parts)], [], [], [[] for _ in plan.combined.names])
+    iterator = iter(results)
+    while part := list(islice(iterator, _ROWS)):
+        keys, starts, ends, aggregates, _ = zip(*part, strict=True)
+        for column, values in (
+            *zip(columns.keys, [keys] if single else zip(*keys, strict=True), strict=True),
+            (columns.starts, shared(starts)),
+            (columns.ends, shared(ends)),
+            *zip(columns.aggregates, zip(*aggregates, strict=True), strict=True),
+        ):
+            column.extend(values)
+    return columns if columns.ends else []
+
+
+def shared(numbers: Iterable[int]) -> Iterator[int]:
+    """Yield numbers, of which equal ones in a row are one object: each other object takes 32 bytes."""
+    last: int | None = None
+    for number in numbers:
+        if number != last:
+            last = number
+        yield last
 
 
 class Late(NamedTuple):

@@ -5,7 +5,7 @@ windows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from operator import sub
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from ..state.erasing import Order
 from ..state.given_keys import GivenKeys
 from .kept_columns import column_to_keep, kept_column
 from .plan import END, START
-from .results import Late, ResultTable
+from .results import Late, ResultTable, shared
 from .times import TimeForm, listed
 
 RUN: Final = "run"
@@ -70,9 +70,9 @@ def _decoded(value: Any) -> ResultTable:
     names, times, columns, *late = value
     if times is not None:
         start, end = names.index(START), names.index(END)
-        ends = list(accumulate(columns[end]))
+        ends = list(shared(accumulate(columns[end])))
         columns = columns.copy()
-        columns[start], columns[end] = list(map(sub, ends, columns[start])), ends
+        columns[start], columns[end] = list(shared(map(sub, ends, columns[start]))), ends
     elif names is not None:
         columns = list(map(kept_column, columns))
     return ResultTable(names, times, columns, Late(*late[0]) if late else None)
@@ -124,8 +124,8 @@ def _encoded(table: ResultTable) -> list[Any]:
                 columns[end] = [*ends[:1].tolist(), *(ends[1:] - ends[:-1]).tolist()]
             else:
                 starts, ends = listed(starts), listed(ends)
-                columns[start] = list(map(sub, ends, starts))
-                columns[end] = [*ends[:1], *map(sub, ends[1:], ends)]
+                columns[start] = list(shared(map(sub, ends, starts)))
+                columns[end] = [*ends[:1], *map(sub, islice(ends, 1, None), ends)]
             columns = list(map(listed, columns))
         elif names is not None:
             columns = list(map(column_to_keep, columns))

@@ -252,12 +252,12 @@ class ShardRun:
             return table
         return table._replace(late=Late(self.plan.extra_column, late.keys, late.rows()))
 
-    def finish(self) -> list[Any]:
+    def finish(self) -> Any:
         """End the commit in progress and return the results due at its end."""
         self.late_rows = None
         return self.logic.finish()
 
-    def flush(self) -> list[Any]:
+    def flush(self) -> Any:
         """End the commit as at the end of the stream; see `Aggregating.flush`."""
         self.late_rows = None
         return self.logic.flush()

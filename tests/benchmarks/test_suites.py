@@ -450,9 +450,19 @@ def test_the_memory_of_many_states_is_read_from_outside(tmp_path: Path) -> None:
     from benchmarks.suites.limit_outside import measure
 
     kinds = "key-value,window,session,sliding,suppression"
-    lines = measure(records=600, operations=500, limit=1 << 40, states=3, shards=2, kinds=kinds, folder=tmp_path)
+    closing = "close,close-sessions,close-hopping"
+    lines = measure(
+        records=600,
+        operations=500,
+        limit=1 << 40,
+        states=3,
+        shards=2,
+        kinds=f"{kinds},{closing}",
+        folder=tmp_path,
+    )
     parts = ["load", "work", "iterate", "iterate, backwards", "lookups"]
     phases = [f"3 states, {kind}, {part}" for kind in kinds.split(",") for part in parts]
+    phases += [f"{kind}, {part}" for kind in closing.split(",") for part in ("load", "close")]
     assert list(lines) == [*phases, "2 shards, load", "2 shards, work", "2 shards to 4, rescale"]
     assert lines["3 states, key-value, lookups"] == "500 hits, 0 misses"
 

@@ -20,6 +20,7 @@ from hybridstore.clock import Watermark
 from hybridstore.state.opening import Tuning
 from hybridstore.topology.batch import Records
 from hybridstore.topology.custom import CustomLogic
+from hybridstore.topology.results import ResultColumns
 from hybridstore.topology.shard_run import ShardRun
 from tests.tools.hooks import check_stores, crash, force_cold
 from tests.tools.topology_oracle import KafkaSlidingOracle, Record, Row, SlidingOracle, in_event_order
@@ -118,6 +119,8 @@ class Shard:
             else:
                 self.state.close()
             self.open()
+        if isinstance(results, ResultColumns):
+            return list(zip(*results.keys, results.starts, results.ends, *results.aggregates, strict=True))
         return [(key, start, end, values[0] if values else None) for key, start, end, values, _ in results]
 
     @property

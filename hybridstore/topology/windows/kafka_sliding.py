@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from heapq import merge
 from typing import Any
 
 from ...aggregation import SlidingWindows
@@ -23,7 +24,8 @@ from ...stores.window import WindowStore
 from ..batch import Records
 from ..plan import Plan
 from ..results import Result
-from .windowed import WINDOWS, OpenWindow, Windowed, window_store
+from .stored import StoredForm
+from .windowed import BY_START_AND_KEY, WINDOWS, OpenWindow, Windowed, window_store
 
 
 class _KeyWindows:
@@ -54,8 +56,9 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         self._clocked = clocked
         self._setting = f"stream time of {WINDOWS}"
         stream_time = store.stream_time if clocked else group.settings.get(self._setting, -1)
+        super().__init__(plan, store, stream_time, timed=timed, clocked=clocked)
         # newest is always needed: it is the time of the record before another one
-        super().__init__(plan, store, stream_time, timed=True, clocked=clocked)
+        self.form = StoredForm(plan.combined, timed=True)
         self._size = plan.windows.size_ms
         self.reach_ms = 2 * self._size
         # Kafka emits no window as final beyond a declared retention
@@ -182,25 +185,26 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
     def changed(self) -> list[Result]:
         return [self._result(key, start, window) for start, key, window in self._changes()]
 
-    def ended(self, after: int, through: int | None) -> list[Result]:
+    def ended(self, after: int, through: int | None) -> Iterator[Result]:
         """See `Windowed.ended`: by start and then key. O(those windows)."""
         low, high = max(0, after - self._size + 1), None if through is None else through - self._size
         if self._limited and high is not None:
             low = max(low, self._expired() + 1)
         if high is not None and high < low:
-            return []
+            return iter(())
         finish, shared = self.aggregates.finish, self.form.shared
-        results: list[Result] = []
-        for (key, start), value in self.store.scan(time_from=low, time_to=high):
-            if not self._is_open(key, start):
-                newest, aggregate = shared(value)
-                results.append(Result(key, start, start + self._size, finish(aggregate), newest))
-        results += [
+        changed = [
             self._result(key, start, window)
             for start, key, window in self._windows()
             if start >= low and (high is None or start <= high)
         ]
-        return sorted(results, key=lambda result: (result.start, result.key))
+        stored = (
+            Result(key, start, start + self._size, finish(aggregate), newest)
+            for (key, start), value in self.store.scan(time_from=low, time_to=high)
+            if not self._is_open(key, start)
+            for newest, aggregate in (shared(value),)
+        )
+        return merge(stored, sorted(changed, key=BY_START_AND_KEY), key=BY_START_AND_KEY)
 
     def _expired(self) -> int:
         """Return the largest start of a window that expires with the commit."""

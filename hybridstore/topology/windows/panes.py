@@ -16,9 +16,8 @@ the late record is added.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from operator import itemgetter
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ...aggregation import HoppingWindows
 from ...clock import NO_TIME, Watermark, closed_through, expired_through
@@ -27,9 +26,8 @@ from ...stores.window import WindowStore
 from ..batch import Records
 from ..plan import Plan
 from ..results import Result
-from .windowed import WINDOWS, Windowed, window_store
+from .windowed import BY_START_AND_KEY, WINDOWS, Windowed, window_store
 
-_BY_START_AND_KEY: Final = itemgetter(1, 0)
 Pane = tuple[int, int, list[Any]]  # start, largest record time or -1, aggregate
 
 
@@ -225,15 +223,15 @@ class PanedWindowed(Windowed[WindowStore]):
             for key, windows in windows_of.items()
             for start, newest, aggregate in windows
         ]
-        results.sort(key=_BY_START_AND_KEY)
+        results.sort(key=BY_START_AND_KEY)
         return results
 
-    def ended(self, after: int, through: int | None) -> list[Result]:
+    def ended(self, after: int, through: int | None) -> Iterator[Result]:
         """See `Windowed.ended`: by start and then key. O(panes in those windows), and about three merges a window."""
         windows, size, advance = self.windows, self.windows.size_ms, self.windows.advance_ms
         low, high = max(0, windows.first_open(after)), None if through is None else through - size
         if high is not None and high < low:
-            return []
+            return iter(())
         panes: dict[Any, dict[int, Pane]] = {}
         last_pane = None if through is None else through - 1
         for (key, pane), value in self.store.scan(time_from=low, time_to=last_pane):
@@ -252,11 +250,11 @@ class PanedWindowed(Windowed[WindowStore]):
                     )
                 )
             windows_of[key] = self._combined([key_panes[pane] for pane in sorted(key_panes)], sorted(starts))
-        return self._ordered(windows_of)
+        return iter(self._ordered(windows_of))
 
     def live(self) -> list[Result]:
         """See `Windowed.live`: windows not closed when the commit began; panes of others have expired."""
-        return self.ended(max(NO_TIME, self.closed_before), None)
+        return list(self.ended(max(NO_TIME, self.closed_before), None))
 
     # --- by column ----------------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ late; and a closed session is never merged.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from heapq import merge
 from typing import Any
 
 from ...aggregation import SessionWindows
@@ -37,6 +39,10 @@ class _Session(OpenWindow):
         super().__init__(newest, aggregate, fresh=fresh)
         self.start = start
         self.end = end
+
+
+def _order(result: Result) -> tuple[int, Any, int]:
+    return result.end, result.key, -result.start
 
 
 class _KeySessions:
@@ -142,21 +148,22 @@ class SessionWindowed(Windowed[SessionStore]):
             results += [self._result(key, session) for session in of_key.sessions if session.changed]
         return results
 
-    def ended(self, after: int, through: int | None) -> list[Result]:
+    def ended(self, after: int, through: int | None) -> Iterator[Result]:
         """See `Windowed.ended`: by end, then key, then start descending. O(those sessions)."""
         finish, shared, low = self.aggregates.finish, self.form.shared, max(0, after + 1)
-        results: list[Result] = []
-        for (key, start, end), value in self.store.find_sessions_by_end(low, through):
-            if key not in self.open:
-                newest, aggregate = shared(value)
-                results.append(Result(key, start, end, finish(aggregate), newest))
-        for key, of_key in self.open.items():
-            results += [
-                self._result(key, session)
-                for session in of_key.sessions
-                if session.end >= low and (through is None or session.end <= through)
-            ]
-        return sorted(results, key=lambda result: (result.end, result.key, -result.start))
+        changed = [
+            self._result(key, session)
+            for key, of_key in self.open.items()
+            for session in of_key.sessions
+            if session.end >= low and (through is None or session.end <= through)
+        ]
+        stored = (
+            Result(key, start, end, finish(aggregate), newest)
+            for (key, start, end), value in self.store.find_sessions_by_end(low, through)
+            if key not in self.open
+            for newest, aggregate in (shared(value),)
+        )
+        return merge(stored, sorted(changed, key=_order), key=_order)
 
     def find(self, key: Any, earliest_end: int | None, latest_start: int | None) -> list[Result]:
         """Return a key's sessions with end >= earliest_end and start <= latest_start (None: open), by end."""

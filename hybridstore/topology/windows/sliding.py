@@ -8,7 +8,7 @@ record that is newer than its end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, compress, repeat
 from operator import itemgetter, sub
 from typing import TYPE_CHECKING, Any, Final
@@ -181,13 +181,13 @@ class SlidingWindowed(Windowed[SlidingStore]):
             for key, (state, now, ts) in sorted(self.open.items(), key=_BY_KEY)
         ]
 
-    def ended(self, after: int, through: int | None) -> list[Result]:
+    def ended(self, after: int, through: int | None) -> Iterator[Result]:
         """See `Windowed.ended`: the current window of every key, which ends now, by key. O(keys)."""
         # reading a key expires values that later results need
         self.open = {key: (_Made(state.value()), now, ts) for key, (state, now, ts) in self.open.items()}
         now = self.stream_time
         start = self.start_of(now)
-        return [Result(key, start, now, aggregate, now) for key, aggregate in self.store.aggregates()]
+        return (Result(key, start, now, aggregate, now) for key, aggregate in self.store.aggregates())
 
     def write(self) -> None:
         """See `Windowed.write`: the store has the records already."""

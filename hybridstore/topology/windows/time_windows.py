@@ -4,7 +4,8 @@ window store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from heapq import merge
 from typing import Any
 
 from ...aggregation import Forever, HoppingWindows, TumblingWindows
@@ -14,7 +15,7 @@ from ...stores.window import WindowStore
 from ..batch import Records
 from ..plan import Plan
 from ..results import Result
-from .windowed import WINDOWS, Windowed, window_store
+from .windowed import BY_START_AND_KEY, WINDOWS, Windowed, window_store
 
 
 class TimeWindowed(Windowed[WindowStore]):
@@ -67,23 +68,23 @@ class TimeWindowed(Windowed[WindowStore]):
         self.open = dict(sorted(self.open.items()))
         return [self._result(window, slot) for window, slot in self.open.items()]
 
-    def ended(self, after: int, through: int | None) -> list[Result]:
+    def ended(self, after: int, through: int | None) -> Iterator[Result]:
         """See `Windowed.ended`: by start and then key. O(those windows)."""
         # windows on a grid of their own are read by their starts, and chosen by their ends
-        windows, regular = self.windows, self.windows.regular
+        windows, regular, open_ = self.windows, self.windows.regular, self.open
         low = max(0, after - windows.longest_ms + 1)
         high = None if through is None else through - (windows.size_ms if regular else 1)
         if high is not None and high < low:
-            return []
-        slots: dict[tuple[int, Any], Sequence[Any]] = {
-            (start, key): self.form.shared(value)
+            return
+        stored = (
+            self._result((start, key), self.form.shared(value))
             for (key, start), value in self.store.scan(time_from=low, time_to=high)
-        }
-        slots.update(row for row in self.open.items() if row[0][0] >= low and (high is None or row[0][0] <= high))
-        if not regular:
-            last = INT64_MAX if through is None else through
-            slots = {window: slot for window, slot in slots.items() if after < windows.end_of(window[0]) <= last}
-        return [self._result(window, slots[window]) for window in sorted(slots)]
+            if (start, key) not in open_
+        )
+        changed = sorted(window for window in open_ if window[0] >= low and (high is None or window[0] <= high))
+        results = merge(stored, (self._result(window, open_[window]) for window in changed), key=BY_START_AND_KEY)
+        last = INT64_MAX if through is None else through
+        yield from results if regular else (result for result in results if after < result.end <= last)
 
     def _result(self, window: tuple[int, Any], slot: Sequence[Any]) -> Result:
         start, key = window

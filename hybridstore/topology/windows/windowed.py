@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from operator import itemgetter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ...clock import BY_ADVANCE, INT64_MAX, NO_TIME, Watermark, closed_through
@@ -24,10 +26,12 @@ from ...stores.window import WindowStore
 from ..batch import Records
 from ..failures import Failure, tried
 from ..plan import Plan
-from ..results import Result, Results
+from ..results import Result, Results, by_column
 from .stored import StoredForm
 
 WINDOWS: Final = "windows"
+# Orders results.
+BY_START_AND_KEY: Final = itemgetter(1, 0)
 
 
 class OpenWindow:
@@ -97,6 +101,8 @@ class Windowed(ABC, Generic[S]):
         if self.failed is not None:
             self.aggregates = tried(plan.combined, self._raised)
         self._at = 0
+        # makes the results of windows that closed
+        self._closed_results: Callable[[Iterator[Result]], Results] = list if timed else partial(by_column, plan)
 
     # --- a commit ---------------------------------------------------------------------------------------------
 
@@ -114,7 +120,8 @@ class Windowed(ABC, Generic[S]):
         """Process the records of a whole commit, in order, end it, and return its results: `process` and `finish` in
         one.
         """
-        return self.process(records, clock) + self.finish()
+        at_once, at_end = self.process(records, clock), self.finish()
+        return at_once or at_end  # results come out at one of both
 
     def rows(self, records: Records) -> Iterator[tuple[Any, Any, int]]:
         """Yield (key, value, time) of the records for `add`, which calls `too_late` for a record that no window
@@ -137,21 +144,23 @@ class Windowed(ABC, Generic[S]):
         assert self.failed is not None
         self.failed.append((self._at, text))
 
-    def finish(self) -> list[Result]:
+    def finish(self) -> Results:
         """End the commit and return the results due at its end. O(changed + closed)."""
         results = self.due()
         self.write()
         self.written()
         return results
 
-    def due(self) -> list[Result]:
-        """Return the results due at the end of the commit."""
+    def due(self) -> Results:
+        """Return the results due at the end of the commit: of closed windows by column, where no result knows its
+        record time.
+        """
         if self.emit == "commit":
             return self.changed()
         if self.emit == "close":
             closed = self.closed(self.stream_time)
             if closed >= 0 and closed > self.closed_before:
-                return self.ended(self.closed_before, closed)
+                return self._closed_results(self.ended(self.closed_before, closed))
         return []
 
     def written(self) -> None:
@@ -194,9 +203,10 @@ class Windowed(ABC, Generic[S]):
         """Return the windows changed in this commit, with their present values."""
 
     @abstractmethod
-    def ended(self, after: int, through: int | None) -> list[Result]:
-        """Return the windows with an end in (after, through] (None: open), with their present values, in the order of
-        ends.
+    def ended(self, after: int, through: int | None) -> Iterator[Result]:
+        """Iterate over the windows with an end in (after, through] (None: open), with their present values, in the
+        order of ends; to be read before anything changes. Where memory is short, stored windows are read a piece at a
+        time.
         """
 
     @abstractmethod
@@ -209,7 +219,7 @@ class Windowed(ABC, Generic[S]):
 
     def live(self) -> list[Result]:
         """Return the windows stored now. O(windows)."""
-        return self.ended(NO_TIME, None)
+        return list(self.ended(NO_TIME, None))
 
 
 def at_least(group: StoreGroup, name: str, retention_ms: int) -> int:

@@ -1,0 +1,104 @@
+"""Windows that close: their results where memory is short, and what these results take."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.stores.cold_blocks import SPARING, ColdBlock
+from hybridstore.topology.results import Result, ResultColumns, by_column
+from tests.tools.hooks import force_cold
+from tests.tools.vector_runner import SMALL
+from tests.tools.ways import aggregating
+
+WINDOWS: dict[str, Any] = {
+    "tumbling": hs.TumblingWindows(20, grace=5),
+    "hopping": hs.HoppingWindows(20, 5, grace=5),
+    "days": hs.TumblingWindows("1 day", time_zone="Europe/Berlin", grace=5),
+    "sessions": hs.SessionWindows(7, grace=5),
+    "kafka": hs.KafkaSlidingWindows(10, grace=5),
+}
+KEYS: dict[str, tuple[str, ...]] = {"one": ("k",), "pair": ("k", "j"), "none": (), "null": ("k",), "nulls": ("k", "j")}
+
+
+def declared(windows: str, keys: str) -> hs.Topology:
+    nulls = {"null_keys": "group"} if keys.startswith("null") else {}
+    stream = hs.stream(key=KEYS[keys], timestamp="ts", **nulls) if KEYS[keys] else hs.stream(timestamp="ts")
+    return stream.windowed_by(WINDOWS[windows]).aggregate(emit="close", n=hs.Count(), top=hs.Max("v"))
+
+
+def rows_of(r: random.Random, windows: str, keys: str) -> list[dict[str, Any]]:
+    step = 200_000_000 if windows == "days" else 400
+    names = [None, "a", "b", "c", "d", "e"] if keys.startswith("null") else ["a", "b", "c", "d", "e"]
+    return [
+        {"k": r.choice(names), "j": r.choice(["x", "y"]), "ts": step * i // 40 + r.randrange(8), "v": r.randrange(9)}
+        for i in range(120)
+    ]
+
+
+@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("windows", WINDOWS)
+def test_windows_that_close_are_the_same_where_memory_is_short(
+    windows: str, keys: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    r = random.Random(seed)
+    topology, rows = declared(windows, keys), rows_of(r, windows, keys)
+    closed: list[list[dict[str, Any]]] = []
+    for short in (False, True):
+        for name, value in (("on", short), ("piece", 30)):
+            monkeypatch.setattr(SPARING, name, value)
+        results: list[dict[str, Any]] = []
+        with hs.Engine(topology, tmp_path / str(short), durability="os", _tuning=SMALL) as engine:
+            for first in range(0, len(rows), 30):
+                if short and first:
+                    force_cold(engine.states[0])
+                    for name, value in (("on", True), ("room", 0)):
+                        monkeypatch.setattr(SPARING, name, value)
+                    assert engine.states[0].group.stores["windows"].cold_blocks
+                for row in rows[first : first + 30]:
+                    assert engine.process(row) == []
+                results += engine.commit()
+        closed.append(results)
+    with hs.Engine(topology, tmp_path / "one commit", durability="os") as engine:
+        for row in rows:
+            engine.process(row)
+        at_once = engine.commit()
+    assert closed[0] == closed[1]
+    assert sorted(map(repr, closed[0])) == sorted(map(repr, at_once)) != []
+
+
+@pytest.mark.parametrize("windows", ["tumbling", "sessions", "kafka"])
+def test_the_first_of_many_closed_windows_is_there_before_all_blocks_were_read(
+    windows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[ColdBlock] = []
+    columns = ColdBlock.columns
+    monkeypatch.setattr(ColdBlock, "columns", lambda block: (read.append(block), columns(block))[1])
+    with hs.Engine(declared(windows, "one"), tmp_path / "s", durability="os", _tuning=SMALL) as engine:
+        for i in range(200):
+            engine.process({"k": f"{i:03}", "ts": 0, "v": i})
+        assert engine.commit() == []
+        force_cold(engine.states[0])
+        for name, value in (("on", True), ("piece", 1), ("room", 0)):
+            monkeypatch.setattr(SPARING, name, value)
+        results = aggregating(engine).windowed.ended(-1, 1000)
+        first, before = next(results), len(read)
+        assert [first.key, *(result.key for result in results)] == [f"{i:03}" for i in range(200)]
+        assert 0 < before < len(read) / 4
+
+
+def test_equal_times_of_results_by_column_are_one_object() -> None:
+    topology = declared("tumbling", "pair")
+    results = (Result(("a", str(i)), 10**6 + i // 400, 10**7 + i // 400, (i, 9), -1) for i in range(800))
+    columns = by_column(topology, results)
+    assert isinstance(columns, ResultColumns)
+    assert columns.keys == [["a"] * 800, list(map(str, range(800)))]
+    assert columns.aggregates == [list(range(800)), [9] * 800]
+    for times in (columns.starts, columns.ends):
+        assert [times[i + 1] - times[i] for i in range(799)] == [int(i == 399) for i in range(799)]
+        assert len(set(map(id, times))) < 8
+    assert by_column(topology, iter(())) == []
