@@ -31,11 +31,12 @@ from . import index
 from .block import BlockEntry, Columns, Extent, content_hash, is_sound, seal, unpack_block, unseal_fields, with_layers
 from .directory import Ahead, Directory, PageEntry, Traffic, check_page, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
+from .layers import Layers, Lookup
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
 from .pack import MappedPack, OpenedPack, PackBytes, PackRecord, StoredPack, open_pack
 from .packed import PackedBlock, packed_block
 from .places import Places
-from .table import Layers, Lookup, RecordTable, Whole, look_into
+from .table import RecordTable, Whole, look_into
 
 FORMAT_VERSION: Final = 1
 _HASH_BYTES: Final = 16

@@ -19,7 +19,8 @@ from changelog.codec import pack, unpack
 
 from .block import HASH_BYTES, BlockEntry, Columns, Extent, content_hash, is_sound, seal, unseal
 from .errors import CorruptCheckpointError
-from .table import Lookup, RecordTable, Whole
+from .layers import Lookup
+from .table import RecordTable, Whole
 
 PAGE_LINES: Final = 512
 

@@ -40,8 +40,9 @@ from .compaction import Item, size_class
 from .directory import PageEntry
 from .erase import Erasure
 from .errors import CorruptCheckpointError
+from .layers import Layers, Lookup
 from .pack import PackWriter
-from .table import MOST_KEYS, Layers, Lookup, Whole
+from .table import MOST_KEYS, Whole
 
 # So many layers of a block of about one size become one.
 LAYERS: Final = 8
@@ -308,11 +309,12 @@ def _counted(line: BlockEntry, change: BucketChange, look: Lookup) -> BlockEntry
         records -= older
     counts = columns.counts or [1] * len(columns.keys)
     froms = columns.froms or [WHOLE] * len(columns.keys)
-    whole = columns.froms is None
-    olders = look.counts_of(columns.keys) if whole else [0] * len(columns.keys)
+    whole, added = columns.froms is None, froms.count(ADDED) == len(froms)
+    # where records are only added, 1 is enough for all that a key has: their number does not change
+    olders = look.counts_of(columns.keys) if whole else map(int, look.present(columns.keys)) if added else froms
     for key, count, since, older in zip(columns.keys, counts, froms, olders, strict=True):
-        kept = 0
-        if not whole:
+        kept = older if added else 0
+        if not (whole or added):
             rows = look.rows_of(key)
             older, kept = len(rows), bisect_left(rows.ints[0], since) if rows.ints else 0
         if not kept + count and key in ends:

@@ -30,7 +30,6 @@ from changelog.codec import UNPACK_ERRORS, array_header, pack, packer, unpack, u
 from .block import (
     ADDED,
     Columns,
-    composed,
     content_hash,
     hiding,
     pack_counts,
@@ -40,7 +39,7 @@ from .block import (
     unpack_block,
 )
 from .errors import CorruptCheckpointError
-from .layer_index import MOST_LAYERS, LayerIndex
+from .layer_index import LayerIndex
 from .packed_key import EXACT, PACKERS, PackedKey, PackedKeys, packed_key, packed_keys, plain
 
 # The end of a table: how many keys, how many columns of integers, and flags; and the checksum of all before it.
@@ -59,8 +58,6 @@ _FLAGS: Final = frozenset(counted | froms for counted in (0, _COUNTED) for froms
 _FIVE: Final = 0x95
 # The number of a key is a u16.
 MOST_KEYS: Final = 1 << 16
-# To search a layer for a key takes as long as to put so many hashes into a set.
-_SEARCH_PRICE: Final = 12
 # About 2 to the power of so many hashes have equal leading bits (`RecordTable._places`), of its square or more hashes.
 _PLACE_BITS: Final = 4
 # Bytes in which nearly all packed keys end.
@@ -161,6 +158,10 @@ class Whole:
     def counts_of(self, keys: Sequence[Any]) -> list[int]:
         """Return how many records each of the keys has. O(log keys) for each, with counts O(keys)."""
         return [len(self.rows_of(key)) for key in keys]
+
+    def present(self, keys: Sequence[Any]) -> list[bool]:
+        """Return whether each of the keys has records. O(log keys) for each, with counts O(keys)."""
+        return list(map(bool, self.counts_of(keys)))
 
     def no_rows(self) -> Columns:
         """Return no records, with the columns of this block."""
@@ -385,10 +386,19 @@ class RecordTable:
             return [1 if i >= 0 else 0 for i in slots]
         return [self.count_at(i) if i >= 0 else 0 for i in slots]
 
+    def present(self, keys: Sequence[Any]) -> list[bool]:
+        """Return whether each of the keys has records. Raises and costs as `counts_of`."""
+        return list(map(bool, self.counts_of(keys)))
+
     @property
     def single(self) -> bool:
         """True where each key has one record. O(1)."""
         return self._rows is None
+
+    @property
+    def deletes(self) -> bool:
+        """True where a key has no records: it was deleted. O(keys)."""
+        return self._rows is not None and len(set(self._rows)) <= len(self)
 
     def count_at(self, i: int) -> int:
         """Return how many records the key of a hash has. O(1)."""
@@ -444,126 +454,9 @@ class RecordTable:
             yield column
 
 
-class Layers:
-    """What finds single records of a block with layers: from the newest that knows the key down to the first that
-    replaces all older records.
-    """
-
-    __slots__ = ("_index", "_names", "_parts", "_tables", "kept")
-
-    def __init__(self, parts: Sequence[RecordTable | Whole], names: Sequence[bytes]) -> None:
-        """`parts` are of the layers and of the base, the newest first, and `names` the hashes of their contents."""
-        self._parts, self._names = parts, names
-        tables = [part for part in parts if isinstance(part, RecordTable) and part.whole]
-        # the parts, where each of them is a table whose records replace all older ones
-        self._tables = tables if len(tables) == len(parts) else None
-        # says which layers may have a key, once single records are read
-        self._index: LayerIndex | None = None
-        self.kept = all(part.kept for part in parts)
-
-    def __len__(self) -> int:
-        """The number of parts."""
-        return len(self._parts)
-
-    @property
-    def bytes_in_memory(self) -> int:
-        """The bytes of what was read of the layers. O(1)."""
-        return 0 if self._index is None else self._index.bytes_in_memory
-
-    @property
-    def hiding(self) -> list[int]:
-        """How many keys of the base and of each layer hide older records, the oldest first. O(keys)."""
-        return [keys for part in reversed(self._parts) for keys in part.hiding]
-
-    def rows_of(self, key: Any) -> Columns:
-        """Return the records of a key, none if it was deleted. Raises CorruptCheckpointError. O(layers log keys)."""
-        wanted = packed_key(key)
-        rows: Columns | None = None
-        for part in self._parts:
-            if isinstance(part, Whole):
-                older = part.rows_of(key)
-                if not older.keys:
-                    continue
-            else:
-                i = part.slot_of(wanted)
-                if i < 0:
-                    continue
-                older = part.rows_at(i, wanted)
-            rows = older if rows is None else composed((older, rows))
-            if rows.froms is None:
-                break
-        if rows is None or not rows.values:
-            last = self._parts[-1]
-            return Columns([], None, last.no_rows().ints if rows is None else rows.ints, [])
-        return Columns(rows.keys, rows.counts, rows.ints, rows.values)
-
-    def record_of(self, key: Any) -> Record | None:
-        """Return the only record of a key, None if the block has none. Raises CorruptCheckpointError. O(layers log
-        keys).
-        """
-        tables = self._tables
-        if tables is None or len(tables) > MOST_LAYERS:
-            return only_record(self.rows_of(key))
-        exact = type(key) in EXACT
-        packed = PACKERS.pack(key) if exact else pack(plain(key))
-        hashed = zlib.crc32(packed)
-        for number in (self._index or self._find_index(tables)).layers_of(hashed):
-            layer = tables[-2 - number]
-            if layer.plain:
-                record = layer.record_at(key, packed, hashed, exact)
-                if record is not None:
-                    return record
-            elif (i := layer.slot_of(PackedKey(key, packed, hashed, exact))) >= 0:
-                return layer.record_at(key, packed, hashed, exact, i)
-        return tables[-1].record_at(key, packed, hashed, exact)
-
-    def _find_index(self, tables: list[RecordTable]) -> LayerIndex:
-        """Find the index of the layers, from the one that the base knows. O(hashes of new layers)."""
-        base = tables[-1]
-        names = tuple(reversed(self._names[:-1]))
-        self._index = base.index = (base.index or LayerIndex()).over(names, lambda i: tables[-2 - i].hashes.tolist())
-        return self._index
-
-    def counts_of(self, keys: Sequence[Any]) -> list[int]:
-        """Return how many records each of the keys has. Raises CorruptCheckpointError. O(hashes of the layers), and
-        O(log keys) for each; O(layers log keys) for each that a layer knows.
-        """
-        tables = self._tables
-        if tables is None:
-            return [len(self.rows_of(key)) for key in keys]
-        if not keys:
-            return []
-        wanted = packed_keys(keys)
-        *layers, base = tables
-        counts = base.counts(wanted)
-        asked: Sequence[int] = range(len(keys))
-        if all(table.single for table in tables):
-            # nothing was deleted, so a key of the base has its record whatever the layers say, and the largest of
-            # these, the oldest ones, have most of the others
-            asked = [at for at, count in enumerate(counts) if not count]
-            layers.reverse()
-            if not asked:
-                return counts
-        # most keys are in no layer: a set of all hashes says so at once, if they are not too many for it
-        known: set[int] | None = None
-        if _SEARCH_PRICE * len(asked) * len(layers) > sum(map(len, layers)):
-            known = set().union(*(layer.hashes for layer in layers))
-        for at in asked:
-            if known is None or wanted.hashes[at] in known:
-                key = wanted.at(at)
-                for layer in layers:
-                    if (i := layer.slot_of(key)) >= 0:
-                        counts[at] = layer.count_at(i)
-                        break
-        return counts
-
-
 def only_record(rows: Columns) -> Record | None:
     """Return the value and the integers of the only one of these records, None without one."""
     return (rows.values[0], *(column[0] for column in rows.ints)) if rows.values else None
-
-
-Lookup = RecordTable | Whole | Layers
 
 
 def look_into(data: bytes | memoryview, where: str, *, kept: bool) -> RecordTable | Whole:

@@ -20,7 +20,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from changelog.codec import UNPACK_ERRORS, array_header, unpack, unpacker
 
 from .block import Columns, with_layers
-from .table import Layers, Lookup, RecordTable, Whole
+from .layers import Layers, Lookup
+from .table import RecordTable, Whole
 
 # Returns the places of the first key of a range and behind its last one, of sorted keys.
 Bounds: TypeAlias = Callable[[Sequence[Any]], tuple[int, int]]

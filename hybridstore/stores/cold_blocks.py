@@ -29,7 +29,8 @@ from changelog.errors import HybridStoreError
 from recovery.block import BlockEntry, Columns, Loader
 from recovery.directory import Directory, DirectorySource, PageEntry
 from recovery.errors import CorruptCheckpointError
-from recovery.table import Layers, Lookup, Record, Whole, only_record
+from recovery.layers import Layers, Lookup
+from recovery.table import Record, Whole, only_record
 from recovery.table_range import Bounds, range_of, stretch_bytes
 
 

@@ -258,7 +258,7 @@ class SlidingRuns(KeyBlocks):
         """Return the live values of these keys by column, and the keys that have none; with `changed`, only the values
         that changed since the last checkpoint.
         """
-        since, late = self._bucket.since, self._bucket.late
+        since, late, low, runs = self._bucket.since, self._bucket.late, self._low, self._runs
         kept: list[Any] = []
         froms: list[int] = []
         emptied: set[Any] = set()
@@ -266,21 +266,22 @@ class SlidingRuns(KeyBlocks):
         times: array[int] = array("q")
         values: list[Any] = []
         for key in sorted(keys):
-            own_times, own_values = self._live(key)
-            if not own_values:
+            run = runs.get(key)
+            own_times, own_values = ((), ()) if run is None else run if type(run) is list else self._values_of(run)
+            first, end = bisect_left(own_times, low), len(own_times)
+            if first == end:
                 emptied.add(key)
                 continue
             if changed:
                 time = late.get(key, since)
-                first = bisect_left(own_times, time)
-                if first == len(own_times) and key not in late:
+                first = bisect_left(own_times, time, first)
+                if first == end and key not in late:
                     continue
-                own_times, own_values = own_times[first:], own_values[first:]
                 froms.append(time)
             kept.append(key)
-            counts.append(len(own_values))
-            times.extend(own_times)
-            values.extend(own_values)
+            counts.append(end - first)
+            times.extend(own_times[first:])
+            values.extend(own_values[first:])
         counted = None if counts.count(1) == len(kept) else counts
         return Columns(kept, counted, (times,), values, froms if changed else None), emptied
 

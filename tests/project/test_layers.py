@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "recovery.directory",
         "recovery.errors",
         "recovery.places",
+        "recovery.layers",
         "recovery.table",
         "recovery.table_range",
         "changelog",

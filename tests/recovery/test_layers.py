@@ -31,9 +31,10 @@ from recovery.block import (
 )
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CorruptCheckpointError
+from recovery.layers import Layers
 from recovery.pack import KEPT
 from recovery.planner import LAYERED_SHARE, LAYERS
-from recovery.table import MOST_KEYS, Layers, RecordTable, look_into, pack_with_table, table_fault
+from recovery.table import MOST_KEYS, RecordTable, look_into, pack_with_table, table_fault
 from recovery.verify import verify
 from tests.conftest import STRESS
 from tests.tools.checkpoints import Line, flip, own_packs, reader_of
@@ -120,6 +121,9 @@ def test_layers_of_added_rows_are_the_rows_of_a_dict(base: Content, layers: list
         assert look.counts_of([key]) == [len(model.get(key, []))]
         if len(model.get(key, [])) < 2:
             assert look.record_of(key) == (model[key][0][::-1] if key in model else None)
+    # all together, and those that the oldest part has, after which no other part is searched unless it deletes
+    for keys in (list("abcdefghijkl"), base_columns.keys):
+        assert look.present(keys) == [key in model for key in keys]
 
 
 @pytest.mark.parametrize("pack", [pack_block, pack_with_table])
@@ -180,7 +184,7 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(
         for key in [f"key {i:05d}" for i in range(int(entry.first[4:]), int(entry.last[4:]) + 1)]:
             assert look.rows_of(key).values == ([line.rows[key]] if key in line.rows else [])
             assert look.record_of(key) == ((line.rows[key],) if key in line.rows else None)
-            assert look.counts_of([key]) == [key in line.rows]
+            assert look.counts_of([key]) == look.present([key]) == [key in line.rows]
     assert loaded == line.rows
     # a rewrite of each block with a change would write 40 times as much
     assert written < (8 if tables else 6) * changed_bytes

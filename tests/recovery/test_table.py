@@ -78,6 +78,7 @@ def test_a_key_has_the_records_of_the_decoded_block(block: tuple[Columns, list[A
         got, expected = table.rows_of(key), columns.between(key, key)
         assert rows(got) == rows(expected)
         assert table.counts_of([key]) == [len(expected)]
+        assert table.present([key]) == [len(expected) > 0]
         if len(expected) < 2:
             record = (*expected.values, *(column[0] for column in expected.ints)) if expected.values else None
             assert pack(table.record_of(key)) == pack(record)

@@ -16,7 +16,8 @@ from changelog.codec import pack
 from hybridstore.stores.cold_blocks import SPARING
 from recovery.block import ADDED, Columns, layer_of, pack_block, with_layers
 from recovery.errors import CorruptCheckpointError
-from recovery.table import Layers, RecordTable, Whole, look_into, pack_with_table
+from recovery.layers import Layers
+from recovery.table import RecordTable, Whole, look_into, pack_with_table
 from recovery.table_range import STRETCH, beginning_with, between, range_of, stretch_bytes
 from tests.recovery.test_table import blocks, rows
 from tests.tools.hooks import force_cold
