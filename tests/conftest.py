@@ -35,6 +35,9 @@ STRESS = int(os.environ.get("HYBRIDSTORE_STRESS") or 0)
 SEED = int(os.environ.get("HYBRIDSTORE_SEED") or secrets.randbelow(10**9))
 # the processes of pytest-xdist are started from this one, and must not draw seeds of their own
 os.environ["HYBRIDSTORE_SEED"] = str(SEED)
+# NumPy's library of linear algebra, which nobody here uses, starts a thread for each core as it is imported: that is a
+# third of what a Python takes that imports pyarrow, and the tests start some hundred.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 ASKED_OF_JAVA = os.environ.get("SPARK_SUBMIT_OPTS")
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,10 +22,11 @@ from zipfile import ZipFile
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The second of Java's compilers is for programs that run long; the simplest of its collectors starts no threads. The
-# bytecode of Spark's classes is as scalac and javac made it, and not verified: that takes a fifth of a start.
+# The second of Java's compilers is for programs that run long; the simplest of its collectors starts no threads, copies
+# what is young half as often, and never all of it because there are more classes than Java expects. The bytecode of
+# Spark's classes is as scalac and javac made it, and not verified: that takes a fifth of a start.
 OPTIONS = (
-    "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn200m -XX:MetaspaceSize=256m"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 # Of Spark's 280 jars those with most of the classes in use: Java looks for a class in one jar after the other.
