@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from .block import BLOCK_RECORDS, BlockEntry
+from .block import BLOCK_BYTES, BLOCK_RECORDS, BlockEntry
 from .directory import PAGE_LINES, PageEntry
 from .pack import PACK_BYTES, PackRecord
 
@@ -79,6 +79,18 @@ def bounded(pack_bytes: int | None, state: int) -> int | None:
     return None if pack_bytes is None else max(pack_bytes, min(PACK_BYTES, state // CUT_SHARE))
 
 
+def large_bytes(bounds: Sizes, state: int) -> int:
+    """Return from how many bytes on a pack of a state of so many is large. O(1)."""
+    return max(bounds.large_bytes, state // LARGE_SHARE)
+
+
+def first_cut(bounds: Sizes, state: int) -> int:
+    """Return where packs of a new state of about so many bytes are cut off, so that they are large, but not by much.
+    O(1).
+    """
+    return large_bytes(bounds, state) + BLOCK_BYTES
+
+
 def packs_to_rewrite(
     packs: Sequence[PackRecord], items: Iterable[Item], bounds: Sizes, pack_bytes: int | None = None
 ) -> set[int]:
@@ -95,7 +107,7 @@ def packs_to_rewrite(
             break
         chosen.add(pack.number)
         size -= pack.size - live[pack.number]
-    large = max(bounds.large_bytes, live.total() // LARGE_SHARE)
+    large = large_bytes(bounds, live.total())
     if pack_bytes is not None:
         large = min(large, pack_bytes // 2)
     classes: dict[int, list[tuple[int, int]]] = {}

@@ -16,7 +16,7 @@ import lmdb
 
 from changelog.identity import Identity
 from changelog.segment import Position
-from changelog.storage import Storage
+from changelog.storage import LocalStorage, Storage
 
 from . import index
 from .block import (
@@ -28,7 +28,7 @@ from .block import (
     pack_block,
 )
 from .checkpoint import CheckpointMeta, CheckpointReader, StoreRecord, encode_meta, index_hash
-from .compaction import SIZES, Item, Sizes, bounded, live_bytes, packs_to_rewrite
+from .compaction import SIZES, Item, Sizes, bounded, first_cut, live_bytes, packs_to_rewrite
 from .directory import PageEntry, cut, encode_page, encode_top, page_entry
 from .erase import Erasure
 from .errors import CheckpointError
@@ -277,15 +277,18 @@ def _conclude(
 class FreshCheckpoint:
     """A checkpoint of records that are given bucket by bucket, in order, without a live store.
 
-    `add` its records, then `finish`. Memory: the pack in progress. A crash anywhere leaves packs and no checkpoint.
+    `add` its records, then `finish`. A crash anywhere leaves packs and no checkpoint. Memory: the pack in progress. In
+    a directory that is little more than a 64th of the state, or 4 MiB: `state` is how many bytes it has at most. Where
+    that is not known (None), and on an object store, where each pack is a request, a pack has up to 64 MiB.
     """
 
-    def __init__(self, storage: Storage, version: int, *, sizes: Sizes = SIZES) -> None:
+    def __init__(self, storage: Storage, version: int, *, sizes: Sizes = SIZES, state: int | None = None) -> None:
         self._started = time.perf_counter()
         self._storage = storage
         self._version = version
         self._sizes = sizes
-        self._writer = PackWriter(storage, version, 1)
+        cut = first_cut(sizes, state) if state is not None and isinstance(storage, LocalStorage) else None
+        self._writer = PackWriter(storage, version, 1, cut)
         self._plans: dict[int, StorePlan] = {}
 
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any], state: dict[str, Any]) -> None:

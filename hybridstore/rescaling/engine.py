@@ -164,9 +164,9 @@ class FamilyTask:
     def write(self, family: ShardGroup, generation: int, on_block: Callable[[int], None]) -> None:
         """Make the new shards. Raises RescaleError, OSError and the errors of reading."""
         shards, into = self.shards, self.into
-        version = shards.version_of(family)
+        version, size = shards.version_of(family), sum(parent.content.meta.size for parent in family.parents)
         sinks = {
-            child: FreshCheckpoint(shards.storage(generation, child), version, sizes=shards.sizes)
+            child: FreshCheckpoint(shards.storage(generation, child), version, sizes=shards.sizes, state=size)
             for child in family.children
         }
         family.share(sinks, self._report(), on_block)

@@ -11,6 +11,7 @@ from changelog.errors import StorageUnreachableError
 from changelog.identity import Identity
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
+from hybridstore.rescaling.sharing import blocks_of
 from hybridstore.stores.cold_blocks import Cold, ColdBlock, ColdPage, chosen, covering, unexpired
 from recovery import compaction, directory, layout, pack, prune
 from recovery.block import BucketChange, Columns, StoreCapture
@@ -19,7 +20,7 @@ from recovery.errors import CheckpointError, CorruptCheckpointError
 from recovery.pack import PAGE, StoredPack, damage, read_footer
 from recovery.pages import PageCheckpoint
 from recovery.verify import Verifier
-from recovery.write import CheckpointReport, write_checkpoint
+from recovery.write import CheckpointReport, FreshCheckpoint, write_checkpoint
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.sizes import SMALL_PARTS
 
@@ -314,6 +315,24 @@ def test_packs_that_a_limit_of_memory_cuts_off_are_not_merged_again_and_again() 
         assert report.packs < 3 * first.packs
     # of 1.2 times the state that has changed: blocks at the ends of a stretch, and sparse packs, are written again
     assert written < 5 * state
+
+
+def test_packs_of_a_rescaled_state_are_cut_off_in_a_directory_so_that_none_is_small(tmp_path: Path) -> None:
+    sizes = compaction.SIZES._replace(large_bytes=100_000, block_records=64)
+    records = {f"{i:05}": random.Random(i).randbytes(2000) for i in range(2000)}
+    packs = {}
+    for storage in (LocalStorage(tmp_path), MemoryStorage()):
+        content = FreshCheckpoint(storage, 1, sizes=sizes, state=4_000_000)
+        content.define(1, "records", "key_value", {"ttl_ms": None}, {"stream_time": -1, "key": ["str"]})
+        content.add(1, 0, Columns(list(records), None, (), list(records.values())))
+        name = content.finish(Identity(b"s" * 16), b"d" * 16, {}, Position(1, 0, 0)).name
+        reader = CheckpointReader(storage, name)
+        assert {key: value for block in blocks_of(reader, 1) for key, _, value in block.rows()} == records
+        packs[type(storage)] = [record.size for record in reader.meta.packs]
+    assert len(packs[MemoryStorage]) == 1
+    cut = compaction.first_cut(sizes, 4_000_000)
+    assert 3 <= len(packs[LocalStorage]) < 40
+    assert all(compaction.large_bytes(sizes, 4_000_000) < size < cut + 10_000 for size in packs[LocalStorage][:-1])
 
 
 def test_a_state_far_beyond_its_limit_has_no_more_packs_than_a_process_may_open(
