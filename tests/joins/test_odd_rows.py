@@ -2,6 +2,7 @@
 
 import math
 import random
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,15 @@ def test_a_row_without_a_key_keeps_the_other_columns_of_its_key(clocked: bool, t
     results += engine.flush_shard(0).rows(dict)
     engine.close()
     assert [(row["k"], row["m"], row["a"], row["b"]) for row in results] == [(5, None, 1, None), (None, 6, None, 2)]
+
+
+def test_times_are_datetimes_where_all_rows_of_a_commit_are_without_a_key(tmp_path: Path) -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    with Engine(join_of("left"), tmp_path / "state", durability="os") as engine:
+        engine.process_many({"left": [{"k": 1, "lt": begin, "a": 1}], "right": []})
+        late = begin + timedelta(hours=1)
+        (row,) = engine.process_many({"left": [], "right": [{"k": None, "rt": late, "b": 1}]})
+    assert row["result_time"] == begin
 
 
 def test_batches_of_different_columns_are_committed_together() -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ...clock import time_ms
 from ..batch import KeyKinds, LeftOut, Records, arrow_rows, from_rows, is_arrow
 from ..plan import Plan
+from ..times import to_time_of
 from .spec import Input, Join, by_name, checked_inputs
 
 
@@ -81,6 +82,7 @@ def from_tagged(plan: Plan, rows: Iterable[tuple[int, Any]], kinds: KeyKinds | N
             keys.append(None)
             values.append((side, row))
             times.append(time_ms(moment, source.timestamp))
+            to_time = to_time or to_time_of(moment)
         if plan.joined.alone(side):
             left_out = LeftOut(left_out.null_key - len(unkeyed), left_out.null_timestamp)
     records = Records(keys, values, times, left_out=left_out)
