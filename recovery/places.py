@@ -3,13 +3,15 @@
     writer process    enters what each checkpoint has written              (`PlacesWriter`, in `places_writer`)
     owner             maps the same file, and looks for a key              (`Places`)
 
-A table of hashes with free places, in a file that the owner maps: two u64 for each place, little-endian hosts only:
+A table of hashes with free places, in files that the owner maps, each with the hashes that begin with some bits: two
+u64 for each place, little-endian hosts only:
 
     hash of the key (crc32) << 32 | number of the pack     0: free
     where the slot of the key is in the pack << 32 | how far behind the begin of the block's content that is
 
-The file is no part of the state: it has no name once it is mapped, and nothing in it is believed before the key and the
-checksum of its record were compared. What it does not know, and what is damaged, is looked for in the blocks.
+The files are no part of the state: they have no names once they are mapped, and nothing in them is believed before the
+key and the checksum of its record were compared. What they do not know, and what is damaged, is looked for in the
+blocks.
 
 Three rules keep an answer from being an old one. A hash has one place, and the newest record that was written of it is
 entered there; where that is a deletion, nothing can be read there. A key that a block had and that was left out when
@@ -24,7 +26,7 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -40,6 +42,9 @@ UNKNOWN: Final = object()
 BY_BLOCKS: Final = 0xFFFFFFFF
 ENTRY_BYTES: Final = 16
 _slot_at: Final = SLOT.unpack_from
+# The number of a store, and the files of its places, by the first bits of a hash: a power of two, of one size. A file
+# with the hashes of several such bits is there for each of them.
+StoreFiles = tuple[int, Sequence[str]]
 
 
 class PlacesMaps:
@@ -50,16 +55,19 @@ class PlacesMaps:
     def __init__(self) -> None:
         self._maps: dict[str, memoryview] = {}
 
-    def places(self, files: Iterable[tuple[int, str]], packs: Mapping[int, PackBytes]) -> dict[int, Places]:
-        """Return the places of stores, by number, for the readers of a checkpoint with these packs. A file that cannot
-        be mapped is left out. O(packs + files).
+    def places(self, files: Iterable[StoreFiles], packs: Mapping[int, PackBytes]) -> dict[int, Places]:
+        """Return the places of stores, by number, for the readers of a checkpoint with these packs. A store of which a
+        file cannot be mapped is left out. O(packs + files).
         """
-        before, self._maps = self._maps, {}
-        for _, path in files:
-            with suppress(OSError, ValueError):  # it is not there any more: blocks are searched
-                self._maps[path] = before[path] if path in before else _mapped(path)
+        before, self._maps, places = self._maps, {}, {}
         views = {number: each.read(0, sys.maxsize) for number, each in packs.items() if isinstance(each, MappedPack)}
-        return {store: Places(self._maps[path], views) for store, path in files if path in self._maps}
+        for store, paths in files:
+            with suppress(OSError, ValueError):  # it is not there any more: blocks are searched
+                for path in paths:
+                    if path not in self._maps:
+                        self._maps[path] = before[path] if path in before else _mapped(path)
+                places[store] = Places([self._maps[path] for path in paths], views)
+        return places
 
     def clear(self) -> None:
         """Forget all files. O(files)."""
@@ -79,26 +87,25 @@ def _mapped(path: str) -> memoryview:
 class Places:
     """Where the records of one store are, for the readers of one checkpoint, whose mapped packs are `packs`."""
 
-    __slots__ = ("_last", "_pack", "_packs", "_shift", "_slots")
+    __slots__ = ("_last", "_pack", "_packs", "_parts", "_shift")
 
-    def __init__(self, slots: memoryview, packs: dict[int, memoryview]) -> None:
-        self._slots, self._packs = slots, packs
+    def __init__(self, parts: Sequence[memoryview], packs: dict[int, memoryview]) -> None:
+        self._parts, self._packs = parts, packs
         self._pack = packer()  # packing an atom runs no Python code, so nothing can use the packer meanwhile
-        entries = len(slots) // 2
-        self._last = len(slots) - 1
-        self._shift = 33 - entries.bit_length()
+        self._last = len(parts[0]) - 1
+        self._shift = 33 - len(parts).bit_length()
 
     def value_of(self, key: Any) -> Any:
         """Return the value of a key, UNKNOWN where the blocks have to be asked. O(1)."""
         packed = self._pack(key) if type(key) in EXACT else pack(plain(key))
         hashed = zlib.crc32(packed)
-        slots = self._slots
-        at = hashed >> self._shift << 1
+        slots, last = self._parts[hashed >> self._shift], self._last
+        at = hashed << 1 & last
         word = slots[at]
         while word >> 32 != hashed:
             if not word:
                 return UNKNOWN
-            at = at + 2 & self._last
+            at = at + 2 & last
             word = slots[at]
         view = self._packs.get(word & 0xFFFFFFFF)
         if view is None:

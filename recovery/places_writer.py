@@ -24,23 +24,64 @@ from .checkpoint import CheckpointReader, StoreRecord
 from .directory import Directory
 from .errors import CheckpointError
 from .packed_key import packed_keys
-from .places import BY_BLOCKS, ENTRY_BYTES
+from .places import BY_BLOCKS, ENTRY_BYTES, StoreFiles
 from .table import SLOT, RecordTable, look_into
 
-# Below, blocks are searched nearly as fast; above, a file of twice the size would take too long to make.
+# Below, blocks are searched nearly as fast; above, the files have a gigabyte.
 FEWEST_RECORDS: Final = 1 << 16
-MOST_RECORDS: Final = 10_000_000
-# So many of the places of a new file are taken by its records, and at most so many at all.
+MOST_RECORDS: Final = 50_000_000
+# The places of a part are so many, as a power of two; while a store has fewer, it has one part, of fewer places.
+PART_BITS: Final = 20
+# So many of the places of new parts are taken by the records of a store.
 _FULL: Final = 0.625
+# At most so many places of a part are taken, and fewer of some, by their prefix: parts are filled alike, and are not to
+# be divided all at once.
 _MOST_FULL: Final = 0.75
+_EARLIER: Final = 0.25
+_GOLDEN: Final = 0.618034
 # So many records are entered at once at the first look at a state.
 _AT_ONCE: Final = 1 << 18
-# So many words of a file are in memory while it becomes another one.
+# So many words of a part are in memory while it is divided.
 _PIECE: Final = 1 << 12
 _LEAST_BITS: Final = 12
 _MOST_OFFSET: Final = 1 << 32
 
 Step = Callable[[], object]
+
+
+class _Part:
+    """The file with the places of the hashes whose first `depth` bits are `prefix`.
+
+    slots    the words of its places
+    used     how many places are taken
+    most     how many of them may be before the part is divided
+    """
+
+    __slots__ = ("depth", "most", "path", "prefix", "slots", "used")
+
+    def __init__(self, folder: Path, bits: int, depth: int, prefix: int) -> None:
+        """Raises OSError."""
+        self.depth, self.prefix, self.used = depth, prefix, 0
+        self.most = int((_MOST_FULL - _EARLIER * (prefix * _GOLDEN % 1)) * (1 << bits))
+        self.path = f"{folder}/.places-{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            if sys.platform == "linux":
+                # a full disk is an error here; in a map of a file with holes it is the end of the process
+                os.posix_fallocate(fd, 0, ENTRY_BYTES << bits)
+            else:
+                os.ftruncate(fd, ENTRY_BYTES << bits)
+            self.slots = memoryview(mmap.mmap(fd, ENTRY_BYTES << bits)).cast("Q")
+        except BaseException:
+            self.remove()
+            raise
+        finally:
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Remove the name of the file, if it has it still; else the next prune does."""
+        with suppress(OSError):
+            Path(self.path).unlink(missing_ok=True)
 
 
 class PlacesWriter:
@@ -49,36 +90,35 @@ class PlacesWriter:
     def __init__(self, folder: Path, records: int) -> None:
         """Raises OSError."""
         self._folder = folder
-        self._make(_bits(records))
+        bits = max(_LEAST_BITS, int(records / _FULL).bit_length())
+        depth = max(0, bits - PART_BITS)
+        self._bits = bits - depth  # of the places of each part
+        # by the first bits of a hash: a part of lower depth than others is there more than once
+        self._parts: list[_Part] = []
+        self._shift = 32 - depth
         # up to which key everything was entered; all of it: `complete`
         self._through: tuple[Any] | None = None
         self.complete = False
-
-    def _make(self, bits: int) -> None:
-        self.path = f"{self._folder}/.places-{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            if sys.platform == "linux":
-                # a full disk is an error here; in a map of a file with holes it is the end of the process
-                os.posix_fallocate(fd, 0, ENTRY_BYTES << bits)
-            else:
-                os.ftruncate(fd, ENTRY_BYTES << bits)
-            self._slots = memoryview(mmap.mmap(fd, ENTRY_BYTES << bits)).cast("Q")
+            for prefix in range(1 << depth):
+                self._parts.append(_Part(folder, self._bits, depth, prefix))
         except BaseException:
             self.remove()
             raise
-        finally:
-            os.close(fd)
-        self._shift, self._last, self._used = 32 - bits, (2 << bits) - 1, 0
+
+    @property
+    def paths(self) -> list[str]:
+        """The files, by the first bits of a hash."""
+        return [part.path for part in self._parts]
 
     def remove(self) -> None:
-        """Remove the name of the file, if it has it still; else the next prune does."""
-        with suppress(OSError):
-            Path(self.path).unlink(missing_ok=True)
+        """Remove the names of the files, as far as they have them still."""
+        for part in self._parts:
+            part.remove()
 
     def has_room(self, records: int) -> bool:
-        """False where most places are of keys that are no more: of each two keys in blocks one at least is. O(1)."""
-        return self._used <= 2 * records + FEWEST_RECORDS
+        """False where most places are of keys that are no more: of two keys in blocks at least one is. O(parts)."""
+        return sum(part.used for part in set(self._parts)) <= 2 * records + FEWEST_RECORDS
 
     # --- entering -------------------------------------------------------------------------------------------------
 
@@ -123,10 +163,11 @@ class PlacesWriter:
 
     def _enter(self, pack: int, hashes: Sequence[int], slots: Iterable[int]) -> None:
         """Enter keys whose records are newer than all that was entered of these keys."""
-        self._room(len(hashes))
-        entries, shift, last = self._slots, self._shift, self._last
+        parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
         for hashed, slot in zip(hashes, slots, strict=True):
-            at = hashed >> shift << 1
+            part = parts[hashed >> shift]
+            entries = part.slots
+            at = hashed << 1 & last
             while (word := entries[at]) and word >> 32 != hashed:
                 at = at + 2 & last
             if word:
@@ -134,62 +175,78 @@ class PlacesWriter:
                 entries[at] = hashed << 32 | pack
                 entries[at + 1] = slot
             else:
-                self._used += 1
                 entries[at + 1] = slot
                 entries[at] = hashed << 32 | pack
+                part.used += 1
+                if part.used >= part.most:
+                    self._divide(hashed)
+                    parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
 
     def _enter_unknown(self, pack: int, hashes: Sequence[int], slots: Iterable[int], live: Set[int]) -> None:
         """Enter the keys of which nothing is known, or a pack that is no more."""
-        self._room(len(hashes))
-        entries, shift, last = self._slots, self._shift, self._last
+        parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
         for hashed, slot in zip(hashes, slots, strict=True):
-            at = hashed >> shift << 1
+            part = parts[hashed >> shift]
+            entries = part.slots
+            at = hashed << 1 & last
             while (word := entries[at]) and word >> 32 != hashed:
                 at = at + 2 & last
             if not word:
-                self._used += 1
                 entries[at + 1] = slot
                 entries[at] = hashed << 32 | pack
+                part.used += 1
+                if part.used >= part.most:
+                    self._divide(hashed)
+                    parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
             elif (there := word & BY_BLOCKS) != BY_BLOCKS and there not in live:
                 entries[at] = hashed << 32 | pack
                 entries[at + 1] = slot
 
     def _leave(self, hashes: Iterable[int], new: int) -> None:
         """Let the blocks say of these keys whether they have records, but of those that packs from `new` on have."""
-        entries, shift, last = self._slots, self._shift, self._last
+        parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
         for hashed in hashes:
-            at = hashed >> shift << 1
+            entries = parts[hashed >> shift].slots
+            at = hashed << 1 & last
             while (word := entries[at]) and word >> 32 != hashed:
                 at = at + 2 & last
             if word and word & BY_BLOCKS < new:
                 entries[at] = hashed << 32 | BY_BLOCKS
 
-    def _room(self, more: int) -> None:
-        """Make a file of at least four times the size where this one may become too full by so many keys: a search for
-        a free place would not end in a full one. O(1), O(places) for a file.
+    def _divide(self, hashed: int) -> None:
+        """Divide the part of a hash until it is not full: a search for a free place would not end in one without any.
+        Raises OSError. O(places of the part), more where hashes begin alike.
         """
-        if self._used + more <= _MOST_FULL * (self._last + 1) // 2:
-            return
-        before, path, bits = self._slots, self.path, _bits(self._used + more)
-        self._make(max(bits, min(34 - self._shift, _bits(MOST_RECORDS))))
-        with suppress(OSError):
-            Path(path).unlink(missing_ok=True)
-        entries, shift, last = self._slots, self._shift, self._last
-        for begin in range(0, len(before), _PIECE):
-            piece = before[begin : begin + _PIECE].tolist()
+        while (part := self._parts[hashed >> self._shift]).used >= part.most:
+            self._replace(part)
+
+    def _replace(self, full: _Part) -> None:
+        """Put two parts in the place of one, or, where it is the only one and small, one of four times the size."""
+        if self._bits < PART_BITS:
+            self._bits = min(PART_BITS, self._bits + 2)
+            new = [_Part(self._folder, self._bits, 0, 0)] * 2
+            self._parts = new[:1]
+        else:
+            depth = full.depth + 1
+            if self._shift > 32 - depth:
+                self._shift -= 1
+                self._parts = [part for part in self._parts for _ in range(2)]
+            new = [_Part(self._folder, self._bits, depth, 2 * full.prefix + bit) for bit in range(2)]
+            each = 1 << 32 - depth - self._shift
+            begin = 2 * full.prefix * each
+            self._parts[begin : begin + 2 * each] = [new[0]] * each + [new[1]] * each
+        full.remove()
+        bit, last = 63 - full.depth, (2 << self._bits) - 1
+        for begin in range(0, len(full.slots), _PIECE):
+            piece = full.slots[begin : begin + _PIECE].tolist()
             for word, slot in zip(piece[::2], piece[1::2], strict=True):
-                if not word:
-                    continue
-                at = word >> 32 + shift << 1
-                while entries[at]:
-                    at = at + 2 & last
-                entries[at], entries[at + 1] = word, slot
-                self._used += 1
-
-
-def _bits(records: int) -> int:
-    """Return the logarithm of the places for so many records."""
-    return max(_LEAST_BITS, int(records / _FULL).bit_length())
+                if word:
+                    part = new[word >> bit & 1]
+                    entries, at = part.slots, word >> 31 & last & -2
+                    while entries[at]:
+                        at = at + 2 & last
+                    entries[at], entries[at + 1] = word, slot
+                    part.used += 1
 
 
 class StatePlaces:
@@ -201,14 +258,14 @@ class StatePlaces:
         self._reader: CheckpointReader | None = None
         self._builds: Iterator[int] = iter(())
 
-    def clear(self) -> list[tuple[int, str]]:
+    def clear(self) -> list[StoreFiles]:
         """Forget all places; return no files. O(stores)."""
         for places in self._stores.values():
             places.remove()
         self._stores, self._reader, self._builds = {}, None, iter(())
         return []
 
-    def follow(self, storage: Storage, name: str, alive: Step) -> list[tuple[int, str]]:
+    def follow(self, storage: Storage, name: str, alive: Step) -> list[StoreFiles]:
         """Enter what the checkpoint `name` has and the one of the last call does not have. Return the files, by store:
         none, where it cannot be entered. O(records written since).
         """
@@ -233,7 +290,7 @@ class StatePlaces:
         except (OSError, CheckpointError):  # the checkpoint is whole: its blocks are searched
             return self.clear()
         self._reader, self._builds = reader, chain.from_iterable(self._begun(reader))
-        return [(number, places.path) for number, places in self._stores.items()]
+        return [(number, places.paths) for number, places in self._stores.items()]
 
     def _begun(self, reader: CheckpointReader) -> Iterator[Iterator[int]]:
         for number, store in _stores_of(reader).items():

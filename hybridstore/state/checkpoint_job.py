@@ -26,7 +26,7 @@ from recovery.compaction import Sizes
 from recovery.errors import CheckpointError
 from recovery.ladder import DirectoryLine
 from recovery.layout import CHANGELOG, CHECKPOINTS
-from recovery.places import PlacesMaps
+from recovery.places import PlacesMaps, StoreFiles
 from recovery.places_writer import StatePlaces
 from recovery.prune import prune
 from recovery.restore import restore_line
@@ -101,7 +101,7 @@ class Outcome(NamedTuple):
     error: Exception | None = None
     prune_error: Exception | None = None
     reader: CheckpointReader | None = None
-    places: Sequence[tuple[int, str]] = ()
+    places: Sequence[StoreFiles] = ()
 
     def packed(self) -> list[Any]:
         """Return what another process needs of it: errors as text."""
@@ -164,18 +164,24 @@ class KeptPacks:
 
     def __init__(self) -> None:
         self.reader: CheckpointReader | None = None
-        self._places: dict[str, StatePlaces] = {}
+        self._places: dict[str, tuple[LockHolder, StatePlaces]] = {}
 
-    def places(self, path: str, name: str, alive: Callable[[], None]) -> Sequence[tuple[int, str]]:
-        """Enter where the records of a checkpoint are, and return the files that say so. O(records written)."""
-        self._places[path] = places = self._places.pop(path, None) or StatePlaces(Path(path) / CHECKPOINTS)
+    def places(self, job: Job, name: str, alive: Callable[[], None]) -> Sequence[StoreFiles]:
+        """Enter where the records of a job's checkpoint are, and return the files that say so. O(records written)."""
+        holder, places = self._places.pop(job.path, (None, None))
+        if places is not None and holder != job.holder:  # who opens the state again has none of its files
+            places.clear()
+            places = None
+        if places is None:
+            places = StatePlaces(Path(job.path) / CHECKPOINTS)
+        self._places[job.path] = job.holder, places
         if len(self._places) > _MOST_PLACES:
-            self._places.pop(next(iter(self._places))).clear()
-        return places.follow(LocalStorage(Path(path)), name, alive)
+            self._places.pop(next(iter(self._places)))[1].clear()
+        return places.follow(LocalStorage(Path(job.path)), name, alive)
 
     def enter_some(self) -> bool:
         """Enter where some more records are; False when nothing is left to do. O(block)."""
-        return any(places.enter_some() for places in self._places.values())
+        return any(places.enter_some() for _, places in self._places.values())
 
 
 def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -> Outcome:
@@ -209,7 +215,7 @@ def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -
         if outcome.report is None or not job.tables:
             return outcome
         # behind `tidy`, which removes temporary files
-        return outcome._replace(places=kept.places(job.path, outcome.report.name, alive))
+        return outcome._replace(places=kept.places(job, outcome.report.name, alive))
 
 
 def _together(pieces: list[CheckpointReport]) -> CheckpointReport:

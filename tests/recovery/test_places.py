@@ -10,9 +10,11 @@ import random
 from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
+from changelog.codec import pack
 from changelog.storage import LocalStorage
 from recovery import places_writer
 from recovery.checkpoint import CheckpointReader
@@ -108,6 +110,9 @@ def test_what_places_say_is_the_newest_record_of_the_checkpoint(
     """
     r = random.Random(seed)
     monkeypatch.setattr(places_writer, "_AT_ONCE", r.choice([0, 1 << 18]))
+    if seed % 3:  # many parts
+        monkeypatch.setattr(places_writer, "PART_BITS", r.choice([4, 6, 9, 11]))
+        monkeypatch.setattr(places_writer, "_LEAST_BITS", 4)
     state = Followed(tmp_path)
     keys = [f"key {i:05d}" for i in range(4200)]
     state.checkpoint({key: r.randbytes(9) for key in r.sample(keys, 3500)})
@@ -153,11 +158,35 @@ def test_two_keys_of_one_hash_have_one_place(tmp_path: Path) -> None:
     state.known([first, second, "other"])
 
 
-def test_places_grow_with_the_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [20, 8], ids=["one part", "many parts"])
+def test_places_grow_with_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
+    monkeypatch.setattr(places_writer, "PART_BITS", bits)
+    monkeypatch.setattr(places_writer, "_LEAST_BITS", 8)
     state = Followed(tmp_path)
     for begin in range(0, 24_000, 3_000):
         state.checkpoint({f"key {i:05d}": b"%d" % i for i in range(begin, begin + 3_000)})
-    assert state.known([f"key {i:05d}" for i in range(24_000)]) == 24_000
+        assert state.known([f"key {i:05d}" for i in range(begin + 3_000)]) == begin + 3_000
+        assert not list((tmp_path / "checkpoints").glob(".places*"))
+    assert state.places is not None
+    parts = state.places._parts
+    assert all(sum(1 for word in part[::2] if word) <= len(part) // 2 * 3 // 4 for part in parts)
+    assert len(set(map(id, parts))) == 1 or 80 < len(set(map(id, parts))) < len(parts) == 256
+
+
+def test_many_hashes_that_begin_alike_are_in_parts_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places_writer, "PART_BITS", 4)
+    monkeypatch.setattr(places_writer, "_LEAST_BITS", 4)
+    keys = [f"key {i:06d}" for i in range(60_000)]
+    alike = [key for key in keys if crc32(pack(key)) >> 26 == 5]
+    state = Followed(tmp_path)
+    for key in alike[:400:40], alike[:400], ["another"]:
+        state.checkpoint(dict.fromkeys(key, b"1"))
+    assert state.known(alike[:600]) == 400
+    assert state.known(["another"]) == 1
+    assert state.places is not None
+    assert len(set(map(id, state.places._parts))) < 90
 
 
 def test_keys_that_come_and_go_do_not_fill_the_places(tmp_path: Path) -> None:
@@ -170,7 +199,7 @@ def test_keys_that_come_and_go_do_not_fill_the_places(tmp_path: Path) -> None:
         assert state.known(keys + before) == 1500
         before = keys
     assert state.places is not None
-    assert len(state.places._slots) <= 2 << 14  # some 18,000 keys have been
+    assert len(state.places._parts[0]) <= 2 << 14  # some 18,000 keys have been
 
 
 def test_places_that_begin_with_many_deleted_keys_have_room_for_them(tmp_path: Path) -> None:
@@ -222,5 +251,6 @@ def test_where_the_disk_has_no_room_the_blocks_are_asked(tmp_path: Path, monkeyp
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
 
-def test_a_file_whose_name_is_not_there_any_more_is_left_out(tmp_path: Path) -> None:
-    assert PlacesMaps().places([(1, str(tmp_path / "x"))], {}) == {}
+def test_a_store_of_which_a_file_has_no_name_any_more_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(64))
+    assert PlacesMaps().places([(1, [str(tmp_path / "a"), str(tmp_path / "x")])], {}) == {}

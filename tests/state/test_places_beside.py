@@ -125,3 +125,22 @@ def test_a_state_whose_places_the_process_has_forgotten_is_read_by_its_blocks(
             for i in range(turn % 3, 300, 3):
                 assert store[f"key {i}"] == (turn, i)
     assert reads.known > 0
+
+
+def test_a_state_that_is_opened_again_beside_another_one_has_places_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_process, "PROGRAM", PLACED)
+    reads = Reads(monkeypatch)
+    with opened(tmp_path / "other", 1 << 40) as other:  # the process lives on for this one
+        other.key_value("k").put_many((f"key {i}", i) for i in range(300))
+        other.commit()
+        go_cold(other)
+        for turn in range(2):
+            with opened(tmp_path / "s", 1 << 40) as state:
+                store = state.key_value("k")
+                store.put_many((f"key {i}", (turn, i)) for i in range(300))
+                state.commit()
+                go_cold(state)
+                assert [store[f"key {i}"] for i in range(300)] == [(turn, i) for i in range(300)]
+                assert reads.known == 300 * (turn + 1)
