@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from operator import itemgetter
@@ -153,7 +153,14 @@ def run_of(rows: list[tuple[int, Any]]) -> list[Any]:
 
 
 def beside_each_other(low: int, older: Rows, newer: Rows) -> Rows:
-    """Return the values of two runs from `low` on, merged by time; of equal times the older first."""
+    """Return the values of two runs from `low` on, merged by time; of equal times the older first. O(rows log rows),
+    and at C speed where the newer ones are later.
+    """
+    if not older[1] or not newer[1] or older[0][0][-1] <= newer[0][0][0]:
+        times = array("q", older[0][0])
+        times.extend(newer[0][0])
+        first = bisect_left(times, low)
+        return (times[first:],), [*older[1], *newer[1]][first:]
     rows = [*zip(older[0][0], older[1], strict=True), *zip(newer[0][0], newer[1], strict=True)]
     times, values = run_of([row for row in rows if row[0] >= low])
     return (times,), values

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hybridstore as hs
-from hybridstore.stores.columns import all_flat, column_list
+from hybridstore.stores.columns import all_flat, beside_each_other, column_list
 from tests.tools.hooks import force_cold
 
 np = pytest.importorskip("numpy")
@@ -159,3 +160,18 @@ def test_rows_of_many_keys_are_those_of_each_key(seed: int, tmp_path: Path) -> N
         for key, rows in expected.items():
             assert [(ts, value) for of_row, ts, value in flat if of_row == key] == rows
     state.close()
+
+
+def test_values_beside_each_other_are_in_order_and_without_the_expired(seed: int) -> None:
+    dice = random.Random(seed)
+    number = iter(range(10**6))
+
+    def run(first: int) -> list[tuple[int, int]]:
+        return sorted((dice.randrange(first, first + 12), next(number)) for _ in range(dice.randrange(4)))
+
+    for _ in range(2000):
+        older, newer, low = run(0), run(dice.choice([0, 6, 11])), dice.randrange(20)
+        columns = [((array("q", [ts for ts, _ in rows]),), [value for _, value in rows]) for rows in (older, newer)]
+        (times,), values = beside_each_other(low, *columns)
+        # of equal times the older first: its number is lower
+        assert list(zip(times, values, strict=True)) == [row for row in sorted(older + newer) if row[0] >= low]
