@@ -310,7 +310,7 @@ class Memory:
         self._old_each = records / max(1, sum(len(each) for each in old if isinstance(each, dict)))
 
     def _in_memory(self) -> int:
-        """Return about how many records the stores have in memory. O(buckets), in a sliding store O(keys)."""
+        """Return about how many records the stores have in memory. O(buckets)."""
         return sum(store.records_in_memory for store in self._group.stores.values())
 
     def _count_lookups(self, limited: bool) -> None:
@@ -334,8 +334,7 @@ class Memory:
     def numbers(self, *, anew: bool = True) -> dict[str, Any]:
         """Return the numbers of memory, as the metrics have them; None for those that are counted under a limit only.
         Without `anew`, sizes are those of an earlier call until the records are twice as many, or for CHECK_COMMITS
-        calls: no commit should wait for an estimate. The call changes nothing that a caller sees. O(blocks), in a
-        sliding store O(keys).
+        calls: no commit should wait for an estimate. The call changes nothing that a caller sees. O(blocks).
         """
         missed = self._count_missed()
         stores, limit, traffic = self._group.stores.values(), BUDGET.limit, self._checkpoints.traffic

@@ -326,9 +326,7 @@ class Tailed(ABC):
 
     @property
     def records_in_memory(self) -> int:
-        """About how many records are in memory, those that wait included. Counting changes nothing. O(buckets), in a
-        sliding store O(keys).
-        """
+        """About how many records are in memory, those that wait included. Counting changes nothing. O(buckets)."""
         return self._applied_records - self.cold_records + len(self._tail)
 
     @property

@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 from changelog.journal import Journal
@@ -29,6 +29,7 @@ from .columns import beside_each_other, run_of
 from .key_blocks import KeyBlocks
 from .sizes import STATE_BYTES, map_bytes, run_bytes
 
+_COUNTED: Final = 512  # the values of up to so many keys are counted where an estimate is asked for
 _IDLE_STEPS: Final = 16  # searches for keys without live values in the time of one window
 
 
@@ -303,8 +304,19 @@ class SlidingRuns(KeyBlocks):
         return run_bytes(run) if type(run) is list else STATE_BYTES + run_bytes(list(run.columns()))
 
     @property
+    def records_in_memory(self) -> int:
+        """See `Tailed`. O(sample): commits under a limit ask."""
+        runs = self._runs
+        if len(runs) <= _COUNTED:
+            return super().records_in_memory
+        # of both ends: the first keys may have more values
+        sample = [*islice(runs.values(), _COUNTED // 2), *islice(reversed(runs.values()), _COUNTED // 2)]
+        decoded = self._block_records - self.cold_records
+        return sum(map(_records, sample)) * len(runs) // len(sample) + decoded + len(self._tail)
+
+    @property
     def _applied_records(self) -> int:
-        return sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values()) + self._block_records
+        return sum(map(_records, self._runs.values())) + self._block_records
 
     def _check(self) -> None:
         self._check_cold()
@@ -337,6 +349,10 @@ class SlidingRuns(KeyBlocks):
         assert all(self._next_idle <= (step + 1) * self._idle_width - 1 for step in self._idle), ("next idle",)
         # every cold block may have live values
         assert all(block.until > expired for block in self._bucket.cold), ("expired block",)
+
+
+def _records(run: Any) -> int:
+    return len(run[1]) if type(run) is list else len(run)
 
 
 def _described(strategy: Strategy[Any]) -> list[Any]:

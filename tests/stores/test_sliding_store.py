@@ -385,3 +385,14 @@ def test_values_beside_a_block_are_written_once_after_a_failed_checkpoint(tmp_pa
     assert written == expected
     assert list(store.fetch("k50")) == expected
     state.close()
+
+
+@pytest.mark.parametrize("keys", [512, 2000])
+def test_the_values_in_memory_are_counted_or_estimated_from_those_of_some_keys(tmp_path: Path, keys: int) -> None:
+    with hs.open(tmp_path, durability="os", memory_limit=1 << 40) as state:
+        store = state.sliding("it", size=100, aggregator=hs.Sum())
+        store.add_columns(list(range(keys)) * 3, [1] * 3 * keys, [5] * 3 * keys)
+        store.add_columns(list(range(7)), [1] * 7, [5] * 7)  # of some of which more values came
+        right = 3 * keys + 7
+        assert store.num_records == right
+        assert store.records_in_memory == pytest.approx(right, abs=0 if keys == 512 else 7 * (keys // 512))
