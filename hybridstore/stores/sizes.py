@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from .cold_blocks import Cold, ColdPage, DecodedBlock, TakenBlock
 
-# So many entries of a map are measured.
+# So many entries of a map are measured, and so many items of what is long in a value.
 SAMPLE: Final = 32
+_LONG: Final = 8 * SAMPLE
 # An entry of a heap: its place, a pair and a number.
 HEAP_BYTES: Final = 104
 # A cold block: its line of the directory. A record of a decoded one.
@@ -37,14 +38,21 @@ _NUMBER: Final = 32
 
 
 def deep(value: Any) -> int:
-    """Return the bytes of a value, of whatever a store can hold, with everything in it. O(value)."""
+    """Return the bytes of a value, of whatever a store can hold, with everything in it; what is long in it is
+    estimated. O(value), and of its long parts O(sample).
+    """
     kind = type(value)
     if value is None or kind is bool or (kind is int and value in _SHARED):
         return 0
     size = -(-getsizeof(value) // _ROUND) * _ROUND
     if kind is dict:
+        if len(value) > _LONG:
+            return map_bytes(value, deep)
         return size + sum(deep(key) + deep(item) for key, item in value.items())
     if kind is list or kind is tuple or kind is set or kind is frozenset:
+        if len(value) > _LONG:
+            sample = list(islice(value, 0, None, len(value) // SAMPLE + 1))
+            return size + len(value) * sum(map(deep, sample)) // len(sample)
         return size + sum(map(deep, value))
     return size
 
