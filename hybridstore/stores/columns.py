@@ -18,7 +18,7 @@ BATCH_ROWS: Final = 1000
 # From this many rows at a time on, looking for equal keys among them is cheap.
 _DENSE: Final = 8
 _LISTS: Final = frozenset({list, tuple})
-_NESTED: Final = ATOMS | _LISTS
+_NESTED: Final = ATOMS | _LISTS | {dict}
 # The rows of TopK are lists of a list in lists of a list of aggregates; a list that contains itself has no end.
 _LEVELS: Final = 4
 
@@ -98,8 +98,8 @@ def accepted(times: list[int], newest: int, lag: int, *, moves: bool = True) -> 
 
 
 def all_flat(kinds: set[type], values: list[Any]) -> bool:
-    """True when every value (of these types) is an atom, or consists of lists and tuples of atoms of a few levels, so
-    that no value needs a check of its own.
+    """True when every value (of these types) is an atom, or consists of lists, tuples and dicts of atoms of a few
+    levels, so that no value needs a check of its own.
 
     O(items), at C speed.
     """
@@ -109,7 +109,8 @@ def all_flat(kinds: set[type], values: list[Any]) -> bool:
         if not kinds <= _NESTED:
             return False
         nested = values if kinds <= _LISTS else [value for value in values if type(value) in _LISTS]
-        values = list(chain.from_iterable(nested))
+        dicts = [value for value in values if type(value) is dict] if dict in kinds else []
+        values = list(chain.from_iterable((*nested, *dicts, *map(dict.values, dicts))))
         kinds = set(map(type, values))
     return kinds <= ATOMS
 

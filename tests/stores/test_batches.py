@@ -192,6 +192,29 @@ def test_a_batch_with_a_bad_row_leaves_the_store_as_it_was_and_logs_nothing(
     store._check()
 
 
+@pytest.mark.parametrize(("bad", "error", "message"), [
+    (("c", 2**63), ValueError, "found an int beyond 64 bits"),
+    (("c", -(2**63) - 1), ValueError, "found an int beyond 64 bits"),
+    (("c", "1"), TypeError, "element 1: found str, expected int"),
+    (("c", True), TypeError, "element 1: found bool, expected int"),
+    ((None, 1), TypeError, "found NoneType, expected str"),
+    (("c" * (1 << 24), 1), ValueError, "bytes, expected at most"),
+    ("c", TypeError, "found str, expected tuple"),
+    (["c", 1], TypeError, "found list, expected str"),
+])  # fmt: skip
+def test_a_batch_of_tuples_with_a_bad_key_leaves_the_store_as_it_was(
+    state: hs.State, bad: Any, error: type[Exception], message: str
+) -> None:
+    store = state.window("s", retention=RETENTION)
+    before = content(store)
+    with pytest.raises(error, match=message):
+        store.put_columns([("a", 1), ("b", -(2**63)), bad], [1, 2, 3], [5, 6, 7])
+    assert (content(store), logged(state, "s")) == (before, [])
+    store.put_columns([("a", 1), ("b", 2**63 - 1), ("b",)], [1, 2, 3], [5, 6, 7])
+    assert len(store) == 3
+    store._check()
+
+
 @pytest.mark.parametrize(("kind", "row", "message"), [
     ("window", ("c", 1), r"row 3: found 2 fields, expected 3 \(key, value, ts\)"),
     ("session", ("c", 1, 8), r"row 3: found 3 fields, expected 4 \(key, value, start, end\)"),

@@ -116,11 +116,23 @@ def test_times_that_are_none_are_named(times: Any, error: type[Exception], messa
         ([1, "a", None], True),
         ([3, ([1, 0, 2], 5), [0.5]], True),
         ([3, ([1, 0, object()], 5)], False),
-        ([3, {"a": 1}], False),
+        ([3, {"a": 1, 2: [None]}], True),
+        ({"a": {"b": object()}}, False),
+        ({(1, object()): 2}, False),
         ([3, (4, object())], False),
         ([[[[[1]]]]], False),
     ],
-    ids=["null", "list", "levels", "object in levels", "dict", "object in tuple", "many levels"],
+    ids=[
+        "null",
+        "list",
+        "levels",
+        "object in levels",
+        "dict",
+        "object in dict",
+        "object in key",
+        "object in tuple",
+        "many levels",
+    ],
 )
 def test_values_of_atoms_in_few_levels_need_no_check_of_their_own(value: Any, flat: bool) -> None:
     values = [1, [2, (3, "b")], value]
