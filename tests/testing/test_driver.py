@@ -220,3 +220,23 @@ def test_an_error_of_the_program_has_a_note_of_the_way_in_which_it_was_raised() 
     with pytest.raises(ZeroDivisionError) as raised:
         ht.check(program, [{"user": "a", "ts": ts} for ts in range(20)], ht.cut_anyhow(), seed=7)
     assert raised.value.__notes__[-1] == "check: raised in cut_anyhow(), seed 7"
+
+
+def test_a_check_that_had_nothing_to_compare_says_so() -> None:
+    def silent(row: dict[str, Any], stores: Any) -> None:
+        stores["seen"].put(row["user"], row["ts"])
+
+    def named(name: str) -> hs.Topology:
+        return hs.stream(name=name, key="user", timestamp="ts")
+
+    clicks = hs.stream(key="user", timestamp="ts")
+    rows = [{"user": "a", "ts": ts} for ts in range(20)]
+    for program, given in (
+        (clicks.process(silent, stores=[hs.key_value_store("seen")]), rows),
+        (clicks.filter(lambda row: row["ts"] > 20).aggregate(n=hs.Count()), rows),
+        (named("left").join(named("right"), within=5), {"left": rows, "right": []}),
+    ):
+        with pytest.warns(UserWarning, match="check: found no result of 20 rows in any way, so nothing was compared"):
+            ht.check(program, given, ht.cut_anyhow(times=2), ht.rescaled(2, times=1))
+    # a way that gives a result is enough
+    ht.check(clicks.aggregate(n=hs.Count()), rows, ht.cut_anyhow(times=2))
