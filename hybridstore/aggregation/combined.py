@@ -14,11 +14,14 @@ aggregators without a column get the row itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from .aggregator import Aggregator, check_aggregator
-from .projection import Projection, cell
+from .projection import Projection, RowsByColumn, cell
+
+# So many values are added part by part; fewer are added one by one, which takes as long.
+_MANY: Final = 8
 
 
 class Combined(Aggregator):
@@ -58,6 +61,7 @@ class Combined(Aggregator):
             result=tuple if all(p.copy is None and p.result is None for p in parts) else self._finish_all,
             commutative=all(p.commutative for p in parts),
             exact_subtract=exact,
+            add_many=self._add_many,
             name="combined",
             timed=any(p.timed for p in parts),
         )
@@ -79,6 +83,16 @@ class Combined(Aggregator):
         values = [row if c is None else c.of(row) if isinstance(c, Projection) else cell(row, c) for c in self.columns]
         return values if len(values) > 1 else values[0] if values else 0
 
+    def projected(self, rows: RowsByColumn, count: int) -> list[Any]:
+        """Return `project` of so many rows that are given by column. O(rows)."""
+        columns = [
+            c.of_rows(rows) if isinstance(c, Projection) else rows.rows() if c is None else rows.column(c)
+            for c in self.columns
+        ]
+        if len(columns) < 2:
+            return columns[0] if columns else [0] * count
+        return list(map(list, zip(*columns, strict=True)))
+
     def exact_for(self, value: Any) -> bool:
         single = len(self.columns) < 2
         for part, place in zip(self.parts, self.places, strict=True):
@@ -93,6 +107,27 @@ class Combined(Aggregator):
 
     def _finish_all(self, aggregates: list[Any]) -> tuple[Any, ...]:
         return tuple([p.finish(a) for p, a in zip(self.parts, aggregates, strict=True)])
+
+    def _add_many(self, aggregates: list[Any], values: Sequence[Any]) -> list[Any]:
+        """Add projected values, in their order, part by part: a part is given all its values at once."""
+        if len(values) < _MANY:
+            add = self.add
+            for value in values:
+                aggregates = add(aggregates, value)
+            return aggregates
+        times: Sequence[int] = ()
+        if self.timed:
+            times, values = zip(*values, strict=True)
+        columns: Sequence[Sequence[Any]] = [values] if len(self.columns) < 2 else list(zip(*values, strict=True))
+        for i, (part, place) in enumerate(zip(self.parts, self.places, strict=True)):
+            # a count of rows needs no value
+            given = values if place < 0 else columns[place]
+            if part.timed:
+                given = [pair for pair in zip(times, given, strict=True) if pair[1] is not None]
+            elif place >= 0:
+                given = [value for value in given if value is not None]
+            aggregates[i] = part.fold(aggregates[i], given)
+        return aggregates
 
     def _each(self, functions: list[Callable[[Any, Any], Any]]) -> Callable[[list[Any], Any], list[Any]]:
         """Return a function that applies one function of each part to its aggregate and its column's value."""

@@ -12,12 +12,13 @@ values alone, wherever commits are cut and however parts were merged.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import eq
 from typing import Any, Final
 
 from changelog.codec import pack
 
 from .aggregator import Builtin
-from .kept import merged, tally, untally
+from .kept import merged, tally, tally_many, untally
 from .projection import Where
 
 _HLL_MODE: Final = 2
@@ -30,6 +31,10 @@ _NAN: Final = None
 
 def _add(counts: dict[Any, int], value: Any) -> dict[Any, int]:
     return tally(counts, value if value == value else _NAN)
+
+
+def _add_many(counts: dict[Any, int], values: Sequence[Any]) -> dict[Any, int]:
+    return tally_many(counts, values if all(map(eq, values, values)) else [v if v == v else _NAN for v in values])
 
 
 def _subtract(counts: dict[Any, int], value: Any) -> dict[Any, int]:
@@ -152,5 +157,6 @@ class CountDistinct(Builtin):
                 copy=dict.copy,
                 result=len,
                 exact_subtract=True,
+                add_many=_add_many,
                 where=where,
             )

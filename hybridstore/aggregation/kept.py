@@ -6,6 +6,7 @@ CollectSet            {value: how often}, so that a value can be taken out again
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -139,6 +140,11 @@ def tally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
     return counts
 
 
+def tally_many(counts: dict[Any, int], values: Sequence[Any]) -> dict[Any, int]:
+    """Count more values. O(values), at C speed but for the distinct ones."""
+    return merged(counts, Counter(values))
+
+
 def untally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
     """Count one less of a value. O(1)."""
     remaining = counts[value] - 1
@@ -174,6 +180,7 @@ class CollectSet(Builtin):
             merge=merged,
             subtract=untally,
             exact_subtract=True,
+            add_many=tally_many,
             copy=dict.copy,
             result=set,
             where=where,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import eq
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ..clock import time_ms
 
@@ -26,6 +26,23 @@ _WHERE: Final = "where"
 def cell(row: Any, column: str) -> Any:
     """Return the value of a column of a row, a mapping or a named tuple; None if a mapping has none."""
     return row.get(column) if isinstance(row, Mapping) else getattr(row, column)
+
+
+class RowsByColumn(Protocol):
+    """Rows that projections take by column."""
+
+    @property
+    def times(self) -> Sequence[int]:
+        """The times of the rows (ms)."""
+
+    def rows(self) -> list[Any]:
+        """Return the rows, as mappings."""
+
+    def column(self, name: str) -> list[Any]:
+        """Return a column; None where a row has none."""
+
+    def asked(self, where: Callable[[dict[str, Any]], Any]) -> list[bool]:
+        """Return for each row whether a function of it is true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +89,30 @@ class Projection:
             return [decides, time, cell(row, self.columns)]
         return [decides, time, [cell(row, column) for column in self.columns]]
 
-    def of_columns(self, cells: Mapping[str, Sequence[Any]], times: Sequence[int]) -> list[Any]:
-        """Return the values of rows by column: `of` of each row, for a projection with `needs`. `cells` has the columns
-        that are needed, `times` the times of the rows (ms). O(rows), at C speed.
+    def of_rows(self, rows: RowsByColumn) -> list[Any]:
+        """Return the values of rows by column: `of` of each row. O(rows), at C speed but for `where`, which is asked
+        once for each row, also where several projections have it.
         """
-        assert self.by is not None
-        decides = cells[self.by]
-        at: Iterable[int] = repeat(0) if self.time is None else times
+        asked = None if self.where is None else rows.asked(self.where)
+        if self.counts:
+            assert asked is not None
+            return [1 if yes else None for yes in asked]
+        values = self._by_column(rows)
+        return values if asked is None else [value if yes else None for value, yes in zip(values, asked, strict=True)]
+
+    def _by_column(self, rows: RowsByColumn) -> list[Any]:
+        """Return the values of rows without regard to `where`."""
+        if self.by is None:
+            return rows.rows() if self.column is None else rows.column(self.column)
+        decides = rows.column(self.by)
+        at: Iterable[int] = repeat(0) if self.time is None else rows.times
         columns = self.columns
         chosen: Iterable[Any] = (
-            cells[columns]
+            map(dict, rows.rows())
+            if columns is None
+            else rows.column(columns)
             if isinstance(columns, str)
-            else map(list, zip(*[cells[name] for name in columns or ()], strict=True))
+            else map(list, zip(*map(rows.column, columns), strict=True))
         )
         values: list[Any] = list(map(list, zip(decides, at, chosen, strict=False)))
         if all(map(eq, decides, decides)) and None not in decides:
@@ -92,11 +121,7 @@ class Projection:
 
     def _asked(self, row: Any) -> bool:
         assert self.where is not None
-        try:
-            return bool(self.where(row))
-        except Exception as error:
-            error.add_note(f"where {name_of(self.where)}: while looking at a row")
-            raise
+        return asked(self.where, [row])[0]
 
     def describe(self) -> Any:
         """Return a stable, plain description: the column, or a list."""
@@ -108,6 +133,15 @@ class Projection:
 
     def __str__(self) -> str:
         return str(self.describe())
+
+
+def asked(where: Callable[[dict[str, Any]], Any], rows: Iterable[Any]) -> list[bool]:
+    """Return for each row whether `where` is true. Raises what `where` raises, with a note."""
+    try:
+        return list(map(bool, map(where, rows)))
+    except Exception as error:
+        error.add_note(f"where {name_of(where)}: while looking at a row")
+        raise
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -76,6 +76,7 @@ class OfRows(Aggregator):
         merge: Callable[[Any, Any], Any],
         result: Callable[[Any], Any],
         *,
+        add_many: Callable[[Any, Any], Any] | None = None,
         better: Beats | None = None,
         in_place: bool = False,
         parameters: Sequence[Any] = (),
@@ -88,6 +89,7 @@ class OfRows(Aggregator):
             merge,
             copy=list.copy if in_place else False,
             result=result,
+            add_many=add_many,
             commutative=True,
             name=kind,
             where=where,
@@ -244,6 +246,13 @@ class TopRows(OfRows):
                 del best[k:]
             return best
 
+        def add_many(best: list[Any], values: Sequence[Any]) -> list[Any]:
+            for value in values:
+                # most values are below all of k
+                if len(best) < k or value[0] == best[-1][0] or value[0] > best[-1][0]:
+                    add(best, value)
+            return best
+
         def merge(older: list[Any], newer: list[Any]) -> list[Any]:
             older += newer
             _sort(older)
@@ -259,6 +268,7 @@ class TopRows(OfRows):
             add,
             merge,
             lambda best: list(map(make, best)),
+            add_many=add_many,
             in_place=True,
             parameters=[k],
         )

@@ -179,6 +179,17 @@ def _max_add(most: Any, value: Any) -> Any:
     return value if most is None or value >= most else most
 
 
+def _min_many(least: Any, values: Sequence[Any]) -> Any:
+    # of equal values the last one stays, as one by one
+    ordered = [value for value in reversed(values) if value == value]
+    return _min_add(least, min(ordered)) if ordered else least
+
+
+def _max_many(most: Any, values: Sequence[Any]) -> Any:
+    ordered = [value for value in reversed(values) if value == value]
+    return _max_add(most, max(ordered)) if ordered else most
+
+
 class Min(Choice):
     """The least value: None if none. NaN is ignored; of equal values any may be returned (1 or 1.0). Spark's `min`
     returns the same, unless all values are NaN.
@@ -190,7 +201,7 @@ class Min(Choice):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__("min", column, _min_add, where=where)
+        super().__init__("min", column, _min_add, where=where, add_many=_min_many)
         self.better = operator.le
 
 
@@ -205,7 +216,7 @@ class Max(Choice):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
-        super().__init__("max", column, _max_add, where=where)
+        super().__init__("max", column, _max_add, where=where, add_many=_max_many)
         self.better = operator.ge
 
 
@@ -269,9 +280,10 @@ class TopK(Builtin):
             return best
 
         def add_many(best: list[Any], values: Sequence[Any]) -> list[Any]:
-            best += [v for v in values if v == v]
-            best.sort()
-            del best[:-k]
+            for value in values:
+                # most values are below all of k
+                if len(best) < k or value > best[0]:
+                    add(best, value)
             return best
 
         def merge(older: list[Any], newer: list[Any]) -> list[Any]:

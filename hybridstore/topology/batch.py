@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 
 from changelog.codec import pack
 
-from ..aggregation import Projection
 from ..clock import time_ms
 from ..stores.keys import SCALARS, shown
 from .failures import text_of
 from .null_keys import stored_column, stored_key
 from .plan import ALL, Plan, PlanStep
+from .row_columns import ArrowColumns, DictColumns
 from .times import ToTime, arrow_list, arrow_times, arrow_to_time, plain_times, same, to_time_of
 
 _PLAIN_KEYS: Final = ({str}, {int})
@@ -233,7 +233,7 @@ def from_rows(
     # functions of rows may raise, and are then called one by one
     quick = (kinds is None or plan.null_keys == "skip") and not (catches and not plan.columns)
     if quick and type(rows) is list and (plain := _plain_rows(plan, rows, copied=copied)) is not None:
-        if kinds is not None:
+        if kinds is not None and plan.key:
             kinds.admit(plain.keys[0], first)  # all keys have one type
         return plain._replace(source=rows) if traced else plain
     places: list[int] = []
@@ -312,7 +312,7 @@ def _plain_rows(plan: Plan, rows: list[Any], *, copied: bool) -> Records | None:
     """Return dicts as columns, at C speed, if all have a key and a time of one type and no step maps or filters them;
     else None: each row must be checked. O(rows).
     """
-    if plan.pending or not plan.key or set(map(type, rows)) != {dict}:
+    if plan.pending or set(map(type, rows)) != {dict}:
         return None
     try:
         parts = [list(map(itemgetter(name), rows)) for name in plan.key]
@@ -329,28 +329,8 @@ def _plain_rows(plan: Plan, rows: list[Any], *, copied: bool) -> Records | None:
         keys = list(map(stored_key, keys))
     if plan.aggregates is None:
         return Records(keys, list(map(dict, rows)) if copied else rows, times, to_time_of(moments[0]))
-    columns = [
-        _projected_rows(name, rows, times)
-        if isinstance(name, Projection)
-        else rows
-        if name is None
-        else [row.get(name) for row in rows]
-        for name in plan.aggregates.columns
-    ]
-    values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
-    return Records(keys, values if columns else [0] * len(rows), times, to_time_of(moments[0]))
-
-
-def _projected_rows(projection: Projection, rows: list[dict[str, Any]], times: list[int]) -> list[Any]:
-    """Return the values of a projection of dicts: by column where no row lacks a column that is needed. O(rows)."""
-    if projection.needs is not None:
-        try:
-            cells = {name: list(map(itemgetter(name), rows)) for name in projection.needs}
-        except KeyError:
-            pass
-        else:
-            return projection.of_columns(cells, times)
-    return list(map(projection.of, rows))
+    values = plan.aggregates.projected(DictColumns(rows, times), len(rows))
+    return Records(keys, values, times, to_time_of(moments[0]))
 
 
 def joined_keys(parts: list[list[Any]], rows: int) -> list[Any]:
@@ -375,11 +355,11 @@ def without_nulls(plan: Plan, batch: Any) -> tuple[Any, LeftOut]:
     """Return an Arrow batch or table without the rows that have no time or no key (unless null is a key), and the
     number of these rows.
 
-    O(1) without such rows and float keys. If the topology needs whole rows (`Topology.columns` is empty), no
-    row is left out here; `from_rows` leaves them out later.
+    O(1) without such rows and float keys. If rows are taken one by one (`Plan.by_column`), no row is left out here;
+    `from_rows` leaves them out later.
     """
     names = (*plan.key, plan.timestamp)
-    if not plan.columns or not set(names) <= set(batch.column_names):
+    if not plan.by_column or not set(names) <= set(batch.column_names):
         return batch, LeftOut()
     keyed = batch
     for name in plan.key if plan.null_keys == "skip" else ():
@@ -422,12 +402,13 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     O(rows).
     """
     traced = plan.traced
-    if not plan.columns:
+    if not plan.by_column:
         carried = [name for name in (ROW, ERROR) if name in batch.column_names]
         rows = batch.drop_columns(carried) if carried else batch
         records = from_rows(plan, rows.to_pylist(), first)
         return records._replace(source=batch) if traced else records
-    missing = [name for name in plan.columns if name not in batch.column_names]
+    needed = plan.columns or (*plan.key, plan.timestamp)
+    missing = [name for name in needed if name not in batch.column_names]
     if missing:
         raise ValueError(f"column {missing[0]!r} is missing: found {', '.join(batch.column_names)}")
     assert plan.aggregates is not None
@@ -436,16 +417,7 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     keys = joined_keys(parts, batch.num_rows)
     timestamps = batch.column(plan.timestamp)
     times = arrow_times(timestamps, plan.timestamp)
-    columns = [
-        name.of_columns({each: arrow_list(batch.column(each)) for each in name.needs or ()}, times)
-        if isinstance(name, Projection)
-        else arrow_list(batch.column(name))
-        for name in plan.aggregates.columns
-        if name is not None
-    ]
-    values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
-    if not columns:
-        values = [0] * len(keys)
+    values = plan.aggregates.projected(ArrowColumns(batch, times, (ROW, ERROR)), len(keys))
     return Records(keys, values, times, arrow_to_time(timestamps.type), left_out, batch if traced else None)
 
 

@@ -152,6 +152,13 @@ class Plan:
         return tuple(dict.fromkeys(needed))
 
     @property
+    def by_column(self) -> bool:
+        """Whether the rows of an Arrow batch are taken by column, and not one by one: no function changes them, and
+        none whose error is a result looks at them.
+        """
+        return bool(self.columns) or not (self.pending or self.custom or self.errors_column or self.aggregates is None)
+
+    @property
     def paned(self) -> bool:
         """Whether hopping windows are kept as the panes that they share (`hybridstore.topology.windows.panes`):
         possible if windows overlap, aggregates can be combined in any order, and closed windows are not read.

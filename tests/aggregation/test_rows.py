@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridstore as hs
 from changelog.codec import pack
-from hybridstore.aggregation import OfRows, Projection, check_laws, choose
+from hybridstore.aggregation import OfRows, check_laws, choose
 
 NAN = float("nan")
 
@@ -166,25 +166,6 @@ def test_columns_choose_what_results_have() -> None:
     assert hs.MaxBy("n").of([]) is hs.LastBy("n", "id").of(rows[2:]) is None
     assert repr(hs.TopK(2, by="n", columns=["id"])) == "TopK(2, by='n', columns=('id',))"
     assert hs.CountDistinct("n").of([NAN, float("nan"), 1, 1.0, True]) == 2
-
-
-DECIDING = st.one_of(st.none(), st.floats(), st.integers(-3, 3))
-
-
-@given(
-    rows=st.lists(
-        st.fixed_dictionaries({"n": DECIDING, "id": st.text(max_size=2), "t": st.integers(0, 5)}), max_size=8
-    ),
-    columns=st.sampled_from(["id", ("id",), ("n", "id", "t")]),
-    timed=st.booleans(),
-)
-@example(rows=[{"n": n, "id": "", "t": 0} for n in (NAN, 1)], columns="id", timed=False)
-def test_values_by_column_are_those_of_single_rows(rows: list[dict[str, Any]], columns: Any, timed: bool) -> None:
-    projection = Projection(by="n", columns=columns, time="t" if timed else None)
-    cells = {name: [row[name] for row in rows] for name in projection.needs or ()}
-    # repr, because NaN is a value of a chosen column, too
-    values = projection.of_columns(cells, [row["t"] for row in rows])
-    assert repr(values) == repr([projection.of(row) for row in rows])
 
 
 def test_equal_values_without_an_order_are_tied() -> None:

@@ -4,8 +4,10 @@ window store.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from heapq import merge
+from itertools import repeat
 from typing import Any
 
 from ...aggregation import Forever, HoppingWindows, TumblingWindows
@@ -32,6 +34,8 @@ class TimeWindowed(Windowed[WindowStore]):
     def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. O(records x windows)."""
         windows, open_, size = self.windows, self.open, self.windows.size_ms
+        if self._gathers(records, now):
+            return self._gathered(records, now, clock)
         closing, floor = self.closing_ms, self.floor
         regular = isinstance(windows, Forever) or windows.regular
         tumbling = regular and not isinstance(windows, HoppingWindows)
@@ -59,6 +63,44 @@ class TimeWindowed(Windowed[WindowStore]):
                 if each:
                     results.append(Result(key, start, end, finish(slot[1]), slot[0]))
         return now
+
+    def _gathers(self, records: Records, now: int) -> bool:
+        """Whether the values of each window can be gathered and added at once: each record has one window, none of
+        which has closed, and nobody asks for the result or the error of a record.
+        """
+        windows = self.windows
+        if self.emit == "record" or self.failed is not None or isinstance(windows, HoppingWindows):
+            return False
+        if isinstance(windows, Forever):
+            return True
+        # in a commit records are in order of time: one is late only if it was late before the commit began
+        first = min(records.times, default=INT64_MAX)
+        return windows.regular and first - first % windows.size_ms + windows.size_ms > self.closed(now)
+
+    def _gathered(self, records: Records, now: int, clock: Watermark | None) -> int:
+        """Add records by window: see `add`. O(records), at C speed but for the aggregates."""
+        keys, values, times = records.keys, records.values, records.times
+        if not keys:
+            return now
+        size = self.windows.size_ms
+        starts = repeat(0) if isinstance(self.windows, Forever) else [ts - ts % size for ts in times]
+        windows = list(zip(starts, keys, strict=False))
+        gathered: defaultdict[tuple[int, Any], list[Any]] = defaultdict(list)
+        for window, value in zip(
+            windows, zip(times, values, strict=True) if self.aggregates.timed else values, strict=True
+        ):
+            gathered[window].append(value)
+        newest = dict(zip(windows, times, strict=True))
+        open_, fold = self.open, self.aggregates.fold
+        self.store.touch(keys)
+        for window, given in gathered.items():
+            slot = open_.get(window)
+            if slot is None:
+                start, key = window
+                slot = open_[window] = self._load(key, start)
+            slot[1] = fold(slot[1], given)
+            slot[0] = max(slot[0], newest[window])
+        return now if clock is not None else max(now, times[-1])
 
     def _load(self, key: Any, start: int) -> list[Any]:
         stored = self.store.get(key, start)

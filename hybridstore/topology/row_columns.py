@@ -1,0 +1,163 @@
+"""Row columns: rows as projections take them, by column: dicts, and the rows of an Arrow batch.
+
+    Arrow batch ── column ──▶ a list, when the first projection asks for it
+                ── asked ───▶ `where` of each row: a dict that has the columns which the function has read so far
+
+The surprise: `where` is given a dict that is not filled. To make a dict of all columns takes longer than all else that
+an aggregate costs, and most functions read one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from ..aggregation.projection import asked
+from .times import arrow_list
+
+Where = Callable[[dict[str, Any]], Any]
+
+
+class DictColumns:
+    """Dicts by column. `times` are their times (ms)."""
+
+    __slots__ = ("_asked", "_columns", "_rows", "times")
+
+    def __init__(self, rows: list[Any], times: Sequence[int]) -> None:
+        self._rows = rows
+        self.times = times
+        self._columns: dict[str, list[Any]] = {}
+        self._asked: dict[Where, list[bool]] = {}
+
+    def rows(self) -> list[Any]:
+        """Return the rows."""
+        return self._rows
+
+    def column(self, name: str) -> list[Any]:
+        """Return a column; None where a row has none. O(rows) at the first call."""
+        column = self._columns.get(name)
+        if column is None:
+            try:
+                column = list(map(itemgetter(name), self._rows))
+            except KeyError:
+                column = [row.get(name) for row in self._rows]
+            self._columns[name] = column
+        return column
+
+    def asked(self, where: Where) -> list[bool]:
+        """Return for each row whether a function of it is true. O(rows) at the first call."""
+        answers = self._asked.get(where)
+        if answers is None:
+            answers = self._asked[where] = asked(where, self._rows)
+        return answers
+
+
+class ArrowColumns:
+    """The rows of an Arrow batch or table, without the columns `but`. `times` are their times (ms)."""
+
+    __slots__ = ("_asked", "_batch", "_columns", "_read", "_rows", "_unread", "names", "times")
+
+    def __init__(self, batch: Any, times: Sequence[int], but: Sequence[str] = ()) -> None:
+        self._batch = batch
+        self.times = times
+        self.names = [name for name in batch.column_names if name not in but]
+        self._columns: dict[str, list[Any]] = {}
+        self._asked: dict[Where, list[bool]] = {}
+        self._rows: list[Any] | None = None
+        # the columns that functions of a row have read, and rows that have their cells: one at least, because what is
+        # written in C asks whether a dict is empty, and no method of it
+        self._read: dict[str, list[Any]] = {}
+        self._unread: list[UnreadRow] = []
+
+    def rows(self) -> list[Any]:
+        """Return the rows as dicts. O(cells) at the first call."""
+        if self._rows is None:
+            self._rows = self._batch.select(self.names).to_pylist()
+        return self._rows
+
+    def column(self, name: str) -> list[Any]:
+        """Return a column; None for each row where the batch has none. O(rows) at the first call."""
+        column = self._columns.get(name)
+        if column is None:
+            there = name in self.names
+            column = arrow_list(self._batch.column(name)) if there else [None] * self._batch.num_rows
+            self._columns[name] = column
+        return column
+
+    def asked(self, where: Where) -> list[bool]:
+        """Return for each row whether a function of it is true. O(rows) at the first call."""
+        answers = self._asked.get(where)
+        if answers is None:
+            rows = self._rows if self._rows is not None else self._unread_rows()
+            known = len(self._read)
+            answers = asked(where, rows[:1])  # this row says which columns the function reads
+            if len(self._read) > known:
+                rows = self._unread_rows()
+            answers += asked(where, rows[1:])
+            self._asked[where] = answers
+        return answers
+
+    def read(self, name: str) -> list[Any]:
+        """Return a column that a function of a row has read. Raises KeyError. O(rows) at the first call."""
+        if name not in self.names:
+            raise KeyError(name)
+        return self._read.setdefault(name, self.column(name))
+
+    def _unread_rows(self) -> list[UnreadRow]:
+        names = tuple(self._read) or self.names[:1]
+        if not self._unread or any(name not in dict.keys(self._unread[-1]) for name in names):
+            self._unread = [UnreadRow(self, at) for at in range(self._batch.num_rows)]
+            for name in names:
+                for row, value in zip(self._unread, self.column(name), strict=True):
+                    row[name] = value
+        return self._unread
+
+
+class UnreadRow(dict[str, Any]):
+    """A row of an Arrow batch that reads each cell when it is asked for, and a dict in every other respect."""
+
+    __slots__ = ("_at", "_source")
+
+    def __init__(self, source: ArrowColumns, at: int) -> None:
+        self._source = source
+        self._at = at
+
+    def __missing__(self, name: str) -> Any:
+        value = self._source.read(name)[self._at]
+        self[name] = value
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._source.names
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the cell of a column, or the default without such a column."""
+        return self[name] if name in self._source.names else default
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)
+
+    def _fill(self) -> None:
+        """Read all cells, in the order of the columns."""
+        cells = {name: self[name] for name in self._source.names}
+        dict.clear(self)
+        dict.update(self, cells)
+
+
+_OF_WHOLE_ROWS: Final = ("__eq__", "__iter__", "__len__", "__ne__", "__or__", "__repr__", "__reversed__", "__ror__")
+_METHODS: Final = ("copy", "items", "keys", "pop", "popitem", "setdefault", "values")
+
+
+def _filled(name: str) -> Callable[..., Any]:
+    method = getattr(dict, name)
+
+    def of_whole_row(row: UnreadRow, *arguments: Any) -> Any:
+        row._fill()
+        return method(row, *arguments)
+
+    return of_whole_row
+
+
+for _name in (*_OF_WHOLE_ROWS, *_METHODS):
+    setattr(UnreadRow, _name, _filled(_name))
