@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from changelog.codec import pack, unpack
+from changelog.storage import Storage
 
 from .block import HASH_BYTES, BlockEntry, Columns, Extent, content_hash, is_sound, seal, unseal
 from .errors import CorruptCheckpointError
@@ -154,6 +155,8 @@ def cut(lines: Sequence[BlockEntry], page_lines: int) -> list[Sequence[BlockEntr
 
 class DirectorySource(Protocol):
     """Where the pages and blocks of a directory are: a checkpoint that is open."""
+
+    storage: Storage
 
     @property
     def far(self) -> bool:

@@ -17,12 +17,14 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Set, Sized
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from changelog.codec import check_value
 from changelog.errors import HybridStoreError
 from changelog.journal import Journal
 from changelog.mutation import TIME
+from changelog.storage import LocalStorage
 from changelog.turn import entry
 from recovery.block import BucketChange, Combine, StoreCapture
 from recovery.directory import Directory, DirectorySource
@@ -244,6 +246,12 @@ class Edge(Tailed):
     def far(self) -> bool:
         """True while loading a cold block is a request to another machine. O(1), and O(packs) on an object store."""
         return is_far(self._source)
+
+    @property
+    def _folder(self) -> Path | None:
+        """Where files of the state are on this machine; None if they are on another one, or no checkpoint is in use."""
+        source = None if self._source is None else self._source()
+        return source.storage.root if source is not None and isinstance(source.storage, LocalStorage) else None
 
     @abstractmethod
     def pin_key_type(self) -> None:

@@ -5,19 +5,35 @@ at a time, and nothing that it reads stays.
     by_place    a piece is the first rows behind the piece before                   the others, which order by time
 
 Blocks are cut by key. So a scan by place looks through all blocks for each piece, but for those that begin behind it.
-Where records have one time, their order is that of the keys, and each block is read once. The surprise: between two
-pieces nothing counts but the place that was reached, so blocks may be loaded, or keys be taken out of them, meanwhile.
+Where records have one time, their order is that of the keys, and each block is read once. Where more blocks overlap
+than two pieces have, each is read once, too, and the rows go through a file without a name, in sorted runs: else a
+bucket of 81 pieces was read 81 times. The surprise: between two pieces nothing counts but the place that was reached,
+so blocks may be loaded, or keys be taken out of them, meanwhile.
 """
 
 from __future__ import annotations
 
+import os
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from heapq import heappop, heappush, merge
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from changelog.codec import pack, unpack
 
 from .cold_blocks import SPARING, ColdBlock
 
 Row: TypeAlias = tuple[Any, ...]
+Place: TypeAlias = Callable[[Row], tuple[Any, ...]]
+# Blocks that overlap are read once if they have more bytes than so many pieces, or than so many of the largest of them.
+_OVERLAPPING: Final = 2
+# Rows in memory are taken in so many parts, by time, since each row is an object.
+_PARTS: Final = 8
+# A run in a file is read by so many rows at least.
+_LEAST_ROWS: Final = 16
 
 
 def by_key(
@@ -44,16 +60,31 @@ def by_place(
     memory: Callable[[int, int], Iterable[Row]],
     blocks: Callable[[], Iterable[ColdBlock]],
     rows_of: Callable[[ColdBlock, int, int], Iterable[Row]],
-    place: Callable[[Row], tuple[Any, ...]],
+    place: Place,
     low: int,
     high: int,
     *,
     reverse: bool,
+    folder: Path | None = None,
 ) -> Iterator[list[Row]]:
     """Yield the rows with times from `low` to `high` in order of `place`: their time, their key, and what decides
     between equal ones. Each piece asks for `blocks` and for the rows in `memory` anew, between two times. `rows_of`
     returns the rows of a block that memory does not replace; of equal places these come first. O(rows) a piece.
+    Where many blocks overlap, all is asked for at once, if a `folder` (None: the system's) has room for the rows.
+    O(rows log pieces) then.
     """
+    overlapping = list(blocks())
+    largest = max((block.entry.bytes for block in overlapping), default=0)
+    if _most_overlapping(overlapping) > _OVERLAPPING * max(SPARING.piece, largest):
+        parts = chain(
+            (rows_of(block, low, high) for block in overlapping),
+            (memory(first, last) for first, last in _spans(overlapping, low, high)),
+        )
+        pieces = _through_file(parts, place, overlapping, folder, reverse=reverse)
+        if pieces is not None:
+            yield from pieces
+            return
+    del overlapping
     done: tuple[Any, ...] | None = None
     while True:
         remaining = sorted(blocks(), key=_last if reverse else _first, reverse=reverse)
@@ -119,3 +150,78 @@ def _is_behind(block: ColdBlock, end: tuple[Any, ...] | None, reverse: bool) -> 
     if end is None:
         return False
     return _last(block) < end[:2] if reverse else _first(block) > end[:2]
+
+
+def _most_overlapping(blocks: Iterable[ColdBlock]) -> int:
+    """Return the most bytes that all blocks with rows on both sides of a place have. O(blocks log blocks)."""
+    most = now = 0
+    ends: list[tuple[tuple[int, Any], int]] = []
+    for block in sorted(blocks, key=_first):
+        while ends and ends[0][0] < _first(block):
+            now -= heappop(ends)[1]
+        heappush(ends, (_last(block), block.entry.bytes))
+        now += block.entry.bytes
+        most = max(most, now)
+    return most
+
+
+def _spans(blocks: Sequence[ColdBlock], low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of the times from `low` to `high`, both inclusive, in which rows in memory are taken."""
+    first = max(low, min(block.entry.low for block in blocks))
+    last = min(high, max(block.entry.high for block in blocks))
+    step = max(1, (last - first) // _PARTS)
+    cuts = [low, *range(first + step, last, step), high + 1]
+    return ((start, end - 1) for start, end in pairwise(cuts))
+
+
+def _through_file(
+    parts: Iterable[Iterable[Row]], place: Place, blocks: Sequence[ColdBlock], folder: Path | None, *, reverse: bool
+) -> Iterator[list[Row]] | None:
+    """Write rows into a file of `folder` that has no name, in runs that are sorted, and return all of them in order, a
+    piece at a time; None, with no row lost, if the file has no room. `parts` are read to the end. O(rows log runs).
+    """
+    import tempfile  # only here: few scans need it
+
+    most = _most(blocks)
+    runs = 1 + sum(block.entry.records for block in blocks) // most
+    each = max(_LEAST_ROWS, most // (2 * runs))
+    offsets: list[array[int]] = []
+    rows: list[Row] = []
+    try:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # the pieces close it
+    except OSError:
+        return None
+    for part in chain(parts, (None,)):
+        rows += part or ()
+        if len(rows) < most and part is not None:
+            continue
+        rows.sort(key=place)
+        if reverse:
+            rows.reverse()
+        cuts = array("q", [file.tell()])
+        try:
+            for start in range(0, len(rows), each):
+                file.write(pack(list(map(list, zip(*rows[start : start + each], strict=True)))))
+                cuts.append(file.tell())
+            file.flush()
+        except OSError:
+            file.close()
+            return None
+        rows.clear()
+        offsets.append(cuts)
+    # of equal places the rows of earlier parts come first, or backwards last
+    ordered = offsets[::-1] if reverse else offsets
+    merged = merge(*(_run(file.fileno(), cuts) for cuts in ordered), key=place, reverse=reverse)
+    return _pieces(file, merged, most)
+
+
+def _run(fd: int, cuts: Sequence[int]) -> Iterator[Row]:
+    """Read the rows of a run that lies between these offsets of a file. Raises OSError."""
+    for start, end in pairwise(cuts):
+        yield from zip(*unpack(os.pread(fd, end - start, start)), strict=True)
+
+
+def _pieces(file: Any, rows: Iterator[Row], most: int) -> Iterator[list[Row]]:
+    with file:
+        while piece := list(islice(rows, most)):
+            yield piece

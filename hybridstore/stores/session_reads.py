@@ -261,7 +261,7 @@ class SessionReads(BucketRows, Generic[K, V]):
             rows = _rows(bucket, key_from, key_to, low, high, latest)
             return [row for row in rows if row[3] is not TOMBSTONE]
 
-        return by_place(in_memory, cold, stored, _order, low, high, reverse=reverse)
+        return by_place(in_memory, cold, stored, _order, low, high, reverse=reverse, folder=self._folder)
 
 
 def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -352,7 +352,7 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
     def buffered(self) -> Iterator[Emission[K, V]]:
         """Iterate over the buffered `(key, value, ts)` in the order of emission.
 
-        A snapshot. O(n log n); under a limit of memory O(n) for each piece that has room.
+        A snapshot. O(n log n); under a limit of memory as a `scan` of a window store.
 
         >>> results = hs.open("state").suppression("results", time_limit="1 minute")
         >>> results.put_many([("ann", 1, 5_000), ("bob", 4, 0)])
@@ -380,7 +380,7 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
             return [(at, key, value, ts) for key, (at, ts), value in rows if low <= at <= high]
 
         return self._iterators.piecewise(
-            by_place(in_memory, lambda: blocks, stored, _BY_PLACE, 0, INT64_MAX, reverse=False)
+            by_place(in_memory, lambda: blocks, stored, _BY_PLACE, 0, INT64_MAX, reverse=False, folder=self._folder)
         )
 
     @read

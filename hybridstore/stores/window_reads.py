@@ -249,8 +249,9 @@ class WindowReads(BucketRows, Generic[K, V]):
 
         By ts, then key, then arrival. A snapshot: later changes are not seen. Raises ValueError for a prefix beside a
         bound of keys, TypeError for a bound of another type than the keys. O(1) to open, O(rows log rows) to read.
-        Under a limit of memory the iterator reads the blocks of a bucket for each piece of its rows that has room, and
-        keeps none, so CorruptCheckpointError may come from the iterator.
+        Under a limit of memory the iterator reads the blocks of a bucket and keeps none, so CorruptCheckpointError may
+        come from the iterator. If the blocks overlap in time, their rows go through a file without a name in the folder
+        of the state (without room there, blocks are read for each piece of the rows that has room in memory).
 
         >>> pages = hs.open("state").window("pages", retention="1 hour")
         >>> pages.put_many([("ann", "/", 500), ("bob", "/", 0), ("cid", "/", 0)])
@@ -325,7 +326,7 @@ class WindowReads(BucketRows, Generic[K, V]):
             rows = rows_between(bucket.runs, key_from, key_to, low, high)
             return [row for row in rows if row[2] is not TOMBSTONE]
 
-        return by_place(in_memory, cold, stored, _BY_TIME_AND_KEY, low, high, reverse=reverse)
+        return by_place(in_memory, cold, stored, _BY_TIME_AND_KEY, low, high, reverse=reverse, folder=self._folder)
 
 
 def _rows_within(run: Any, low: int, high: int) -> tuple[Sequence[int], Sequence[Any]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from array import array
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -92,6 +95,43 @@ def test_blocks_of_one_time_are_read_once_and_pieces_have_few_rows(
     # a row more than twice a piece is never there
     assert max(map(len, pieces)) <= 20
     assert max(block.read for block in blocks) <= 3
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_blocks_that_overlap_are_read_once_and_pieces_have_few_rows(
+    monkeypatch: pytest.MonkeyPatch, reverse: bool
+) -> None:
+    blocks = [Block([(j * 10 + i % 7, 10 * i + j, j) for j in range(10)]) for i in range(40)]
+    memory = [(j, 1000 + j, j) for j in range(0, 100, 9)]
+    monkeypatch.setattr(SPARING, "piece", 10)
+    pieces = scanned(memory, blocks, 0, 200, reverse=reverse)
+    expected = sorted([*memory, *(row for block in blocks for row in block.rows)], key=PLACE, reverse=reverse)
+    assert [row for piece in pieces for row in piece] == expected
+    assert max(map(len, pieces)) <= 20
+    assert [block.read for block in blocks] == [1] * 40
+
+
+@pytest.mark.parametrize("fault", ["no file", "no room"])
+def test_blocks_that_overlap_are_read_for_each_piece_where_no_file_has_room(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    class Full(BytesIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    def file(dir: Path | None) -> BytesIO:  # as it is called
+        if fault == "no file":
+            raise OSError(errno.EROFS, "read-only file system")
+        return Full()
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", file)
+    monkeypatch.setattr(SPARING, "piece", 10)
+    blocks = [Block([(j * 10 + i % 7, 10 * i + j, j) for j in range(10)]) for i in range(40)]
+    pieces = scanned([], blocks, 0, 200, reverse=False)
+    assert [row for piece in pieces for row in piece] == sorted(
+        (row for block in blocks for row in block.rows), key=PLACE
+    )
+    assert max(block.read for block in blocks) > 2
 
 
 class Windows:
@@ -184,6 +224,34 @@ class Buffered(Windows):
 
 
 KINDS: list[Callable[[hs.State], Windows]] = [Windows, Duplicates, Sessions, Slides, Sums, Buffered]
+
+
+@pytest.mark.parametrize("kind", [Windows, Duplicates, Sessions, Buffered])
+def test_what_goes_through_a_file_is_in_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[hs.State], Windows]
+) -> None:
+    folders: list[Any] = []
+    new = tempfile.TemporaryFile
+
+    def file(dir: Path | None) -> Any:  # as it is called
+        folders.append(dir)
+        return new(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", file)
+    with hs.open(tmp_path / "s", _tuning=SMALL) as state:
+        subject = kind(state)
+        subject.fill()
+        expected = list(subject.rows())
+        force_cold(state)
+        for name, value in (("on", True), ("room", 0), ("piece", 300)):
+            monkeypatch.setattr(SPARING, name, value)
+        names = sorted(tmp_path.rglob("*"))
+        rows = subject.rows()
+        assert [next(rows) for _ in range(50)] == expected[:50]
+        assert folders
+        assert set(folders) == {tmp_path / "s"}
+        assert sorted(tmp_path.rglob("*")) == names
+        assert list(rows) == expected[50:]
 
 
 @pytest.mark.parametrize("kind", KINDS)
