@@ -270,6 +270,29 @@ def test_sliding_stores_and_buffers_become_cold_without_a_replay(
         assert len(state.suppression("b", max_records=200, timer="first")) == 0
 
 
+def test_values_of_a_tail_before_and_behind_those_of_the_checkpoint_stay(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"memory_limit": 1 << 40, "checkpoints": NEVER, "_tuning": SMALL}
+    state = hs.open(tmp_path / "s", **given)
+    sums = state.sliding("l", size=1000, aggregator=hs.Sum())
+    sums.add_columns(["a", "b", "c"], [1, 1, 1], [100, 100, 100])
+    state.commit()
+    state.checkpoint(wait=True)
+    sums.add_columns(["a", "b"], [10, 100], [50, 200])
+    state.commit()
+    crash(state)
+    with hs.open(tmp_path / "s", **given) as state:
+        sums = state.sliding("l", size=1000, aggregator=hs.Sum())
+        sums.apply_waiting()
+        assert sorted(sums._runs) == ["a", "b"]  # beside the block
+        for _ in range(2):
+            assert state._memory.cool()
+            check_stores(state)
+        state.checkpoint(wait=True)
+        assert state._memory.cool()
+        check_stores(state)
+        assert {key: sums.get(key)[3] for key in "abc"} == {"a": 11, "b": 101, "c": 1}
+
+
 class Side:
     """One of two states with the same stores, of these `kinds`, that get the same calls."""
 
@@ -300,11 +323,13 @@ class Side:
         self.stores += [
             state.sliding("l", size=300, aggregator=hs.Collect()),
             state.suppression("b", max_records=40, time_limit=200, timer="first"),
+            state.suppression("bytes", max_bytes=300, timer="latest"),
+            state.suppression("closed", until_window_closes=30),
         ]
 
     def call(self, kind: str, key: Any, number: int, ts: int) -> Any:
         """Make one call, and return its answer."""
-        kv, ttl, window, duplicates, session, sliding, buffer = [*self.stores, *[None] * 5][:7]
+        kv, ttl, window, duplicates, session, sliding, buffer, sized, final = [*self.stores, *[None] * 7][:9]
         calls: dict[str, Any] = {
             "kv put": lambda: kv.put(key, number),
             "kv get": lambda: kv.get(key),
@@ -336,6 +361,11 @@ class Side:
             "buffer put": lambda: buffer.put(key, number, ts),
             "buffer advance": lambda: buffer.advance(ts),
             "buffer size": lambda: (len(buffer), buffer.min_timestamp),
+            "sized put": lambda: sized.put(key, "x" * (number % 30), ts),
+            "sized size": lambda: (len(sized), sized.buffer_size),
+            "final put": lambda: final.put((key, ts // 100 * 100, ts // 100 * 100 + 100), number, ts),
+            "final advance": lambda: final.advance(ts),
+            "final flush": lambda: final.flush() if number % 9 == 0 else len(final),
         }
         return calls[kind]()
 
@@ -351,6 +381,7 @@ CALLS = (
     "session find", "session remove", "iterators open", "iterators next", "iterators end",
     "versioned put", "versioned delete", "versioned get", "sliding add", "sliding get",
     "buffer put", "buffer advance", "buffer size",
+    "sized put", "sized size", "final put", "final put", "final advance", "final flush",
 )  # fmt: skip
 
 
@@ -364,8 +395,8 @@ def test_a_state_under_a_limit_answers_as_one_without(
     cool = Memory.cool
     monkeypatch.setattr(Memory, "cool", lambda memory: [cooled.append(cool(memory)), cooled[-1]][1])
     without = {
-        "key-value": ("window", "dup", "session", "iterators", "versioned", "sliding", "buffer"),
-        "by time": ("sliding", "buffer"),
+        "key-value": ("window", "dup", "session", "iterators", "versioned", "sliding", "buffer", "sized", "final"),
+        "by time": ("sliding", "buffer", "sized", "final"),
     }
     calls = [call for call in CALLS if not call.startswith(without.get(kinds, ("?",)))]
     for turn in range(rounds):
