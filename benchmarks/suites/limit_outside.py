@@ -116,8 +116,8 @@ def _program() -> hs.Topology:
 
 
 def closing(folder: str, kind: str, records: int, limit: int | None) -> dict[str, Any]:
-    """Run a topology over a row of each of `records` keys and a row that closes their windows, and count the results
-    as they come.
+    """Run a topology over a row of each of `records` keys and rows that close their windows, those that begin together
+    at one commit, and count the results as they come.
     """
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -126,13 +126,17 @@ def closing(folder: str, kind: str, records: int, limit: int | None) -> dict[str
         for i in range(records):
             yield {"key": key_of(i), "time": 3_500_000, "value": i}
         phase("close")
-        yield {"key": key_of(0), "time": 20_000_000, "value": 0}
+        for time in (3_600_000, 5_400_000) if kind == "close-hopping" else (20_000_000,):
+            for _ in range(_COMMIT):
+                yield {"key": "last", "time": time, "value": 0}
 
     windows = hs.stream(key="key", timestamp="time").windowed_by(CLOSING[kind])
     counts = windows.aggregate(n=hs.Count(), total=hs.Sum("value"), emit="close")
     each, results = 2 if kind == "close-hopping" else 1, 0
-    for results, row in enumerate(counts.run(rows(), folder, commit_rows=_COMMIT, memory_limit=limit), 1):
-        i = (results - 1) % records
+    for row in counts.run(rows(), folder, commit_rows=_COMMIT, memory_limit=limit):
+        if row["key"] == "last":
+            continue
+        i, results = results % records, results + 1
         answer = row["key"], row["n"], row["total"]
         check(answer == (key_of(i), 1, i), f"result {results} of windows that closed")
     check(results == each * records, f"{results} results, expected {each * records}")

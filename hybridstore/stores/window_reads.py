@@ -18,7 +18,7 @@ from changelog.turn import in_place, read
 from ..clock import check_time
 from .bucket_rows import BucketRows
 from .buckets import TOMBSTONE, StoreBucket
-from .cold_blocks import SPARING, ColdBlock
+from .cold_blocks import SPARING, ColdBlock, chosen
 from .columns import column_list
 from .edge import K, V
 from .keys import check_prefix
@@ -27,6 +27,8 @@ from .snapshots import SnapshotToken
 from .window_runs import index_of, parts_of, rows_between
 
 _BY_TIME_AND_KEY: Final = itemgetter(0, 1)
+# What is read by key at once has so many pieces of a scan.
+_CUT_PIECES: Final = 4
 
 
 def _value_at(run: Any, ts: int) -> Any:
@@ -284,6 +286,28 @@ class WindowReads(BucketRows, Generic[K, V]):
         [(('ann', 500), '/help'), (('bob', 0), '/')]
         """
         return self.scan(reverse=reverse)
+
+    def cuts(self, time_from: int, time_to: int) -> list[K]:
+        """Return keys, in order, between which the rows of a range of times (ms, both inclusive) that are in cold
+        blocks have about the bytes of a few pieces of a scan; none where memory is not short. O(cold blocks).
+
+        >>> hs.open("state").window("pages", retention="1 hour").cuts(0, 3_600_000)
+        []
+        """
+        if not SPARING.on:
+            return []
+        ends: list[tuple[Any, int]] = []
+        for number in self._numbers(max(0, time_from), time_to):
+            cold = self._buckets[number].cold
+            entries = [cold[i].entry for i in chosen(cold, lambda at: at.low <= time_to and at.high >= time_from)]
+            ends += [(entry.last, entry.bytes) for entry in entries]
+        keys: list[Any] = []
+        size = 0
+        for key, more in sorted(ends, key=itemgetter(0)):
+            size += more
+            if size > _CUT_PIECES * SPARING.piece:
+                keys, size = keys if keys and keys[-1] == key else [*keys, key], 0
+        return keys
 
     def _scan(
         self,

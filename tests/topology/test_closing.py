@@ -71,7 +71,7 @@ def test_windows_that_close_are_the_same_where_memory_is_short(
     assert sorted(map(repr, closed[0])) == sorted(map(repr, at_once)) != []
 
 
-@pytest.mark.parametrize("windows", ["tumbling", "sessions", "kafka"])
+@pytest.mark.parametrize("windows", ["tumbling", "hopping", "sessions", "kafka"])
 def test_the_first_of_many_closed_windows_is_there_before_all_blocks_were_read(
     windows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,10 +85,27 @@ def test_the_first_of_many_closed_windows_is_there_before_all_blocks_were_read(
         force_cold(engine.states[0])
         for name, value in (("on", True), ("piece", 1), ("room", 0)):
             monkeypatch.setattr(SPARING, name, value)
-        results = aggregating(engine).windowed.ended(-1, 1000)
+        results = aggregating(engine).windowed.ended(-1, 24)  # one window of each key
         first, before = next(results), len(read)
         assert [first.key, *(result.key for result in results)] == [f"{i:03}" for i in range(200)]
         assert 0 < before < len(read) / 4
+
+
+@pytest.mark.parametrize("windows", ["tumbling", "hopping", "sessions"])
+def test_windows_in_blocks_and_in_the_commit_in_progress_come_once(
+    windows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hs.Engine(declared(windows, "one"), tmp_path / "s", durability="os", _tuning=SMALL) as engine:
+        for turn in range(2):
+            for i in range(turn, 200, turn + 1):
+                engine.process({"k": f"{i:03}", "ts": 5 * turn, "v": i})
+            if not turn:
+                engine.commit()
+                force_cold(engine.states[0])
+                for name, value in (("on", True), ("piece", 1), ("room", 0)):
+                    monkeypatch.setattr(SPARING, name, value)
+        results = [(result.key, result.aggregates) for result in aggregating(engine).windowed.ended(-1, 24)]
+        assert sorted(results) == [(f"{i:03}", (1 + i % 2, i)) for i in range(200)]
 
 
 def test_equal_times_of_results_by_column_are_one_object() -> None:

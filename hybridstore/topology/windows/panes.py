@@ -17,17 +17,20 @@ the late record is added.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
+from operator import itemgetter
 from typing import Any
 
 from ...aggregation import HoppingWindows
-from ...clock import NO_TIME, Watermark, closed_through, expired_through
+from ...clock import INT64_MAX, NO_TIME, Watermark, closed_through, expired_through
 from ...state.group import StoreGroup
 from ...stores.window import WindowStore
 from ..batch import Records
 from ..plan import Plan
 from ..results import Result
-from .windowed import BY_START_AND_KEY, WINDOWS, Windowed, window_store
+from .windowed import WINDOWS, Windowed, window_store
 
+_BY_KEY = _BY_START = itemgetter(0)
 Pane = tuple[int, int, list[Any]]  # start, largest record time or -1, aggregate
 
 
@@ -208,49 +211,65 @@ class PanedWindowed(Windowed[WindowStore]):
             first = max(windows.first_holding(pane), windows.first_open(slot[2]))
             starts.setdefault(key, set()).update(range(first, pane - pane % advance + 1, advance))
         windows_of = self._of_windows({key: sorted(key_starts) for key, key_starts in starts.items() if key_starts})
-        return self._ordered(windows_of)
+        return list(self._ordered(windows_of.items()))
 
-    def _ordered(self, windows_of: dict[Any, list[Pane]]) -> list[Result]:
-        """Return windows as results, by start and then key; a value in `_aside` replaces that of its panes."""
+    def _ordered(self, windows_of: Iterable[tuple[Any, list[Pane]]]) -> Iterator[Result]:
+        """Yield the windows of keys as results, by start and then key, and forget each; a value in `_aside` replaces
+        that of its panes.
+        """
         aside, size, finish = self._aside, self.windows.size_ms, self.aggregates.finish
-        if aside:
-            windows_of = {
-                key: [kept for window in windows if (kept := aside.get((window[0], key), window)) is not None]
-                for key, windows in windows_of.items()
-            }
-        results = [
-            Result(key, start, start + size, finish(aggregate), newest)
-            for key, windows in windows_of.items()
-            for start, newest, aggregate in windows
-        ]
-        results.sort(key=BY_START_AND_KEY)
-        return results
+        by_start: dict[int, list[Result]] = {}
+        for key, windows in windows_of:
+            for window in windows:
+                given = aside.get((window[0], key), window) if aside else window
+                if given is not None:
+                    start, newest, aggregate = given
+                    result = Result(key, start, start + size, finish(aggregate), newest)
+                    by_start.setdefault(start, []).append(result)
+        for start in sorted(by_start):
+            results = sorted(by_start.pop(start), key=_BY_KEY, reverse=True)
+            while results:
+                yield results.pop()
 
     def ended(self, after: int, through: int | None) -> Iterator[Result]:
-        """See `Windowed.ended`: by start and then key. O(panes in those windows), and about three merges a window."""
-        windows, size, advance = self.windows, self.windows.size_ms, self.windows.advance_ms
+        """See `Windowed.ended`: by start and then key. O(panes in those windows), and about three merges a window.
+        Windows that begin at several times are in memory together, those of one a few keys at a time.
+        """
+        windows, size = self.windows, self.windows.size_ms
         low, high = max(0, windows.first_open(after)), None if through is None else through - size
         if high is not None and high < low:
             return iter(())
-        panes: dict[Any, dict[int, Pane]] = {}
-        last_pane = None if through is None else through - 1
-        for (key, pane), value in self.store.scan(time_from=low, time_to=last_pane):
-            panes.setdefault(key, {})[pane] = (pane, *self.form.shared(value))
+        last_pane = INT64_MAX if through is None else through - 1
+        keys = self._windows_by_key(low, INT64_MAX if high is None else high, last_pane)
+        if high is not None and high - low < self.windows.advance_ms:  # all begin together: keys come in order
+            return chain.from_iterable(self._ordered([of_key]) for of_key in keys)
+        return self._ordered(keys)
+
+    def _windows_by_key(self, low: int, high: int, last_pane: int) -> Iterator[tuple[Any, list[Pane]]]:
+        """Yield each key, in order, with its windows that begin from `low` to `high`. Where memory is short, panes of
+        some keys at a time are in it.
+        """
+        windows, advance, shared = self.windows, self.windows.advance_ms, self.form.shared
+        changed: dict[Any, list[Pane]] = {}
         for (pane, key), slot in self.open.items():
-            if pane >= low and (last_pane is None or pane <= last_pane):
-                panes.setdefault(key, {})[pane] = (pane, slot[0], slot[1])
-        windows_of: dict[Any, list[Pane]] = {}
-        for key, key_panes in panes.items():
-            starts: set[int] = set()
-            for pane in key_panes:
-                last = pane - pane % advance
-                starts.update(
-                    range(
-                        max(low, windows.first_holding(pane)), (last if high is None else min(last, high)) + 1, advance
-                    )
-                )
-            windows_of[key] = self._combined([key_panes[pane] for pane in sorted(key_panes)], sorted(starts))
-        return iter(self._ordered(windows_of))
+            if low <= pane <= last_pane:
+                changed.setdefault(key, []).append((pane, slot[0], slot[1]))
+        waiting = sorted(changed, reverse=True)
+        for first, behind in pairwise((None, *self.store.cuts(low, last_pane), None)):
+            panes: dict[Any, list[Pane]] = {}
+            for (key, pane), value in self.store.scan(first, behind, time_from=low, time_to=last_pane):
+                if key != behind and (pane, key) not in self.open:
+                    panes.setdefault(key, []).append((pane, *shared(value)))
+            while waiting and (behind is None or waiting[-1] < behind):
+                panes.setdefault(waiting[-1], []).extend(changed[waiting[-1]])
+                waiting.pop()
+            for key in sorted(panes):
+                key_panes = sorted(panes.pop(key), key=_BY_START)
+                starts: set[int] = set()
+                for pane, _, _ in key_panes:
+                    start = max(low, windows.first_holding(pane))
+                    starts.update(range(start, min(pane - pane % advance, high) + 1, advance))
+                yield key, self._combined(key_panes, sorted(starts))
 
     def live(self) -> list[Result]:
         """See `Windowed.live`: windows not closed when the commit began; panes of others have expired."""
