@@ -36,6 +36,7 @@ from recovery.errors import CheckpointError
 from recovery.places import PlacesMaps
 from recovery.write import CheckpointReport, write_checkpoint
 
+from ..collector import SHORT_PAUSES
 from .checkpoint_job import PIECE_RECORDS, Job, Outcome, opened, outcome_of
 from .group import StoreGroup
 from .hydration import pass_on
@@ -319,6 +320,7 @@ class Checkpointer:
                 attempt = Attempt(target, self._group.seal(), self.since, partial(outcome_of, write, prune))
             self.attempt = attempt
             self.since = Logged()
+            SHORT_PAUSES.sealed()
         self.begun = time.time()
         self.pause_ms = (time.perf_counter() - started) * 1000
         if wait:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
+from functools import cache
 from typing import Final, Generic, Protocol, TypeVar
 from weakref import ReferenceType, ref
 
@@ -184,10 +185,16 @@ def share_arena() -> None:
     admits one thread anyway. O(1).
     """
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+        _c_library().mallopt(_ARENA_MAX, 1)
 
 
 def give_back() -> None:
     """Return freed memory to the system, where the C library can. A millisecond for some 10 MB."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        _c_library().malloc_trim(0)
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    """Return the C library. Once: each object has types of its own, of which the collector frees one in 7 ms."""
+    return ctypes.CDLL(None)

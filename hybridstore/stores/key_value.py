@@ -322,11 +322,13 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
             self._rebuild_heap()
 
     def apply_delete(self, key: Any) -> None:
-        bucket = self._bucket
-        if self._older:
+        bucket, older = self._bucket, self._older
+        if older:
             self._forget(key)
+        if older.deleted is not None:
+            older.deleted.append(key)
         i = bucket.covering(key) if bucket.cold else -1
-        if i >= 0 or self._older.fresh:  # the next checkpoint may have the key
+        if i >= 0 or older.fresh:  # the next checkpoint may have the key
             self.apply_put(key, TOMBSTONE)
             if self._order is not None:
                 self._order.changed.add(key)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import hybridstore as hs
 
 PROGRAM = """
 import gc, sys
@@ -112,3 +115,14 @@ def test_garbage_is_found_while_a_state_is_open(tmp_path: Path) -> None:
         "    assert alive < 10_000, alive\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
+def test_the_collector_has_visited_the_sets_of_changed_keys_while_they_were_empty(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "state") as state:
+        store = state.key_value("k")
+        store["a"] = 1
+        state.commit()
+        state.checkpoint(wait=True)
+        young = [*gc.get_objects(0), *gc.get_objects(1)]
+        assert not any(each is store._dirty for each in young)
+        assert any(each is store._dirty for each in gc.get_objects(2))
