@@ -81,7 +81,16 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
             "checkpoint": [lambda: checkpoint_speed.measure(folder, records=5000, changes=500, repeats=1)],
             "checkpoint-bytes": [lambda: checkpoint_bytes.measure(folder, checkpoints=5, changes=100, records=2000)],
             "commit-latency": [lambda: commit_latency.measure(folder, records=2000, commits=300)],
-            "beyond-memory": [lambda: beyond_memory.measure(folder, records=2000, operations=300)],
+            # windows and sessions have a test each
+            "beyond-memory": [
+                partial(
+                    beyond_memory.measure,
+                    folder,
+                    records=500,
+                    operations=100,
+                    kinds=["key-value", "sliding", "suppression"],
+                )
+            ],
             "state-by-limit": [
                 lambda: state_by_limit.measure(
                     folder, limit=400_000, operations=300, shares=(0.5, 2), works=["zipf"], sample=2000

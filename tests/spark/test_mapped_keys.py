@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 from tests.tools.spark_jobs import Job, Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -72,20 +73,31 @@ def read(spark: SparkSession, source: Source) -> Any:
 
 
 def test_steps_before_the_shards_give_the_rows_of_plain_python(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as f
+
     source = Source(tmp_path / "in", spark)
     source.add(*[{"k": k, "v": v, "t": 1000 * v} for k, v in (("ann", 1), ("alf", 2), ("bob", 3), (None, 4))])
     source.add(*[{"k": k, "v": v, "t": t} for k, v, t in (("ann", 5, 40_000), ("bob", 6, 1), ("cyd", 7, 41_000))])
+    job = Job(tmp_path)
+    # one query for all, in whose rows each has a column; one shard, because lateness is each shard's own
+    frames = []
     for name, topology in TOPOLOGIES.items():
-        (tmp_path / name).mkdir()
-        job = Job(tmp_path / name)
-        # one shard, because lateness is each shard's own
-        df = topology.apply(read(spark, source), name, location=str(job.checkpoint), shards=1)
-        job.run(df, lambda df: [shown(row.asDict(recursive=True)) for row in df.collect()])
+        results = topology.apply(read(spark, source), name, location=str(job.checkpoint), shards=1)
+        frames.append(results.select(f.struct("*").alias(name)))
+    together = reduce(lambda before, frame: before.unionByName(frame, allowMissingColumns=True), frames)
+
+    def named(df: DataFrame) -> list[Any]:
+        rows = [row.asDict(recursive=True) for row in df.collect()]
+        return [(name, shown(part)) for row in rows for name, part in row.items() if part is not None]
+
+    job.run(together, named)
+    for name, topology in TOPOLOGIES.items():
         expected: dict[int, list[Any]] = {0: [], 1: []}
         tables = [pa.Table.from_pylist(batch).to_batches()[0] for batch in source.batches]
         for result in topology.run(tables):
             expected[result.commit - 1].append(shown(result))
-        assert job.rows == {number: sorted(rows) for number, rows in expected.items()}, name
+        of_spark = {number: [row for of, row in rows if of == name] for number, rows in job.rows.items()}
+        assert of_spark == {number: sorted(rows) for number, rows in expected.items()}, name
 
 
 def test_a_map_that_makes_the_key_has_to_declare_its_columns(spark: SparkSession, tmp_path: Path) -> None:
