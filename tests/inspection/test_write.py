@@ -44,7 +44,7 @@ def build(path: Path, seed: int, commits: int = 12) -> None:
         kv, win = state.key_value("kv"), state.window("win", retention=100)
         dup, ses = state.window("dup", retention=100, retain_duplicates=True), state.session("ses", retention=100)
         clock = 0
-        for _ in range(commits):
+        for number in range(commits):
             for _ in range(draw.randrange(1, 20)):
                 clock += draw.randrange(6)
                 key, ts = f"k{draw.randrange(12)}", max(0, clock - draw.randrange(30))
@@ -57,7 +57,8 @@ def build(path: Path, seed: int, commits: int = 12) -> None:
                 ses.put(key, value, start=max(0, ts - 5), end=ts)
             state.set("position", clock)
             state.commit()
-            if draw.random() < 0.3:
+            # one at least, which each 70th draw has not
+            if draw.random() < 0.3 or number == commits // 2:
                 state.checkpoint(wait=True)
 
 
