@@ -44,8 +44,11 @@ from .layers import Layers, Lookup
 from .pack import PackWriter
 from .table import MOST_KEYS, Whole
 
-# So many layers of a block of about one size become one.
+# So many layers of a block of about one size become one, of some blocks up to `_APART` less one more.
 LAYERS: Final = 8
+# Blocks that change equally much are written anew at so many different times: a checkpoint in which all of them are
+# takes ten times as long as those before it, and commits wait for it.
+_APART: Final = 4
 # A block is rewritten when its layers have one of so many of the bytes of its base, or of its keys.
 LAYERED_SHARE: Final = 2
 # Packs records as a block: (its bytes, the hash of its content).
@@ -264,7 +267,9 @@ class Planner:
         kept, (base_keys, *kept_keys) = list(line.layers), keys
         # keys of records that were written and deleted since the checkpoint before are deleted keys, too: any number
         changed = hiding(change.columns) + len(change.removed)
-        if whole.records > self._limit + self._limit // 2 and whole.keys > 1:  # records of one key stay together
+        later = line.hash[0] % _APART
+        longest = self._limit + self._limit // 2 + (later - 1) * self._limit // 16
+        if whole.records > longest and whole.keys > 1:  # records of one key stay together
             return False
         if changed * LAYERED_SHARE > min(base_keys, MOST_KEYS):
             return False
@@ -272,13 +277,13 @@ class Planner:
         plan, number = self._plan, self._capture.number
         layer = layer_of(change.columns, change.removed)
         data, hashed = self._pack_block(layer)
-        while (start := _first_alike(kept, len(data))) <= len(kept) - (LAYERS - 1):
+        while (start := _first_alike(kept, len(data))) <= len(kept) - (LAYERS - 1 + later):
             layer = composed([*(self._previous.layer(number, line, place) for place in kept[start:]), layer])
             del kept[start:], kept_keys[start:]
             data, hashed = self._pack_block(layer)
         # a block that only grows is divided soon: until then its layers may have as many bytes as its base
         share = 1 if whole.records > self._limit else LAYERED_SHARE
-        if (sum(place.size for place in kept) + len(data)) * share > line.size:
+        if 8 * (sum(place.size for place in kept) + len(data)) * share > (7 + later) * line.size:
             return False
         # layers of few bytes (deletes, short values) may cover most of the base, whose bytes would stay for ever
         if (sum(kept_keys) + hiding(layer)) * LAYERED_SHARE > base_keys:

@@ -236,3 +236,22 @@ def test_a_block_that_only_grows_is_written_again_when_it_is_divided(tmp_path: P
     assert list(verify(tmp_path, decode=True)) == []
     with opened(tmp_path, limit) as state:
         assert list(store_of(state, "window").all()) == right
+
+
+def test_blocks_that_change_equally_much_are_not_all_written_anew_at_one_checkpoint(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    blocks, every = 48, 32
+    with opened(tmp_path, 1 << 40) as state:
+        store = state.key_value("it")
+        written = []
+        for turn in range(-1, 24):
+            numbers = range(256 * blocks) if turn < 0 else range(turn % every, 256 * blocks, every)
+            store.put_many((i, dice.randbytes(20)) for i in numbers)
+            state.commit()
+            state.checkpoint(wait=True)
+            assert state._checkpoints.last is not None
+            written.append(state._checkpoints.last.bytes_packed)
+    whole, *later = written
+    # layers have a half of the bytes of their base at the sixteenth
+    assert whole < sum(later[12:18]) < 4 * whole
+    assert max(later) < 0.75 * whole
