@@ -118,12 +118,12 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         if type(key) is not self._keys.fast or len(key) > SMALL:  # type: ignore[arg-type]
             small = self._keys.admit(key) and small
         # Steps that may fail alone (a damaged block, a user's function) run before anything is logged.
-        if measures and self._sizes is None:
-            self._measure()
         if self._bucket.cold:
             self._load_for((key,), ts)
         elif SPARING.on:
             self.lookups.asked += 1
+        if measures:
+            self._measure()
         return self._put(key, value, ts, size, small)
 
     def _put(self, key: Any, value: Any, ts: int, size: int, small: bool) -> list[Emission]:
@@ -151,6 +151,8 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         check_time(ts, f"store {self.name!r}: ts")
         self.move_time(ts)
         self._load_due(self._due)
+        if self._sizes is not None:
+            self._measure()
         emitted = self._evict(self._due) if self._is_due() else []
         return self._within_bounds(emitted) if self._bounded else emitted
 
@@ -168,6 +170,8 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         """
         self._keys.admit_all([])  # raises when the state was closed
         self._load_all()
+        if self._sizes is not None:
+            self._measure()
         return self._evict(INT64_MAX) if self._runs else []
 
     def _evict(self, through: int) -> list[Emission]:
@@ -232,12 +236,12 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         self._keys.admit_all(key_list)
         emitted: list[Emission] = []
         with collector_held():
-            if measures and self._sizes is None:
-                self._measure()
             if self._bucket.cold and key_list:
                 self._load_for(key_list, max(ts_list))
             elif SPARING.on:
                 self.lookups.asked += len(key_list)
+            if measures:
+                self._measure()
             if not self._bounded:
                 return self._put_together(key_list, value_list, ts_list, sizes)
             start, rows = 0, len(key_list)
@@ -320,20 +324,29 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         pack = self._pack
         return [len(pack([key, value])) - 1 for key, value in zip(keys, values, strict=True)]
 
-    def _measure(self) -> dict[Any, int]:
-        """Measure all records: at the first use, and again after a restart, because sizes are derived."""
-        self._load_all()
-        sizes = self._sizes = {key: self._size(key, row[1]) for key, row in self._runs.items()}
-        self._total = sum(sizes.values())
-        return sizes
+    def _measure(self) -> None:
+        """Measure all records at the first use, and again after a restart, because sizes are derived; else those that
+        were loaded since. Where memory is short, blocks are read for it and not kept. O(records measured).
+        """
+        runs, sizes = self._runs, self._sizes
+        if sizes is None:
+            blocks = self._unloaded()
+            sizes = {key: self._size(key, row[1]) for key, row in runs.items()}
+            cold = sum(self._size(key, value) for block in blocks for key, _, value in block.columns().rows())
+            self._sizes, self._total = sizes, sum(sizes.values()) + cold
+        elif self._unsized:
+            sizes.update(
+                (key, self._size(key, runs[key][1])) for key in self._unsized if key in runs and key not in sizes
+            )
+        self._unsized = []
 
     def _over(self) -> bool:
+        if self._sizes is not None or self.max_bytes is not None:
+            self._measure()
         if self.max_records is not None and len(self._runs) + self._cold_held > self.max_records:
             return True
         if self.max_bytes is None:
             return False
-        if self._sizes is None:
-            self._measure()
         return self._total > self.max_bytes
 
     def _full(self, emitted: list[Emission]) -> BufferFullError:
@@ -421,7 +434,8 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
     @property
     @read
     def buffer_size(self) -> int:
-        """Bytes buffered, as measured by `size_of`. O(1); the first time O(n).
+        """Bytes buffered, as measured by `size_of`. O(1); the first time O(n), and where memory is short it keeps no
+        block.
 
         >>> results = hs.open("state").suppression("results", max_bytes=1_000, size_of=lambda key, value: 100)
         >>> results.put("ann", 1, ts=0)
@@ -430,8 +444,7 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         100
         """
         self._keys.admit_all([])  # raises when the state was closed
-        if self._sizes is None:
-            self._measure()
+        self._measure()
         return self._total
 
     @property

@@ -48,7 +48,10 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     cools = True
     _tail: BufferTail
     _heap: list[tuple[int, Any]]
+    # the sizes of the records in memory (None: not measured), but for some that were loaded since; `_total` is the size
+    # of all records
     _sizes: dict[Any, int] | None
+    _unsized: list[Any]
     # the emissions of the newest committed version (packed, or not computed yet, until they are needed), and of the
     # version in progress
     _emitted: bytes | Unasked | list[Emission]
@@ -377,7 +380,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     def clear_state(self) -> None:
         super().clear_state()
         self._heap = []
-        self._sizes = None
+        self._sizes, self._unsized = None, []
         self._total = 0
         self._emitted, self._emitting = [], []
         self._due = NO_TIME - self._lag
@@ -391,11 +394,13 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
             _, self._emitted = state["emitted"]
 
     def cool(self, directory: Directory) -> list[Maps]:
-        heap, records = self._heap, self._applied_records
+        heap, records, sizes = self._heap, self._applied_records, self._sizes
         others = super().cool(directory)
         # what is hidden of the blocks is not known block by block
         self._cold_held = records - len(self._runs)
-        self._heap, self._sizes, self._total = [], None, 0
+        self._heap = []
+        if sizes is not None:
+            self._sizes = {key: sizes[key] for key in self._runs if key in sizes}
         self._tidy()
         return [*others, heap]
 
@@ -415,6 +420,8 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         """
         ats, times = columns.ints
         self._runs.update(zip(columns.keys, zip(ats, columns.values, times, strict=True), strict=True))
+        if self._sizes is not None:
+            self._unsized += columns.keys
         heap, places = self._heap, zip(ats, columns.keys, strict=True)
         if len(heap) < _FEW_BLOCKS * len(ats):
             heap += places
@@ -464,8 +471,9 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         assert bucket.cold or not self._cold_held, ("cold records without blocks", self._cold_held)
         assert self._cold_low == min((block.low for block in bucket.cold), default=NEVER), ("cold low",)
         if self._sizes is not None:
-            # sizes are those of the present records
-            assert self._sizes.keys() == runs.keys(), ("sizes", self._sizes.keys() ^ runs.keys())
-            assert self._total == sum(self._sizes.values()), ("total", self._total)
+            # sizes are those of the records in memory
+            assert self._sizes.keys() <= runs.keys(), ("sizes", self._sizes.keys() - runs.keys())
+            assert runs.keys() - self._sizes.keys() <= set(self._unsized), ("unsized", self._unsized)
+            assert bucket.cold or self._unsized or self._total == sum(self._sizes.values()), ("total", self._total)
         # the due time follows stream time
         assert self._due == self._stream_time - self._lag, ("due", self._due, self._stream_time)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import tempfile
 from array import array
 from collections.abc import Callable, Iterator
@@ -317,3 +318,39 @@ def test_a_scan_behind_a_restart_merges_blocks_and_the_rows_of_the_changelog(
         assert list(behind.rows(reverse)) == expected
         assert behind.store.cold_blocks > 1
         behind.store._check()
+
+
+@pytest.mark.parametrize("measured", [None, lambda key, value: 7 + len(key) + (value or 0) % 50])
+@pytest.mark.parametrize("final", [False, True])
+def test_a_buffer_with_a_bound_of_bytes_is_measured_without_its_blocks_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, final: bool, measured: Callable[[Any, Any], int] | None
+) -> None:
+    r = random.Random(seed)
+    bounds: dict[str, Any] = {"time_limit": 300, "max_bytes": 4000}
+    if final:
+        bounds = {"until_window_closes": 50, "max_bytes": 10**6, "on_full": "raise"}
+    with hs.open(tmp_path / "plain") as plain, hs.open(tmp_path / "short", _tuning=SMALL) as short:
+        buffers = [state.suppression("b", size_of=measured, **bounds) for state in (plain, short)]
+        now = 0
+        for turn in range(900):
+            now += r.randrange(3)
+            name, value = f"k{r.randrange(300):03}", r.choice([None, r.randrange(1000)])
+            key = (name, now, now + r.randrange(200)) if final else name
+            ts = max(0, now - r.randrange(20))
+            both = [buffer.put(key, value, ts) for buffer in buffers]
+            assert both[0] == both[1]
+            if turn % 97 == 0:
+                assert buffers[0].advance(now) == buffers[1].advance(now)
+            if turn % 150 == 120:
+                plain.commit()
+                force_cold(short)
+                for attribute, given_value in (("on", True), ("room", 0), ("piece", 300)):
+                    monkeypatch.setattr(SPARING, attribute, given_value)
+                if turn > 300:  # all is measured again
+                    for function in (lambda key, value: 1, measured):
+                        buffers[1].bind(function)
+                assert buffers[1].buffer_size == buffers[0].buffer_size
+                assert buffers[1].records_in_memory < len(buffers[1]) / 2
+            buffers[1]._check()
+        assert buffers[0].flush() == buffers[1].flush()
+        assert buffers[1].buffer_size == 0
