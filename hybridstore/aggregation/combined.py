@@ -30,7 +30,7 @@ class Combined(Aggregator):
     Raises ValueError without aggregators, TypeError for anything but aggregators.
     """
 
-    __slots__ = ("columns", "names", "parts", "places")
+    __slots__ = ("_copied", "_finishers", "columns", "names", "parts", "places")
 
     def __init__(self, aggregators: Mapping[str, Aggregator]) -> None:
         if not aggregators:
@@ -49,6 +49,9 @@ class Combined(Aggregator):
         """The distinct columns and projections that a projected row holds, in order; None is the row itself."""
         self.places = tuple(columns.index(projection) if projection in columns else -1 for projection in given)
         parts = self.parts
+        # what makes the result of a part; a part without either is its own result
+        self._finishers = [part.result or part.copy for part in parts]
+        self._copied = [(i, part.copy) for i, part in enumerate(parts) if part.copy is not None]
         exact = all(p.exact_subtract for p in parts)
         super().__init__(
             _starting(parts),
@@ -103,10 +106,13 @@ class Combined(Aggregator):
         return True
 
     def _copy_all(self, aggregates: list[Any]) -> list[Any]:
-        return [a if p.copy is None else p.copy(a) for p, a in zip(self.parts, aggregates, strict=True)]
+        copied = aggregates.copy()
+        for i, copy in self._copied:
+            copied[i] = copy(copied[i])
+        return copied
 
     def _finish_all(self, aggregates: list[Any]) -> tuple[Any, ...]:
-        return tuple([p.finish(a) for p, a in zip(self.parts, aggregates, strict=True)])
+        return tuple([a if make is None else make(a) for make, a in zip(self._finishers, aggregates, strict=True)])
 
     def _add_many(self, aggregates: list[Any], values: Sequence[Any]) -> list[Any]:
         """Add projected values, in their order, part by part: a part is given all its values at once."""

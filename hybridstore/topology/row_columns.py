@@ -89,12 +89,12 @@ class ArrowColumns:
         """Return for each row whether a function of it is true. O(rows) at the first call."""
         answers = self._asked.get(where)
         if answers is None:
-            rows = self._rows if self._rows is not None else self._unread_rows()
-            known = len(self._read)
-            answers = asked(where, rows[:1])  # this row says which columns the function reads
-            if len(self._read) > known:
-                rows = self._unread_rows()
-            answers += asked(where, rows[1:])
+            if self._rows is not None:
+                answers = asked(where, self._rows)
+            else:
+                # the first row says which columns the function reads
+                answers = asked(where, self._unread_rows(1)[:1])
+                answers += asked(where, self._unread_rows(self._batch.num_rows)[1:])
             self._asked[where] = answers
         return answers
 
@@ -104,14 +104,16 @@ class ArrowColumns:
             raise KeyError(name)
         return self._read.setdefault(name, self.column(name))
 
-    def _unread_rows(self) -> list[UnreadRow]:
+    def _unread_rows(self, count: int) -> list[UnreadRow]:
+        """Return the first rows, `count` at least, with the cells of the columns that were read so far."""
         names = tuple(self._read) or self.names[:1]
-        if not self._unread or any(name not in dict.keys(self._unread[-1]) for name in names):
-            self._unread = [UnreadRow(self, at) for at in range(self._batch.num_rows)]
+        unread = self._unread
+        if not unread or len(unread) < count or not set(names) <= dict.keys(unread[-1]):
+            unread = self._unread = [UnreadRow(self, at) for at in range(min(count, self._batch.num_rows))]
             for name in names:
-                for row, value in zip(self._unread, self.column(name), strict=True):
+                for row, value in zip(unread, self.column(name), strict=False):
                     row[name] = value
-        return self._unread
+        return unread
 
 
 class UnreadRow(dict[str, Any]):

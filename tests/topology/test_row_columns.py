@@ -192,3 +192,8 @@ def test_a_commit_of_many_rows_of_a_window_is_that_of_single_rows(
                 together.process_batch(shard, piece)
             together.commit()
         assert repr(together.windows()) == repr(single.windows())
+
+
+def test_a_batch_without_rows_asks_nobody() -> None:
+    batch = ArrowColumns(pa.table({"n": pa.array([], pa.int64())}), [])
+    assert batch.asked(early) == batch.asked(known) == batch.column("n") == batch.rows() == []

@@ -93,17 +93,27 @@ class TimeWindowed(Windowed[WindowStore]):
         newest = dict(zip(windows, times, strict=True))
         open_, fold = self.open, self.aggregates.fold
         self.store.touch(keys)
+        self._load_all([window for window in gathered if window not in open_])
         for window, given in gathered.items():
-            slot = open_.get(window)
-            if slot is None:
-                start, key = window
-                slot = open_[window] = self._load(key, start)
+            slot = open_[window]
             slot[1] = fold(slot[1], given)
             slot[0] = max(slot[0], newest[window])
         return now if clock is not None else max(now, times[-1])
 
+    def _load_all(self, windows: list[tuple[int, Any]]) -> None:
+        """Load windows (start, key) that are not in memory. O(windows)."""
+        of_start: defaultdict[int, list[Any]] = defaultdict(list)
+        for start, key in windows:
+            of_start[start].append(key)
+        for start, keys in of_start.items():
+            for key, stored in zip(keys, self.store.get_many(keys, start), strict=True):
+                self.open[start, key] = self._slot(stored)
+
     def _load(self, key: Any, start: int) -> list[Any]:
-        stored = self.store.get(key, start)
+        return self._slot(self.store.get(key, start))
+
+    def _slot(self, stored: Any) -> list[Any]:
+        """Return (largest record time, aggregate) of a stored value that may be changed; new ones without a value."""
         return [-1, self.aggregates.init()] if stored is None else list(self.form.changeable(stored))
 
     def changed(self) -> list[Result]:
