@@ -177,8 +177,8 @@ def test_no_public_method_of_a_store_is_forgotten(five: Five) -> None:
     # what the owner of stores calls, in a call of its own
     inner = {
         "alter", "appliers", "attach", "batch_appliers", "bind", "bytes_in_memory", "capture", "chill", "clear_state",
-        "cold_blocks", "cold_records", "cool", "count_lookups", "decoded_blocks", "end_version", "far", "free", "maps",
-        "num_records", "part", "prefetch", "read_in", "recall", "seal", "unseal", "use_places",
+        "cold_blocks", "cold_records", "cool", "count_lookups", "cuts", "decoded_blocks", "end_version", "far", "free",
+        "maps", "num_records", "part", "prefetch", "read_in", "recall", "seal", "unseal", "use_places",
         "records_in_memory", "rows_of", "apply_waiting", "pin_key_type", "apply_some_waiting", "refuse_calls", "touch",
         "waiting_rows", "warm",
         "add_for_columns", "hold_columns", "move_time", "times_of",
