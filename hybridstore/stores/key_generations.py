@@ -48,13 +48,15 @@ class Older(list[dict[Any, Any]]):
     loaded     a block was loaded whole: no tombstone hides what is deleted of its records, so no places are used
     twice      the records in the youngest dict that are in cold blocks, too, besides those that the blocks count
     deleted    the keys that were deleted since the last checkpoint began, some again; None: among the changed keys
+    heaps      of the expiries of the dicts that have changes: not needed, to be freed in slices
     """
 
-    __slots__ = ("deleted", "fresh", "loaded", "offered", "parting", "places", "twice")
+    __slots__ = ("deleted", "fresh", "heaps", "loaded", "offered", "parting", "places", "twice")
 
     def __init__(self) -> None:
         self.fresh = self.twice = 0
         self.deleted: list[Any] | None = None
+        self.heaps: list[list[tuple[int, Any]]] = []
         self.places: Places | None = None
         self.offered: Places | None = None
         self.loaded = False
@@ -78,6 +80,14 @@ class KeyGenerations(KeyBlocks):
     @abstractmethod
     def _rebuild_heap(self) -> None:
         """Make the heap of expiries anew, of the rows in the dict."""
+
+    @abstractmethod
+    def _expire_rows(self) -> None:
+        """Delete the rows in the dict that have expired."""
+
+    @abstractmethod
+    def _prune_tombstones(self) -> None:
+        """Forget the tombstones over nothing."""
 
     @abstractmethod
     def _forget_expired(self) -> None:
@@ -108,7 +118,10 @@ class KeyGenerations(KeyBlocks):
                 if row is TOMBSTONE:
                     return row
                 if self.ttl_ms is not None and row[1] <= self._expired:
-                    self._forget(key)
+                    if self._older.fresh:  # below it is an older row, which may expire later
+                        self.apply_delete(key)
+                    else:
+                        self._forget(key)
                     return TOMBSTONE
                 self._install_row(key, row)
                 del older[key]
@@ -162,11 +175,14 @@ class KeyGenerations(KeyBlocks):
 
     def _set_beside(self) -> set[Any]:
         self._older.deleted = []
-        if self._older.parting and self.ttl_ms is None and self._is_generation:
+        if self._older.parting and self._is_generation:
             with self._journal.sure:
                 self._older.insert(0, self._runs)
                 self._older.fresh += 1
                 self._runs = self._bucket.runs = {}
+                if self._heap:
+                    self._older.heaps.append(self._heap)
+                    self._heap = []
                 self._order = None
         elif self._bucket.cold and self._dirty:
             self._over_cold |= self._dirty
@@ -199,7 +215,13 @@ class KeyGenerations(KeyBlocks):
                 self._runs = self._bucket.runs = merged
                 del self._older[:fresh]
                 self._older.fresh = 0
+                self._older.heaps = []
                 self._order = None
+                if self.ttl_ms is not None:
+                    self._rebuild_heap()
+            if self.ttl_ms is not None:
+                self._expire_rows()
+                self._prune_tombstones()
 
     def _forget(self, key: Any) -> None:
         """Let no older dict have a row of a key, which is deleted. O(older dicts)."""
@@ -256,18 +278,22 @@ class KeyGenerations(KeyBlocks):
     def cool(self, directory: Directory) -> list[Maps]:
         bucket, dirty = self._bucket, self._dirty
         assert dirty is not None
-        others: list[Maps] = [self._heap, self._over_cold]
+        others: list[Maps] = [*self._older.heaps, self._over_cold]
+        self._older.heaps = []
         twice = self._older.twice + sum(block.touched for block in bucket.cold if isinstance(block, TouchedBlock))
         runs = self._runs
         buried = [key for key in chain.from_iterable(self._buried.values()) if runs.get(key) is TOMBSTONE]
         if self._older.fresh:
             self._older.fresh, deleted = 0, buried
-        elif self._is_generation and (self.ttl_ms is not None or _FEW * len(dirty) <= len(runs)):
+        elif self._is_generation and _FEW * len(dirty) <= len(runs):
             before = runs
             runs = dict(zip(dirty, map(before.pop, dirty, repeat(TOMBSTONE)), strict=True))
             self._runs = bucket.runs = runs
             deleted = [key for key, row in runs.items() if row is TOMBSTONE]
             self._older.insert(0, before)
+            if self._heap:
+                others.append(self._heap)
+                self._rebuild_heap()
         else:
             # of thousands of changed keys most are there: a look at each took 30 ms
             known = dirty if self._older.deleted is None else dict.fromkeys(self._older.deleted)
@@ -284,7 +310,6 @@ class KeyGenerations(KeyBlocks):
             runs.pop(key, None)
             self.apply_delete(key)
         if self.ttl_ms is not None:
-            self._rebuild_heap()
             self._forget_expired()
         return others
 

@@ -347,15 +347,18 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
             return
         self._stream_time = ts
         self._expired = expired_through(ts, self.ttl_ms)
+        self._expire_rows()
+        if self._expired >= self._cold_until and self._expire_cold(self._expired):
+            self._prune_tombstones()
+            self._cold_changed()
+
+    def _expire_rows(self) -> None:
         heap, runs = self._heap, self._runs
         while heap and heap[0][0] <= self._expired:
             ts, key = heappop(heap)
             row = runs.get(key)
             if row is not None and row is not TOMBSTONE and row[1] == ts:
                 self.apply_delete(key)
-        if self._expired >= self._cold_until and self._expire_cold(self._expired):
-            self._prune_tombstones()
-            self._cold_changed()
 
     def apply_columns(self, keys: list[Any], values: list[Any], times: list[int] | None) -> None:
         """Insert rows by column, in order."""
@@ -433,7 +436,9 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
             self._rebuild_heap()
 
     def _prune_tombstones(self) -> None:
-        """Forget tombstones over blocks that are no longer cold."""
+        """Forget tombstones over blocks that are no longer cold, unless they may be over rows that were put apart."""
+        if self._older.fresh:
+            return
         bucket = self._bucket
         for key in [key for key, row in self._runs.items() if row is TOMBSTONE and bucket.covering(key) < 0]:
             del self._runs[key]
@@ -525,10 +530,10 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         return self._expired
 
     def _maps_bytes(self) -> int:
-        return super()._maps_bytes() + HEAP_BYTES * len(self._heap)
+        return super()._maps_bytes() + HEAP_BYTES * sum(map(len, (self._heap, *self._older.heaps)))
 
     def maps(self) -> list[Maps]:
-        return [*super().maps(), self._heap]
+        return [*super().maps(), self._heap, *self._older.heaps]
 
     def _check(self) -> None:
         super()._check()

@@ -26,16 +26,18 @@ from tests.tools.vector_runner import SMALL
 
 NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
 KEYS = 60
+TTL = 20
 
 
 class Life:
     """A state with one store, and the dict that it must be equal to."""
 
-    def __init__(self, path: Path, ttl: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, path: Path, ttl: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
         self.state = hs.open(path, memory_limit=1 << 40, checkpoints=NEVER, _tuning=SMALL, durability="os")
-        self.store = self.state.key_value("k", ttl=ttl)
-        self.rows: dict[int, Any] = {}
-        self.timed, self.monkeypatch, self.now = ttl is not None, monkeypatch, 0
+        self.store: Any = self.state.key_value("k", ttl=ttl)
+        self.rows: dict[Any, Any] = {}
+        self.timed, self.monkeypatch, self.now = ttl is not None, monkeypatch, 100
+        self.times: dict[int, int] = {}  # of a row with a ttl
         # scans that are not at their end, with the rows to come
         self.scans: list[tuple[Iterator[Any], list[Any]]] = []
         self.placed = 0  # how many records were read by places
@@ -63,15 +65,30 @@ class Life:
         monkeypatch.setattr(Places, "value_of", counted)
         monkeypatch.setattr("hybridstore.state.checkpointer.opened", opened)
 
-    def put(self, dice: random.Random) -> None:
-        key, value = dice.randrange(KEYS), dice.random()
-        self.store.put(key, value, *([1] if self.timed else []))
+    def time(self, dice: random.Random) -> list[int]:
+        """Draw the time of a row with a ttl, which may be late, or too late."""
+        return [self.now + dice.randrange(-TTL - 2, 3)] if self.timed else []
+
+    def add(self, key: int, value: Any, *time: int) -> None:
+        if time and time[0] <= self.now - TTL:
+            return
         self.rows[key] = value
+        if time:
+            self.times[key], self.now = time[0], max(self.now, *time)
+            for other in [each for each, ts in self.times.items() if ts <= self.now - TTL]:
+                del self.times[other]
+                self.rows.pop(other, None)
+
+    def put(self, dice: random.Random) -> None:
+        row = dice.randrange(KEYS), dice.random(), *self.time(dice)
+        self.store.put(*row)
+        self.add(*row)
 
     def put_many(self, dice: random.Random) -> None:
-        rows = {dice.randrange(KEYS): dice.random() for _ in range(dice.randrange(30))}
-        self.store.put_many([(key, value, *([1] if self.timed else [])) for key, value in rows.items()])
-        self.rows |= rows
+        rows = [(dice.randrange(KEYS), dice.random(), *self.time(dice)) for _ in range(dice.randrange(30))]
+        self.store.put_many(rows)
+        for row in rows:
+            self.add(*row)
 
     def get(self, dice: random.Random) -> None:
         key = dice.randrange(KEYS)
@@ -147,13 +164,16 @@ def _fails(*_: Any, **__: Any) -> None:
     raise OSError("no space")
 
 
-@pytest.mark.parametrize("ttl", [None, "1 hour"])
+@pytest.mark.parametrize("ttl", [None, TTL])
 @pytest.mark.parametrize("seed", range(18))
 def test_a_store_with_generations_equals_a_dict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ttl: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ttl: int | None
 ) -> None:
     dice = random.Random(seed)
     life = Life(tmp_path / "s", ttl, monkeypatch)
+    if life.timed:
+        life.store.put(0, "first", life.now)
+        life.add(0, "first", life.now)
     if seed % 3:
         life.use_places(dice)
     steps = [life.put, life.get, life.delete] * 4
@@ -170,7 +190,7 @@ def test_a_store_with_generations_equals_a_dict(
         while life.scans:
             life.read_on(dice)
         life.state.commit()
-    assert ttl or parted
+    assert parted
     assert seed % 2 or bool(life.placed) is (ttl is None and bool(seed % 3))
     with hs.open(tmp_path / "s") as state:
         assert dict(state.key_value("k", ttl=ttl).all()) == life.rows
@@ -208,6 +228,64 @@ def test_a_block_that_is_loaded_whole_has_no_row_in_place_of_a_newer_one(
         check_stores(state)
         assert store.get_many(range(3, 10)) == expected
         assert len(store) == 38
+
+
+def _parted(life: Life) -> Any:
+    """Return the store while a checkpoint is made of what it has in memory, over what the one before has."""
+    life.state.commit()
+    life.state._memory._filled = True
+    life.state._begin_checkpoint(life.state._usable())
+    assert life.store.parted
+    return life.store
+
+
+def test_a_row_that_was_put_apart_and_expires_leaves_no_older_row_with_a_later_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(tmp_path / "s", TTL, monkeypatch)
+    with life.state as state:
+        life.store.put("a", "first", 100)
+        state.commit()
+        state.checkpoint(wait=True)
+        state._go_cold()
+        life.store.free(10)
+        life.store.put("a", "late", 95)
+        store = _parted(life)
+        store.put("b", 1, 116)  # 95 has expired, and 100 has not
+        assert [store.get("a"), store.get("a")] == [None, None]
+        state.commit()
+        state._checkpoints.finish(wait=True)
+        state._go_cold()
+        assert store.get("a") is None
+        check_stores(state)
+    with hs.open(tmp_path / "s") as state:
+        assert dict(state.key_value("k", ttl=TTL).all()) == {"b": 1}
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_a_deleted_row_that_was_put_apart_stays_deleted_when_the_block_below_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scan: bool
+) -> None:
+    life = Life(tmp_path / "s", TTL, monkeypatch)
+    with life.state as state:
+        life.store.put("a", "first", 100)
+        state.commit()
+        state.checkpoint(wait=True)
+        state._go_cold()
+        life.store.free(10)
+        life.store.put("a", "newer", 115)
+        store = _parted(life)
+        assert store.delete("a") == "newer"
+        store.put("b", 1, 121)  # all rows of the block have expired
+        assert store.get("a") is None
+        if scan:
+            assert dict(store.all()) == {"b": 1}
+            check_stores(state)
+        state._checkpoints.finish(wait=True)  # of a version that has the row
+        state._go_cold()
+        check_stores(state)
+        assert store.get("a") is None
+        assert dict(store.all()) == {"b": 1}
 
 
 def test_a_far_block_is_not_read_for_what_an_older_dict_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +364,7 @@ def test_records_that_were_not_used_for_long_are_freed_as_others_come_in(
 def test_a_scan_where_memory_is_short_keeps_no_row_and_reads_a_checkpoint_that_was_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ttl: int | None, reverse: bool
 ) -> None:
-    life = Life(tmp_path / "s", "100 ms" if ttl else None, monkeypatch)
+    life = Life(tmp_path / "s", ttl, monkeypatch)
     with life.state as state:
         store: Any = state.key_value("pairs", ttl=ttl)
         rows = {(f"{i // 10:02}", i): i * 0.5 for i in range(400)}
