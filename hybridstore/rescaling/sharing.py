@@ -37,7 +37,7 @@ from .report import RescaleError, RescaleReport, StoreCount
 from .routes import Route, Routes, is_certain
 
 # The number of records that are gathered for a child before they are written as blocks.
-_GATHERED: Final = 4 * BLOCK_RECORDS
+_GATHERED: Final = 2 * BLOCK_RECORDS
 # The number of distinct keys of a program's own store that suffices to decide whether they are the operator's keys.
 _ENOUGH_KEYS: Final = 64
 # The prefix of the names of settings that hold times of windows.
