@@ -55,17 +55,19 @@ def silent_behind_a_kill(folder: Path, query: str, least: int) -> float:
 
     Raises RuntimeError if it ends before.
     """
+    before = set(checkpoints_of(folder))  # of other queries
     process = _started(folder, query, None)
     results = 0
+    newest: Path | None = None
     assert process.stdout is not None
     for line in process.stdout:
         results += _is_result(line)
-        if results >= least and checkpoints_of(folder):
+        if results >= least and (complete := [each for each in checkpoints_of(folder) if each not in before]):
+            newest = complete[-1]
             break
-    else:
+    if newest is None:
         raise RuntimeError(f"Flink, {query}: ended with {results} results and no checkpoint in time")
     _kill(process)
-    newest = checkpoints_of(folder)[-1]
     begun = time.perf_counter()
     process = _started(folder, query, newest)
     assert process.stdout is not None

@@ -350,6 +350,7 @@ def test_records_that_were_not_used_for_long_are_freed_as_others_come_in(
         store.put(0, "new")
         state.commit()
         assert list(map(len, store._older)) == [300, 700]
+        assert store.bytes_in_memory > 1000 * 60  # the older dicts, too
         for i in range(2000, 2200):
             store.put(i, i)
             if i % 20 == 19:
