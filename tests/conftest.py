@@ -159,6 +159,15 @@ def nothing_of_earlier_files() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_unpacked_is_left() -> Iterator[None]:
+    """Remove what archives were unpacked into: a process of xdist ends without the functions of `atexit`."""
+    yield
+    archive = sys.modules.get("hybridstore.reading.archive")
+    for folder in () if archive is None else archive._unpacked.values():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(autouse=True)
 def memory_of_its_own() -> None:
     """No state of an earlier test shares the memory of this one."""
