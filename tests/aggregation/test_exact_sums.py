@@ -226,3 +226,29 @@ def test_what_lies_next_to_the_middle_of_two_floats_is_rounded_to_the_right_side
 def test_totals_of_each_of_many_numbers_are_those_of_one(mixed: list[Any], floats: list[float]) -> None:
     for values in (mixed, floats, [*floats, math.nan]):
         assert exact.each(values) == [exact.add(0, value) for value in values]
+
+
+def test_a_sum_of_decimals_of_too_many_digits_is_refused() -> None:
+    with pytest.raises(OverflowError, match="found more than 100,000 digits, expected at most that"):
+        Sum().of([Decimal(1), Decimal((0, (1,), -100_001))])
+
+
+def test_a_kind_of_float_is_added_as_a_float() -> None:
+    class Metres(float):
+        """A float with a name."""
+
+    for values in ([Metres(0.25), 0.5], [0.5, Metres(0.25)], [1, Metres(0.25), 2]):
+        total = Sum().of(values)
+        assert (type(total), total) == (float, math.fsum(values))
+
+
+def test_means_below_the_least_normal_float_are_rounded_once() -> None:
+    least, odd, count = 5e-324, 2**34 + 1, 2**18 + 3
+    # a little below the middle of two floats: as a quotient of 53 bits it is the middle
+    middle = math.ldexp(odd * count + count // 2, -1074)
+    values = np.array([least, 3 * least, 5 * least, 0.0, 1.0, middle])
+    counts = np.array([3, 2, 7, 5, 3, count])
+    scale = Scale.of([values], [], 1, 62, int(counts.max()))
+    pairs = zip(values.tolist(), counts.tolist(), strict=True)
+    expected = [float(Fraction(value) / divisor) for value, divisor in pairs]
+    assert scale.means(scale.split(values), counts).tolist() == expected
