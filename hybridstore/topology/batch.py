@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import InvalidOperation
+from itertools import groupby
 from operator import itemgetter
 from types import NoneType
 from typing import Any, Final, NamedTuple
@@ -470,8 +471,15 @@ def canonical_order(keys: Sequence[Any], values: Sequence[Any], times: Sequence[
         return sorted(indices, key=rows.__getitem__)
     # values that Python cannot compare, such as None beside a number or a decimal NaN, are compared in packed form
     except (TypeError, InvalidOperation):
-        packed = [(ts, key, pack(value)) for ts, key, value in zip(times, keys, values, strict=True)]
-        return sorted(indices, key=packed.__getitem__)
+        pairs = list(zip(times, keys, strict=True))
+        groups = groupby(sorted(indices, key=pairs.__getitem__), key=pairs.__getitem__)
+        parts = (list(places) for _, places in groups)
+        # few rows have the time and the key of another one
+        return [
+            place
+            for part in parts
+            for place in (sorted(part, key=lambda at: pack(values[at])) if len(part) > 1 else part)
+        ]
 
 
 def _ascending(times: Sequence[int], indices: list[int]) -> bool:

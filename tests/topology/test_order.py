@@ -1,5 +1,6 @@
 """The canonical order of a batch: the same by column as row by row."""
 
+import random
 from typing import Any
 
 import numpy
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from changelog.codec import pack
 from hybridstore.topology.batch import canonical_order
 from hybridstore.topology.columns.arrow import ascending_of, canonical_place, keys_of
 
@@ -67,3 +69,11 @@ def test_numbers_are_sorted_in_a_stable_order(numbers: list[int]) -> None:
     order, ascending = ascending_of(numpy.array(numbers, numpy.int64))
     assert ascending.tolist() == sorted(numbers)
     assert order.tolist() == sorted(range(len(numbers)), key=numbers.__getitem__)
+
+
+def test_values_that_python_cannot_compare_are_in_order_of_their_bytes(seed: int) -> None:
+    r = random.Random(seed)
+    rows = [(r.randint(0, 3), r.choice("ab"), [r.choice([None, 1, "x"]), r.randint(0, 9)]) for _ in range(60)]
+    times, keys, values = map(list, zip(*rows, strict=True))
+    expected = sorted(range(60), key=lambda at: (rows[at][0], rows[at][1], pack(rows[at][2])))
+    assert canonical_order(keys, values, times) == expected
