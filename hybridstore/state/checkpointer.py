@@ -313,6 +313,7 @@ class Checkpointer:
             attempt: Attempt
             if pending is not None:
                 attempt = AttemptBeside(target, self._group.seal(), self.since, pending)
+                SHORT_PAUSES.sealed()  # not with copies, which it would visit
             else:
                 captures, settings = self._group.capture(), dict(self._group.settings)
                 # under a limit single records are read
@@ -320,7 +321,6 @@ class Checkpointer:
                 attempt = Attempt(target, self._group.seal(), self.since, partial(outcome_of, write, prune))
             self.attempt = attempt
             self.since = Logged()
-            SHORT_PAUSES.sealed()
         self.begun = time.time()
         self.pause_ms = (time.perf_counter() - started) * 1000
         if wait:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import hybridstore as hs
+from tests.state.test_writer_process import checkpoint, opened, small_checkpoints
+
+__all__ = ["small_checkpoints"]  # of each test here, too
 
 PROGRAM = """
 import gc, sys
@@ -118,11 +120,11 @@ def test_garbage_is_found_while_a_state_is_open(tmp_path: Path) -> None:
 
 
 def test_the_collector_has_visited_the_sets_of_changed_keys_while_they_were_empty(tmp_path: Path) -> None:
-    with hs.open(tmp_path / "state") as state:
+    with opened(tmp_path / "state") as state:
         store = state.key_value("k")
         store["a"] = 1
         state.commit()
-        state.checkpoint(wait=True)
+        assert checkpoint(state) is None
         young = [*gc.get_objects(0), *gc.get_objects(1)]
         assert not any(each is store._dirty for each in young)
         assert any(each is store._dirty for each in gc.get_objects(2))
