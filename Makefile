@@ -73,7 +73,7 @@ type: $(READY)
 	$(BIN)/mypy --strict
 	$(BIN)/mypy --strict tests/typing/api.py
 
-# mypy uses one core for half a minute, and the tests wait a third of their time: they run beside each other.
+# mypy uses one core for half a minute, and the end of the tests too: they run beside each other.
 check: lint  ## format check, lint, mypy --strict and the tests
 	@$(MAKE) --no-print-directory type & types=$$!; trap 'kill $$types; exit 130' INT TERM; \
 		$(MAKE) --no-print-directory test && tests=0 || tests=$$?; \

@@ -54,7 +54,7 @@ def test_half_of_the_processes_have_no_spark_session_while_there_is_something_el
 
 
 @pytest.mark.parametrize(
-    ("cores", "gigabytes", "expected"), [(1, 16, 3), (2, 24, 4), (2, 4, 2), (1, 1, 1), (16, 64, 8), (64, 8, 4)]
+    ("cores", "gigabytes", "expected"), [(1, 16, 2), (2, 24, 3), (2, 4, 2), (1, 1, 1), (16, 64, 8), (64, 8, 4)]
 )
 def test_as_many_processes_as_cores_and_memory_bear(
     monkeypatch: pytest.MonkeyPatch, cores: int, gigabytes: int, expected: int
