@@ -47,7 +47,7 @@ class Older(list[dict[Any, Any]]):
                tombstone hides what is deleted of its records before
     loaded     a block was loaded whole: no tombstone hides what is deleted of its records, so no places are used
     twice      the records in the youngest dict that are in cold blocks, too, besides those that the blocks count
-    deleted    the keys that were deleted since the last checkpoint began, some again; None: among the changed keys
+    deleted    the keys that were deleted since the last checkpoint began; None: they are among the changed keys
     heaps      of the expiries of the dicts that have changes: not needed, to be freed in slices
     """
 
@@ -55,7 +55,7 @@ class Older(list[dict[Any, Any]]):
 
     def __init__(self) -> None:
         self.fresh = self.twice = 0
-        self.deleted: list[Any] | None = None
+        self.deleted: set[Any] | None = None
         self.heaps: list[list[tuple[int, Any]]] = []
         self.places: Places | None = None
         self.offered: Places | None = None
@@ -174,7 +174,7 @@ class KeyGenerations(KeyBlocks):
     # --- generations ------------------------------------------------------------------------------------------
 
     def _set_beside(self) -> set[Any]:
-        self._older.deleted = []
+        self._older.deleted = set()
         if self._older.parting and self._is_generation:
             with self._journal.sure:
                 self._older.insert(0, self._runs)
@@ -296,7 +296,7 @@ class KeyGenerations(KeyBlocks):
                 self._rebuild_heap()
         else:
             # of thousands of changed keys most are there: a look at each took 30 ms
-            known = dirty if self._older.deleted is None else dict.fromkeys(self._older.deleted)
+            known = dirty if self._older.deleted is None else self._older.deleted
             deleted = [key for key in known if runs.get(key, TOMBSTONE) is TOMBSTONE]
             for key in buried:  # the checkpoint does not have those that were deleted before
                 runs.pop(key, None)
@@ -305,7 +305,7 @@ class KeyGenerations(KeyBlocks):
         self._older.twice = min(len(runs), twice)
         self._become_cold(directory)
         self._older.loaded, self._older.places = False, self._older.offered
-        self._older.deleted = []  # of the keys that were deleted since: each is entered again
+        self._older.deleted = set()  # of the keys that were deleted since: each is entered again
         for key in deleted:
             runs.pop(key, None)
             self.apply_delete(key)

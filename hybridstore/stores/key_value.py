@@ -326,7 +326,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         if older:
             self._forget(key)
         if older.deleted is not None:
-            older.deleted.append(key)
+            older.deleted.add(key)
         i = bucket.covering(key) if bucket.cold else -1
         if i >= 0 or older.fresh:  # the next checkpoint may have the key
             self.apply_put(key, TOMBSTONE)

@@ -230,13 +230,20 @@ def test_a_block_that_is_loaded_whole_has_no_row_in_place_of_a_newer_one(
         assert len(store) == 38
 
 
-def _parted(life: Life) -> Any:
-    """Return the store while a checkpoint is made of what it has in memory, over what the one before has."""
-    life.state.commit()
-    life.state._memory._filled = True
-    life.state._begin_checkpoint(life.state._usable())
-    assert life.store.parted
-    return life.store
+def _parted(life: Life, value: str, ts: int) -> Any:
+    """Return the store while a checkpoint is made of a row that it has in memory, over a block with an older one."""
+    state, store = life.state, life.store
+    store.put("a", "first", 100)
+    state.commit()
+    state.checkpoint(wait=True)
+    state._go_cold()
+    store.free(10)
+    store.put("a", value, ts)
+    state.commit()
+    state._memory._filled = True
+    state._begin_checkpoint(state._usable())
+    assert store.parted
+    return store
 
 
 def test_a_row_that_was_put_apart_and_expires_leaves_no_older_row_with_a_later_time(
@@ -244,13 +251,7 @@ def test_a_row_that_was_put_apart_and_expires_leaves_no_older_row_with_a_later_t
 ) -> None:
     life = Life(tmp_path / "s", TTL, monkeypatch)
     with life.state as state:
-        life.store.put("a", "first", 100)
-        state.commit()
-        state.checkpoint(wait=True)
-        state._go_cold()
-        life.store.free(10)
-        life.store.put("a", "late", 95)
-        store = _parted(life)
+        store = _parted(life, "late", 95)
         store.put("b", 1, 116)  # 95 has expired, and 100 has not
         assert [store.get("a"), store.get("a")] == [None, None]
         state.commit()
@@ -268,13 +269,7 @@ def test_a_deleted_row_that_was_put_apart_stays_deleted_when_the_block_below_exp
 ) -> None:
     life = Life(tmp_path / "s", TTL, monkeypatch)
     with life.state as state:
-        life.store.put("a", "first", 100)
-        state.commit()
-        state.checkpoint(wait=True)
-        state._go_cold()
-        life.store.free(10)
-        life.store.put("a", "newer", 115)
-        store = _parted(life)
+        store = _parted(life, "newer", 115)
         assert store.delete("a") == "newer"
         store.put("b", 1, 121)  # all rows of the block have expired
         assert store.get("a") is None
