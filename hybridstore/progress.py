@@ -6,12 +6,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 OnProgress = Callable[[str, int, int], None]
 """What every `progress=` may be: called as progress(phase, done, total), where a total of 0 is not known."""
 
 _PATIENCE_SECONDS = 1.0
+
+
+def is_open(stream: TextIO | None) -> bool:
+    """Return whether a stream can be written to: a program that runs in the background may have closed it, or have
+    begun without one.
+    """
+    return stream is not None and not stream.closed
 
 
 class Progress:
@@ -22,7 +29,7 @@ class Progress:
     def __init__(self, what: str, total: int = 0, *, shown: bool = True) -> None:
         self._what = what
         self._total = total
-        self._shown = shown and sys.stderr.isatty()
+        self._shown = shown and is_open(sys.stderr) and sys.stderr.isatty()
         self._started = time.monotonic()
         self._done = 0
         self._bars: Any = None

@@ -7,6 +7,8 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
+from ..progress import is_open
+
 if TYPE_CHECKING:
     from .engine import Engine
 
@@ -20,7 +22,7 @@ class RunProgress:
     def __init__(self, engine: Engine, stream: TextIO | None = None) -> None:
         self._engine = engine
         self._stream = sys.stderr if stream is None else stream
-        self._terminal = self._stream.isatty()
+        self._terminal = is_open(self._stream) and self._stream.isatty()
         self._interval = _TERMINAL_SECONDS if self._terminal else _FILE_SECONDS
         self._begun = self._shown = time.monotonic()
         self._before = 0
@@ -39,10 +41,12 @@ class RunProgress:
         self._before = 0
         now = time.monotonic()
         self._show(now, now - self._begun)
-        if self._terminal:
+        if self._terminal and is_open(self._stream):
             self._stream.write("\n")
 
     def _show(self, now: float, seconds: float) -> None:
+        if not is_open(self._stream):
+            return
         rows = sum(row["total_rows"] for row in self._engine.metrics())
         line = self.line(rows, (rows - self._before) / seconds if seconds else 0.0)
         self._shown, self._before = now, rows

@@ -245,3 +245,18 @@ def test_a_bar_is_drawn_on_a_terminal_after_a_second(
         bar("changelog", 5, 10)
         bar("blocks", 1, 10)
     assert ("restoring state: changelog" in screen.getvalue()) == drawn
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_program_without_standard_error_opens_and_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    """A service may begin without it, or have closed it."""
+    screen = Terminal() if closed else None
+    if screen is not None:
+        screen.close()
+    monkeypatch.setattr("sys.stderr", screen)
+    hs.open(tmp_path / "state").close()
+    counts = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows(10)).aggregate(n=hs.Count())
+    (row,) = counts.run([{"k": "a", "t": 5}], tmp_path / "counts", progress=True)
+    assert row["n"] == 1
