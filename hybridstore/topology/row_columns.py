@@ -9,8 +9,10 @@ an aggregate costs, and most functions read one of them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from itertools import repeat
+from operator import itemgetter, setitem
 from typing import Any, Final
 
 from ..aggregation.projection import asked
@@ -53,28 +55,17 @@ class DictColumns:
         return answers
 
 
-class ArrowColumns:
-    """The rows of an Arrow batch or table, without the columns `but`. `times` are their times (ms)."""
+class _Cells:
+    """The columns of an Arrow batch as lists, each when it is asked for first."""
 
-    __slots__ = ("_asked", "_batch", "_columns", "_read", "_rows", "_unread", "names", "times")
+    __slots__ = ("_batch", "_columns", "names", "read")
 
-    def __init__(self, batch: Any, times: Sequence[int], but: Sequence[str] = ()) -> None:
+    def __init__(self, batch: Any, but: Sequence[str]) -> None:
         self._batch = batch
-        self.times = times
         self.names = [name for name in batch.column_names if name not in but]
         self._columns: dict[str, list[Any]] = {}
-        self._asked: dict[Where, list[bool]] = {}
-        self._rows: list[Any] | None = None
-        # the columns that functions of a row have read, and rows that have their cells: one at least, because what is
-        # written in C asks whether a dict is empty, and no method of it
-        self._read: dict[str, list[Any]] = {}
-        self._unread: list[UnreadRow] = []
-
-    def rows(self) -> list[Any]:
-        """Return the rows as dicts. O(cells) at the first call."""
-        if self._rows is None:
-            self._rows = self._batch.select(self.names).to_pylist()
-        return self._rows
+        self.read: dict[str, list[Any]] = {}
+        """The columns that functions of a row have read."""
 
     def column(self, name: str) -> list[Any]:
         """Return a column; None for each row where the batch has none. O(rows) at the first call."""
@@ -84,6 +75,39 @@ class ArrowColumns:
             column = arrow_list(self._batch.column(name)) if there else [None] * self._batch.num_rows
             self._columns[name] = column
         return column
+
+    def of(self, name: str, at: int) -> Any:
+        """Return the cell of a column for a function of a row. Raises KeyError. O(rows) at the first call."""
+        if name not in self.names:
+            raise KeyError(name)
+        return self.read.setdefault(name, self.column(name))[at]
+
+
+class ArrowColumns:
+    """The rows of an Arrow batch or table, without the columns `but`. `times` are their times (ms)."""
+
+    __slots__ = ("_asked", "_batch", "_cells", "_rows", "_unread", "times")
+
+    def __init__(self, batch: Any, times: Sequence[int], but: Sequence[str] = ()) -> None:
+        self._batch = batch
+        self.times = times
+        self._cells = _Cells(batch, but)
+        self._asked: dict[Where, list[bool]] = {}
+        self._rows: list[Any] | None = None
+        # rows that have the cells of the columns that were read, one at least, because what is written in C asks
+        # whether a dict is empty, and no method of it; they know the cells and not this object, which knows them: in a
+        # ring they would wait for the garbage collector
+        self._unread: list[UnreadRow] = []
+
+    def rows(self) -> list[Any]:
+        """Return the rows as dicts. O(cells) at the first call."""
+        if self._rows is None:
+            self._rows = self._batch.select(self._cells.names).to_pylist()
+        return self._rows
+
+    def column(self, name: str) -> list[Any]:
+        """Return a column; None for each row where the batch has none. O(rows) at the first call."""
+        return self._cells.column(name)
 
     def asked(self, where: Where) -> list[bool]:
         """Return for each row whether a function of it is true. O(rows) at the first call."""
@@ -98,21 +122,14 @@ class ArrowColumns:
             self._asked[where] = answers
         return answers
 
-    def read(self, name: str) -> list[Any]:
-        """Return a column that a function of a row has read. Raises KeyError. O(rows) at the first call."""
-        if name not in self.names:
-            raise KeyError(name)
-        return self._read.setdefault(name, self.column(name))
-
     def _unread_rows(self, count: int) -> list[UnreadRow]:
         """Return the first rows, `count` at least, with the cells of the columns that were read so far."""
-        names = tuple(self._read) or self.names[:1]
-        unread = self._unread
+        cells, unread = self._cells, self._unread
+        names = tuple(cells.read) or cells.names[:1]
         if not unread or len(unread) < count or not set(names) <= dict.keys(unread[-1]):
-            unread = self._unread = [UnreadRow(self, at) for at in range(min(count, self._batch.num_rows))]
+            unread = self._unread = list(map(UnreadRow, repeat(cells), range(min(count, self._batch.num_rows))))
             for name in names:
-                for row, value in zip(unread, self.column(name), strict=False):
-                    row[name] = value
+                deque(map(setitem, unread, repeat(name), cells.column(name)), maxlen=0)
         return unread
 
 
@@ -121,12 +138,12 @@ class UnreadRow(dict[str, Any]):
 
     __slots__ = ("_at", "_source")
 
-    def __init__(self, source: ArrowColumns, at: int) -> None:
+    def __init__(self, source: _Cells, at: int) -> None:
         self._source = source
         self._at = at
 
     def __missing__(self, name: str) -> Any:
-        value = self._source.read(name)[self._at]
+        value = self._source.of(name, self._at)
         self[name] = value
         return value
 

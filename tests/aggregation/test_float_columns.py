@@ -30,6 +30,12 @@ AGGREGATES: dict[str, dict[str, Any]] = {
     "extremes": {"least": hs.Min("x"), "most": hs.Max("x"), "values": hs.Count("x")},
     "all": {"rows": hs.Count(), "total": hs.Sum("x"), "mean": hs.Mean("x"), "least": hs.Min("x"), "most": hs.Max("y")},
     "two": {"total": hs.Sum("x"), "whole": hs.Sum("n"), "mean": hs.Mean("y"), "texts": hs.Count("text")},
+    "where": {
+        "total": hs.Sum("x", where=lambda row: row["n"] is None or row["n"] % 2),
+        "least": hs.Min("x", where=lambda row: row["n"] is None or row["n"] % 2),
+        "mean": hs.Mean("y", where=lambda row: row["y"] != row["x"]),
+        "most": hs.Max("y"),
+    },
 }
 WINDOWS = [
     hs.TumblingWindows(20, grace=15),

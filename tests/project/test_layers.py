@@ -39,6 +39,7 @@ BELOW_RUNS = (
     "hybridstore.topology.failures",
     "hybridstore.topology.plan",
     "hybridstore.topology.results",
+    "hybridstore.topology.row_columns",
     "hybridstore.topology.times",
 )
 # Our own modules that each module may import, as prefixes; its own package is written out like any other.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
 import random
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from hybridstore.aggregation import Combined, Projection
-from hybridstore.topology.row_columns import ArrowColumns, DictColumns
+from hybridstore.topology.row_columns import ArrowColumns, DictColumns, UnreadRow
 
 pa = pytest.importorskip("pyarrow")
 NAN = float("nan")
@@ -115,16 +116,28 @@ def test_a_row_of_a_batch_is_a_dict_to_a_function(use: Callable[[dict[str, Any]]
 def test_only_the_columns_that_functions_read_are_made_lists() -> None:
     batch = ArrowColumns(pa.table({"n": [1, 2, 3], "id": ["a", "b", "c"], "t": [1, 5, 2]}), [1, 5, 2])
     assert batch.asked(early) == [True, False, True]
-    assert "id" not in batch._columns
-    assert list(batch._read) == ["t"]
+    assert "id" not in batch._cells._columns
+    assert list(batch._cells.read) == ["t"]
     asked: list[int] = []
     for _ in range(2):
         assert batch.asked(lambda row: asked.append(row["t"]) or row["n"] == 3) == [False, False, True]
     assert asked == [1, 5, 2, 1, 5, 2]
     for _ in range(2):
         batch.asked(early)
-    assert list(batch._read) == ["t", "n"]
-    assert "id" not in batch._columns
+    assert list(batch._cells.read) == ["t", "n"]
+    assert "id" not in batch._cells._columns
+
+
+def test_rows_of_a_batch_do_not_wait_for_the_garbage_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        batch = ArrowColumns(pa.table({"n": [1, 2, 3], "t": [1, 5, 2]}), [1, 5, 2])
+        assert batch.asked(early) == [True, False, True]
+        del batch
+        assert not [each for each in gc.get_objects() if isinstance(each, UnreadRow)]
+    finally:
+        gc.enable()
 
 
 def test_a_function_of_a_row_that_raises_is_named() -> None:

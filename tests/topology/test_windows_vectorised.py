@@ -30,6 +30,15 @@ AGGREGATES: dict[str, dict[str, Any]] = {
     "sum": {"total": hs.Sum("n")},
     "added": {"rows": hs.Count(), "values": hs.Count("n"), "total": hs.Sum("n"), "mean": hs.Mean("m")},
     "extremes": {"least": hs.Min("n"), "n": hs.Count(), "most": hs.Max("m"), "total": hs.Sum("m")},
+    "where": {
+        "odd": hs.Count(where=lambda row: row["m"] % 2),
+        "known": hs.Count("n", where=lambda row: row["m"] % 3),
+        "users": hs.Count("user", where=lambda row: row["user"] < "u3"),
+        "total": hs.Sum("n", where=lambda row: row["n"] is not None and row["n"] > 0),
+        "mean": hs.Mean("m", where=lambda row: row.get("none", row["n"])),
+        "least": hs.Min("n", where=lambda row: row["m"] % 3),
+        "all": hs.Sum("m"),
+    },
 }
 
 
@@ -99,7 +108,7 @@ def test_vectorised_batches_equal_those_by_row(windows: Any, emit: Any, kind: st
             vectorised += fast.went
             assert fast.group.digest == slow.group.digest
             assert fast.runner.dropped == slow.runner.dropped
-        if emit != "record" or not (nulls or kind == "extremes"):
+        if emit != "record" or not (nulls or kind in ("extremes", "where")):
             assert vectorised, "no batch was vectorised"
 
 
@@ -239,9 +248,23 @@ def test_a_run_over_arrow_batches_by_column_equals_one_by_row(
     monkeypatch.setattr(engine, "never", lambda *_, **__: Why.NO_NUMPY)
     by_row = run_batches(topology, batches, tmp_path / "rows", shards)
     assert by_column == by_row
-    # minima and maxima have no column of running results
-    fits = isinstance(windows, hs.SlidingWindows) or emit != "record" or kind != "extremes"
+    # minima and maxima have no column of running results, and what is chosen by a function has neither
+    slides = isinstance(windows, hs.SlidingWindows)
+    fits = kind not in ("extremes", "where") or (emit != "record" and not slides) or (slides and kind != "where")
     assert (None in reasons) == fits
+
+
+def test_a_column_that_no_batch_has_adds_nothing_where_a_function_chooses(tmp_path: Path) -> None:
+    topology = hs.stream(key="user", timestamp="time").aggregate(
+        emit="commit", n=hs.Count(where=lambda row: row["time"] > 1), total=hs.Sum("n", where=lambda row: True)
+    )
+    batch = pa.table({"user": ["a", "b", "a"], "time": [1, 2, 3]})
+    for rows in (batch, batch.to_pylist()):
+        results = topology.run(rows)
+        assert [(row["user"], row["n"], row["total"]) for row in results] == [("a", 1, 0), ("b", 1, 0)]
+    run = ShardRun(topology, StoreGroup(lambda body: None))
+    run.process_batch(batch)
+    assert run.why is Why.MISSING
 
 
 def test_a_bad_row_of_a_batch_is_found_before_any_shard_commits(tmp_path: Path) -> None:

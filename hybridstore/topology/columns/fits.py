@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...aggregation import SlidingWindows
+from ...aggregation import Projection, SlidingWindows
 from ...shards import shard_of
-from ..batch import key_columns
+from ..batch import ERROR, ROW, key_columns
 from ..plan import Plan
+from ..row_columns import ArrowColumns
 from .arrow import Keys, keys_of, times_of
 from .buffers import array_of, numbers_of, zero_of
 from .why import Why
@@ -44,23 +45,36 @@ def fits(plan: Plan, batch: pa.Table) -> ColumnBatch | Why:
     """
     if not batch.num_rows:
         return Why.NO_ROWS
+    if not _read(plan) <= set(batch.column_names):
+        return Why.MISSING
     times = times_of(batch.column(plan.timestamp))
     if times is None:
         return Why.TIMES
     keys = keys_of(key_columns(plan, batch), batch.num_rows)
     if keys is None:
         return Why.KEYS
+    rows = ArrowColumns(batch, (), (ROW, ERROR))
     columns: list[tuple[Any, Ints]] = []
-    names = [name for name in plan.combined.columns if name is not None]
     numbers = numeric(plan)
     sliding = isinstance(plan.windows, SlidingWindows)
-    for place, name in enumerate(names):
-        column = batch.column(name)
-        values = _plain(column) if sliding else _numbers(column, place in numbers, plan.emit == "record")
+    for place, column in enumerate(plan.combined.columns):
+        values = (
+            _chosen(column, rows, batch, place in numbers)
+            if isinstance(column, Projection)
+            else _plain(batch.column(column))
+            if sliding
+            else _numbers(batch.column(column), place in numbers, plan.emit == "record")
+        )
         if isinstance(values, Why):
             return values
         columns.append(values)
     return ColumnBatch(times, keys, columns)
+
+
+def _read(plan: Plan) -> set[str | None]:
+    """Return the columns that the way by column reads, besides those of `where`."""
+    columns = [part.column if isinstance(part, Projection) else part for part in plan.combined.columns]
+    return {*plan.key, plan.timestamp, *columns} - {None}
 
 
 def numeric(plan: Plan) -> set[int]:
@@ -100,17 +114,30 @@ def _numbers(column: pa.ChunkedArray, numbers: bool, each: bool) -> tuple[Any, I
     return Why.LARGE if largest * len(values) >= EXACT else (values.astype(np.int64), valid)
 
 
+def _chosen(column: Projection, rows: ArrowColumns, batch: pa.Table, numbers: bool) -> tuple[Any, Ints] | Why:
+    """Return the numbers of a column in the rows that `where` chooses, elsewhere zeros that do not count."""
+    assert column.where is not None
+    chosen = np.array(rows.asked(column.where), np.int64)
+    if column.column is None:
+        return chosen, chosen
+    of_all = _numbers(batch.column(column.column), numbers, False)
+    if isinstance(of_all, Why):
+        return of_all
+    values, valid = of_all[0], of_all[1] * chosen
+    return np.where(valid > 0, values, values.dtype.type(0)), valid
+
+
 def split(plan: Plan, batch: Any, shards: int) -> list[pa.Table] | Why:
     """Return the part of a batch for each shard, or the reason why its rows must be checked one by one. O(rows).
 
     The surprise: a batch is split only when the keys and times of all its rows are known to be good, because shards
     commit one after the other, and a bad row has to be found before the first shard commits.
     """
-    if not set(plan.columns) <= set(batch.column_names):
+    if not _read(plan) <= set(batch.column_names):
         return Why.MISSING
     whole = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
-    # a late row is emitted with all its columns
-    table = whole if plan.traced else whole.select(list(plan.columns))
+    # a late row is emitted with all its columns, and `where` may look at any
+    table = whole if plan.traced or not plan.columns else whole.select(list(plan.columns))
     if shards == 1 or not table.num_rows:
         return [table] * shards
     keys = keys_of(key_columns(plan, table), table.num_rows)

@@ -2,8 +2,9 @@
 
     keys ── dictionary, sorted ──▶ code        times ──▶ starts of windows        start and code ──▶ group (`groups`)
 
-Groups come out by start and then key. Counts, sums, means, minima and maxima of numbers are taken; other batches go
-row by row (`TimeWindowed.process`). Both ways write the same bytes to the changelog and return the same results.
+Groups come out by start and then key. Counts, sums, means, minima and maxima of numbers are taken, also of rows that a
+function chooses (`where`: 0 and 1, made once for each function); other batches go row by row (`TimeWindowed.process`).
+Both ways write the same bytes to the changelog and return the same results.
 
 The surprise: lateness needs no order here. Within a commit records are taken in time order, so a record is late only
 if it was late before the commit began. (By a watermark no record makes another one late.)

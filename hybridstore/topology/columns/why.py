@@ -48,13 +48,15 @@ def never(plan: Plan, *, timed: bool, clocked: bool) -> Why | None:
     windows = plan.windows
     if find_spec("numpy") is None or find_spec("pyarrow") is None:
         return Why.NO_NUMPY
-    if not plan.columns:
+    # `where` is a function of whole rows, which is asked for the rows of windows that only add up
+    adds_up = plan.emit != "record" and not isinstance(windows, SlidingWindows)
+    if not plan.columns and not (adds_up and plan.by_column and None not in plan.combined.columns):
         return Why.WHOLE_ROWS
     if isinstance(windows, SessionWindows) or (isinstance(windows, SlidingWindows) and windows.flavour == "kafka"):
         return Why.WINDOWS
     if plan.suppression is not None:
         return Why.SUPPRESSED
-    if any(isinstance(column, Projection) for column in plan.combined.columns):
+    if any(isinstance(column, Projection) for column in plan.combined.columns) and not adds_up:
         return Why.AGGREGATES
     if isinstance(windows, SlidingWindows):
         return Why.WATERMARK if clocked else None
