@@ -13,6 +13,7 @@ it creates are new.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -94,7 +95,7 @@ class Job(NamedTuple):
 class Outcome(NamedTuple):
     """The end of an attempt: the report of the checkpoint or the error, the error of the pruning behind it, and, in the
     owner's process, the open checkpoint. `places`: the files that say where the records of stores are, by the store's
-    number.
+    number. `busy`: the processor time that the writer process took (s), 0 for another one.
     """
 
     report: CheckpointReport | None
@@ -102,18 +103,20 @@ class Outcome(NamedTuple):
     prune_error: Exception | None = None
     reader: CheckpointReader | None = None
     places: Sequence[StoreFiles] = ()
+    busy: float = 0.0
 
     def packed(self) -> list[Any]:
         """Return what another process needs of it: errors as text."""
         errors = [None if error is None else str(error) for error in self[1:3]]
-        return [None if self.report is None else list(self.report), *errors, self.places]
+        return [None if self.report is None else list(self.report), *errors, self.places, self.busy]
 
     @classmethod
     def of(cls, fields: list[Any]) -> Outcome:
         """Return the outcome with these fields, as unpacked."""
-        report, *errors, places = fields
+        report, *errors, places, busy = fields
         error, prune_error = (None if text is None else CheckpointError(text) for text in errors)
-        return cls(None if report is None else CheckpointReport(*report), error, prune_error, places=places)
+        written = None if report is None else CheckpointReport(*report)
+        return cls(written, error, prune_error, places=places, busy=busy)
 
 
 def outcome_of(write: Callable[[], CheckpointReport], prune: Callable[[], object] | None) -> Outcome:
@@ -188,7 +191,7 @@ def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -
     """Make the checkpoint of a job, then prune. `alive` is called again and again meanwhile. Raises nothing.
     O(tail + changed blocks + pages).
     """
-    path = Path(job.path)
+    path, begun = Path(job.path), time.process_time()
 
     def check() -> None:
         alive()
@@ -212,10 +215,10 @@ def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -
 
     with collector_held():
         outcome = outcome_of(write, tidy)
-        if outcome.report is None or not job.tables:
-            return outcome
-        # behind `tidy`, which removes temporary files
-        return outcome._replace(places=kept.places(job, outcome.report.name, alive))
+        if outcome.report is not None and job.tables:
+            # behind `tidy`, which removes temporary files
+            outcome = outcome._replace(places=kept.places(job, outcome.report.name, alive))
+    return outcome._replace(busy=time.process_time() - begun)
 
 
 def _together(pieces: list[CheckpointReport]) -> CheckpointReport:

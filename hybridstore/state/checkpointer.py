@@ -115,12 +115,17 @@ class Attempt:
         self._work = work
         # None until it begins: a thread that was never started would be part of a cycle with the attempt.
         self._thread: threading.Thread | None = None
-        self._begun = time.monotonic()
+        self._begun = time.process_time()
+        self._waited = 0.0
 
     @property
     def seconds(self) -> float:
-        """How long ago it was begun. O(1)."""
-        return time.monotonic() - self._begun
+        """How long this process has worked, or has waited for the attempt, since it was begun (s). O(1).
+
+        Records come in only in this time, and not while the process waits for its input, for the disk, or for a machine
+        that others use: how many more come in until a checkpoint has been made depends on the time that work takes.
+        """
+        return time.process_time() - self._begun + self._waited
 
     @property
     def running(self) -> bool:
@@ -136,6 +141,12 @@ class Attempt:
             self._thread, self.outcome = None, Outcome(None, error)
             return False
         return True
+
+    def wait(self, seconds: float) -> None:
+        """Return when it has ended, or was never begun, or after `seconds`, which count as time of work."""
+        begun = time.monotonic()
+        self.join(seconds)
+        self._waited += min(seconds, time.monotonic() - begun)
 
     def join(self, seconds: float | None = None) -> None:
         """Return when it has ended, or was never begun, or after `seconds`."""
@@ -230,7 +241,7 @@ class Checkpointer:
         self._refused = False
         self._failed_in_a_row = 0
         self._expected = False
-        # how long checkpoints took for each record of theirs (s), the last ones most
+        # how long checkpoints took for each record of theirs (s of work), the last ones most
         self._record_seconds = _RECORD_SECONDS
 
     @property
@@ -277,8 +288,8 @@ class Checkpointer:
         return self.attempt is None and (self.failure is None or time.monotonic() >= self._retry_at)
 
     def remaining(self) -> float:
-        """Return how long the checkpoint in progress is expected to take from now on (s), by those before it; 0 without
-        one. O(1).
+        """Return how long the checkpoint in progress is expected to take from now on (s of work, as `Attempt.seconds`),
+        by those before it; 0 without one. O(1).
         """
         attempt = self.attempt
         if attempt is None:
@@ -421,7 +432,7 @@ class Checkpointer:
     def _take_over(self, attempt: Attempt) -> CheckpointReport | None:
         self.attempt = None
         beside = isinstance(attempt, AttemptBeside)
-        report, error, prune_error, reader, _ = attempt.outcome or Outcome(None)
+        report, error, prune_error, reader, _, busy = attempt.outcome or Outcome(None)
         if report is None or reader is None:
             self._group.unseal(attempt.sealed)
             self.since = self.since.plus(attempt.since)
@@ -436,7 +447,9 @@ class Checkpointer:
         pass_on(self.reader, reader)
         self.reader = reader
         self.last = report
-        self._record_seconds = (self._record_seconds + attempt.seconds / _worth(attempt.since)) / 2
+        # where few records came in meanwhile, the processor time of the work says how long it would take beside many
+        took = max(attempt.seconds, busy) / _worth(attempt.since)
+        self._record_seconds = (self._record_seconds + took) / 2
         self.written += 1
         self.written_beside += beside
         self._alone = False

@@ -385,12 +385,12 @@ class Memory:
         unchecked = self._unchecked = self._unchecked.plus(logged)
         seconds = 0.0 if attempt is None else max(self._waiting(logged.records), self._steady(logged.records))
         if attempt is not None and seconds > 0:
-            attempt.join(seconds)
+            attempt.wait(seconds)
             # now, rather than at the next commit: what the next checkpoint has to copy would be a commit more
             if checkpoints.finish(wait=False) is not None:
                 self._renewed = True  # the next commit becomes cold, since this one has waited
                 return None
-        self._waited = time.monotonic()
+        self._waited = time.process_time()
         renewed, self._renewed = renewed or self._renewed, False
         if renewed:
             give_back()  # what the checkpoint took
@@ -485,12 +485,12 @@ class Memory:
 
     def _steady(self, records: int) -> float:
         """Return how long a commit of so many records waits so that the room is not used up before the checkpoint in
-        progress has been made: their part of the time that remains, less what has passed since the commit before (s).
+        progress has been made: their part of the work that remains, less that since the commit before (s).
         """
         # a record that is read and written comes in once
         room = self._room - max(self._unchecked.records, SPARING.loaded - self._loaded)
         part = min(1.0, records / max(1.0, room)) * self._checkpoints.remaining()
-        return min(_STEADY_SECONDS, part - (time.monotonic() - self._waited))
+        return min(_STEADY_SECONDS, part - (time.process_time() - self._waited))
 
     def leave_maps(self) -> None:
         """Keep the maps of the stores, which are about to become cold, to free them in slices. O(buckets)."""

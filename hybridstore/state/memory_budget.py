@@ -44,7 +44,7 @@ _ARENA_MAX: Final = -8
 class Copying(Protocol):
     """A checkpoint that a thread of this process makes: see `checkpointer.Attempt`."""
 
-    def join(self, seconds: float | None = None) -> None: ...
+    def wait(self, seconds: float) -> None: ...
 
 
 class Budgeted(Protocol):

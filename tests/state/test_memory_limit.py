@@ -4,9 +4,7 @@ lost.
 
 import random
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ import pytest
 import hybridstore as hs
 from hybridstore.errors import ValueChangedInPlaceError
 from hybridstore.state import memory_budget as memory
-from hybridstore.state.checkpointer import Attempt, Target
 from hybridstore.state.opening import Tuning
 from hybridstore.state.policy import Logged
 from hybridstore.stores.cold_blocks import OFTEN_KEYS
@@ -313,39 +310,6 @@ def test_commits_wait_for_a_checkpoint_before_the_next_one_has_many_records_to_c
         assert memory._waiting(100_000) == 1.0
         state.checkpoint(wait=True)
         assert memory._waiting(1000) == 0
-
-
-def test_commits_wait_so_that_the_room_lasts_until_the_checkpoint_has_been_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = 100.0
-    monkeypatch.setattr("hybridstore.state.memory.time", SimpleNamespace(monotonic=lambda: clock))
-    monkeypatch.setattr("hybridstore.state.checkpointer.time", SimpleNamespace(monotonic=lambda: clock, time=time.time))
-    with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
-        memory, checkpoints, store = state._memory, state._checkpoints, state.key_value("k")
-        store.put_many((i, "x" * 1000) for i in range(100))
-        memory.relief(Logged(1, 100, 2000), renewed=True)
-        # the limit has a million bytes for records, of which a tenth is used
-        assert 700 < memory._room < 1000
-        memory._room, memory._waited = 1000.0, clock
-        assert memory._steady(10) <= 0  # no checkpoint is in progress
-        checkpoints._record_seconds = 1e-4
-        attempt = Attempt(
-            Target(state._home.storage, state._identity, 1, b"", state._log.position), [], Logged(records=10_000), list
-        )
-        checkpoints.attempt = attempt
-        assert checkpoints.remaining() == 1.0
-        assert memory._steady(10) == pytest.approx(0.01)
-        clock += 0.004
-        assert memory._steady(10) == pytest.approx(0.00996 - 0.004)  # what the commit has taken counts
-        assert memory._steady(1000) == 0.02
-        memory._unchecked = Logged(records=500)  # the room shrinks with what was logged since the count
-        assert memory._steady(5) == pytest.approx(0.00996 - 0.004)
-        memory._unchecked = Logged(records=2000)
-        assert memory._steady(1) == 0.02
-        clock += 2.0  # late: a quarter of its time more
-        assert checkpoints.remaining() == pytest.approx(2.004 / 4)
-        checkpoints.attempt = None
 
 
 def test_a_checkpoint_begins_where_a_part_of_the_limit_has_changed_and_not_where_it_is_in_memory(

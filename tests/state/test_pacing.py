@@ -1,0 +1,98 @@
+"""How long commits wait, under a limit of memory, for a checkpoint that must have been made before the room is used."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.state.checkpoint_job import Outcome
+from hybridstore.state.checkpointer import Attempt, AttemptBeside, Target
+from hybridstore.state.policy import Logged
+
+NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
+
+
+def test_commits_wait_so_that_the_room_lasts_until_the_checkpoint_has_been_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = 100.0
+    work = SimpleNamespace(process_time=lambda: clock, monotonic=time.monotonic, time=time.time)
+    monkeypatch.setattr("hybridstore.state.memory.time", work)
+    monkeypatch.setattr("hybridstore.state.checkpointer.time", work)
+    with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
+        memory, checkpoints, store = state._memory, state._checkpoints, state.key_value("k")
+        store.put_many((i, "x" * 1000) for i in range(100))
+        memory.relief(Logged(1, 100, 2000), renewed=True)
+        # the limit has a million bytes for records, of which a tenth is used
+        assert 700 < memory._room < 1000
+        memory._room, memory._waited = 1000.0, clock
+        assert memory._steady(10) <= 0  # no checkpoint is in progress
+        checkpoints._record_seconds = 1e-4
+        attempt = Attempt(
+            Target(state._home.storage, state._identity, 1, b"", state._log.position), [], Logged(records=10_000), list
+        )
+        checkpoints.attempt = attempt
+        assert checkpoints.remaining() == 1.0
+        assert memory._steady(10) == pytest.approx(0.01)
+        clock += 0.004
+        assert memory._steady(10) == pytest.approx(0.00996 - 0.004)  # what the commit has taken counts
+        assert memory._steady(1000) == 0.02
+        memory._unchecked = Logged(records=500)  # the room shrinks with what was logged since the count
+        assert memory._steady(5) == pytest.approx(0.00996 - 0.004)
+        memory._unchecked = Logged(records=2000)
+        assert memory._steady(1) == 0.02
+        clock += 2.0  # late: a quarter of its time more
+        assert checkpoints.remaining() == pytest.approx(2.004 / 4)
+        checkpoints.attempt = None
+
+
+def test_time_in_which_no_record_comes_in_is_not_time_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # stopped for an hour, as by a pause of its container, the process has worked for 10 ms
+    now = SimpleNamespace(work=100.0, clock=5000.0)
+    times = SimpleNamespace(**vars(time) | {"process_time": lambda: now.work, "monotonic": lambda: now.clock})
+    monkeypatch.setattr("hybridstore.state.checkpointer.time", times)
+    with hs.open(tmp_path / "s", checkpoints=NEVER) as state:
+        checkpoints, store = state._checkpoints, state.key_value("k")
+        target = Target(state._home.storage, state._identity, 1, b"", state._log.position)
+        attempt = Attempt(target, [], Logged(records=10_000), list)
+        now.work, now.clock = now.work + 0.01, now.clock + 3600.0
+        assert attempt.seconds == pytest.approx(0.01)
+
+        def join(seconds: float | None) -> None:
+            now.clock += 0.02
+
+        monkeypatch.setattr(attempt, "join", join)
+        attempt.wait(0.03)  # more records would have come in
+        assert attempt.seconds == pytest.approx(0.03)
+        attempt.wait(0.005)  # the process was stopped meanwhile
+        assert attempt.seconds == pytest.approx(0.035)
+        # where the process did nothing meanwhile, the next one is expected to take as long as this one's work
+        store.put(1, 1)
+        state.commit()
+        state.checkpoint(wait=True)
+        assert checkpoints.last is not None
+        assert checkpoints.reader is not None
+        attempt = Attempt(target, [], Logged(records=10_000), list)
+        attempt.outcome = Outcome(checkpoints.last, reader=checkpoints.reader.twin(), busy=40.0)
+        checkpoints._record_seconds = 0.0
+        checkpoints._take_over(attempt)
+        assert checkpoints._record_seconds == pytest.approx(0.002)
+
+
+def test_the_process_says_how_long_it_has_worked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 1)
+    with hs.open(tmp_path / "s", checkpoints=NEVER) as state:
+        state.key_value("k").put_many((i, "x" * 100) for i in range(1000))
+        state.commit()
+        state.checkpoint()
+        attempt = state._checkpoints.attempt
+        assert isinstance(attempt, AttemptBeside)
+        attempt.join()
+        assert attempt.outcome is not None
+        assert attempt.outcome.busy > 0
