@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import random
+import threading
 from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
@@ -425,6 +426,7 @@ def work(
     if subject == "suppression":
         arguments.append(records)
     choosers, seconds = _choosers(works, records), array("d", [0.0]) * max(records, operations)
+    _watch_syncs()
     phase(BASE)
     tested: Subject = SUBJECTS[subject](*arguments)
     phase(LOAD)
@@ -473,6 +475,7 @@ def restarted(
                 method(i, number)
             records = model.records
     choose, seconds = chooser("uniform", seed=2), array("d", [0.0]) * operations
+    _watch_syncs()
     phase(BASE)
     phase(RESTART)
     started = perf_counter()
@@ -519,11 +522,12 @@ def _steps(
 
 def _timed(tested: Subject, steps: Iterable[Step], count: int, seconds: array[float]) -> dict[str, float]:
     """Do `count` operations, with a commit each 1,000, and return their figures: operations/s, the longest and the
-    99.9th percentile operation (ms), and for an operation the processor time of this process, all its threads, and of
-    those that it has started (µs). The choice of records is not measured. `seconds` has room for the time of each
-    operation: it was in memory before the subject was.
+    99.9th percentile operation (ms), the longest beside the kernel's syncs of this thread, and for an operation the
+    processor time of this process, all its threads, and of those that it has started (µs). The choice of records is not
+    measured. `seconds` has room for the time of each operation: it was in memory before the subject was.
     """
     steps, done, processor, others = iter(steps), 0, 0.0, _others_seconds()
+    syncs = array("d")
     while chosen := list(islice(steps, COMMIT_OPERATIONS)):
         processor -= process_time()
         for method, i, number in chosen:
@@ -531,19 +535,46 @@ def _timed(tested: Subject, steps: Iterable[Step], count: int, seconds: array[fl
             method(i, number)
             done += 1
             if done % COMMIT_OPERATIONS == 0 or done == count:
+                synced = _SYNCED[0]
                 tested.commit()
+                syncs.append(_SYNCED[0] - synced)
             seconds[done - 1] = perf_counter() - started
         processor += process_time()
     # without an object for each operation: their memory would be taken for the subject's
     slowest = nlargest(count // 1000 + 1, islice(seconds, count))
     total = sum(islice(seconds, count))
+    for number, synced in enumerate(syncs, 1):
+        seconds[min(number * COMMIT_OPERATIONS, count) - 1] -= synced
     return {
         "operations/s": count / total,
         "p99.9": 1000 * slowest[-1],
         "longest": 1000 * slowest[0],
+        "beside sync": 1000 * max(islice(seconds, count)),
         "processor": 1e6 * processor / count,
         "others": 1e6 * max(0.0, _others_seconds() - others) / count,
     }
+
+
+# The seconds that the thread which works has waited for the kernel to make files durable.
+_SYNCED: Final = [0.0]
+
+
+def _watch_syncs() -> None:
+    """Count the time of fdatasync and fsync, of the calls of this thread."""
+    working = threading.get_ident()
+
+    def timed(sync: Callable[[Any], None]) -> Any:
+        def call(file: Any) -> None:
+            started = perf_counter()
+            try:
+                sync(file)
+            finally:
+                if threading.get_ident() == working:
+                    _SYNCED[0] += perf_counter() - started
+
+        return call
+
+    os.fsync, os.fdatasync = timed(os.fsync), timed(os.fdatasync)
 
 
 def _others_seconds() -> float:
