@@ -125,8 +125,11 @@ class Process:
         self.gateway = SimpleNamespace(id="gw")
         self.tests: list[int] = []
         self.shutting_down = False
+        self.ended = False
 
     def send_runtest_some(self, tests: list[int]) -> None:
+        if self.ended:
+            raise BrokenPipeError
         self.tests += tests
 
     def shutdown(self) -> None:
@@ -136,9 +139,10 @@ class Process:
         return self.tests.pop(0) if len(self.tests) > self.shutting_down ^ 1 else None
 
 
-@pytest.mark.parametrize("units", [[2, 1, 1, 3], [1, 1], [3, 1], [4, 4, 1, 1, 1]])
+@pytest.mark.parametrize("units", [[2, 1, 1, 3], [1, 1], [3, 1], [4, 4, 1, 1, 1], [2] * 8])
 @pytest.mark.parametrize("late", [False, True])
-def test_what_a_process_leaves_is_run_by_others_whatever_they_have(units: list[int], late: bool) -> None:
+@pytest.mark.parametrize("deaf", [False, True])
+def test_what_a_process_leaves_is_run_by_others_whatever_they_have(units: list[int], late: bool, deaf: bool) -> None:
     names = [f"tests/a/test_{file}.py::test_{test}" for file, count in enumerate(units) for test in range(count)]
     options = SimpleNamespace(loadscopereorder=False)
     config: Any = SimpleNamespace(option=options, getvalue=lambda name: ["popen", "popen"])
@@ -163,6 +167,10 @@ def test_what_a_process_leaves_is_run_by_others_whatever_they_have(units: list[i
 
     if late:  # the other process is through with all that it can get
         run(second)
+    if deaf and (test := first.next()) is not None:  # its last answer arrives when it has ended
+        ran.append(names[test])
+        first.ended = True
+        scheduling.mark_test_complete(first, test)
     scheduling.add_node(third)  # it is not ready yet
     end(first)
     if second.shutting_down:

@@ -158,4 +158,5 @@ class Scheduling(LoadScopeScheduling):
         waiting = [name for name, tests in units.items() if not all(tests.values())]
         session = self.nodes.index(node) < (len(self.nodes) + 1) // 2
         self.workqueue.move_to_end(choose(list(self.workqueue), waiting, session=session), last=False)
-        super()._assign_work_unit(node)
+        with suppress(OSError):  # it has ended, and `remove_node` will be told so: then others get the unit
+            super()._assign_work_unit(node)
