@@ -180,18 +180,18 @@ class WindowStore(WindowReads[K, V]):
 
     @entry
     def put_plain(self, keys: list[K], values: list[V], times: list[int]) -> None:
-        """Put rows by column as `put_columns`, without its checks: for rows of Arrow columns, whose types say that they
-        can be stored.
+        """Put rows by column as `put_columns`, without a look into the values: for rows of Arrow columns, whose types
+        say that they can be stored.
 
-        `keys` are text or whole numbers of 64 bits; `values`, none of them None, consist of lists and atoms; `times`
-        are times that never fall, one at least. O(rows).
+        `values`, none of them None, consist of what can be stored; `times` are times that never fall, one at least.
+        O(rows).
 
         >>> pages = hs.open("state").window("pages", retention="1 hour")
         >>> pages.put_plain(["ann", "bob"], [["/"], ["/help"]], [0, 500])
         >>> list(pages.fetch("bob"))
         [(500, ['/help'])]
         """
-        self._keys.admit(keys[0])
+        self._keys.admit_all(keys)
         if self._tail:
             self.touch(keys)  # their waiting rows are older
         self._put_checked((keys, values, times), times[0], times[-1], True, False)

@@ -112,6 +112,82 @@ def test_vectorised_batches_equal_those_by_row(windows: Any, emit: Any, kind: st
             assert vectorised, "no batch was vectorised"
 
 
+DISTINCT: dict[str, hs.Aggregator] = {
+    "pages": hs.CountDistinct("page"),
+    "users": hs.CountDistinct("user", where=lambda row: row["m"] % 3),
+    "numbers": hs.CountDistinct("n"),
+    "positive": hs.CountDistinct("n", where=lambda row: row["n"] is not None and row["n"] > 0),
+    "n": hs.Sum("n"),
+    "newest": hs.Max("large"),
+    "least": hs.Min("large", where=lambda row: row["m"] % 2),
+}
+
+
+@pytest.mark.parametrize("windows", [hs.TumblingWindows(20), hs.TumblingWindows(15, align_to=4, grace=25), None])
+@pytest.mark.parametrize("emit", ["commit", "close"])
+@pytest.mark.stress
+def test_distinct_values_by_column_equal_those_by_row(windows: Any, emit: Any, seed: int, rounds: int) -> None:
+    if windows is None and emit == "close":
+        return
+    for number in range(rounds):
+        r = random.Random(seed + number)
+        nulls, clocked = r.random() < 0.5, r.random() < 0.4
+        stream = hs.stream(key="page", timestamp="time")
+        declared = stream if windows is None else stream.windowed_by(windows)
+        topology = declared.aggregate(emit=emit, **DISTINCT)
+        fast, slow = (Shard(topology, by_row=by_row, clocked=clocked) for by_row in (False, True))
+        now, late = 0, 0
+        for _ in range(12):
+            now += r.choice([0, 5, 30, 200])
+            table = batch(r, now, r.choice([1, 7, 60]), 5, nulls=nulls, timestamps=False, two=True)
+            large = pa.array([r.choice([-(2**62), 2**62, 2**61]) for _ in range(table.num_rows)], pa.int64())
+            table = table.append_column("large", large)
+            clock = Watermark(late, late := max(0, now - 20)) if clocked else None
+            results = [shard.process(table, clock) for shard in (fast, slow)]
+            assert results[0] == results[1]
+            assert fast.went
+            windows_of = [list(shard.group.stores["windows"].all()) for shard in (fast, slow)]
+            assert windows_of[0] == windows_of[1]
+            assert fast.runner.dropped == slow.runner.dropped
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        (pa.table({"user": ["a"], "time": [1], "n": [1.5]}), Why.VALUES),
+        (pa.table({"user": ["a"], "time": [1], "n": [2**62 + 1]}), Why.LARGE),
+    ],
+)
+def test_values_that_cannot_be_told_apart_by_column_go_row_by_row(table: Any, why: Why) -> None:
+    topology = hs.stream(key="user", timestamp="time").aggregate(
+        emit="commit", **({"n": hs.CountDistinct("n")} if why is Why.VALUES else {"n": hs.Max("n")})
+    )
+    run = ShardRun(topology, StoreGroup(lambda body: None))
+    run.process_batch(table)
+    assert run.why is why
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "windows"),
+    [
+        (hs.CountDistinct("n"), hs.HoppingWindows(20, 10)),
+        (hs.CollectSet("n"), None),
+        (hs.Last(where=lambda row: True), None),
+    ],
+)
+def test_what_has_no_way_by_column_goes_row_by_row(aggregator: Any, windows: Any) -> None:
+    stream = hs.stream(key="user", timestamp="time")
+    topology = (stream if windows is None else stream.windowed_by(windows)).aggregate(emit="commit", n=aggregator)
+    run = ShardRun(topology, StoreGroup(lambda body: None))
+    run.process_batch(pa.table({"user": ["a"], "time": [1], "n": [1]}))
+    assert run.why in (Why.AGGREGATES, Why.WHOLE_ROWS)
+
+
+def test_a_sketch_of_distinct_values_goes_row_by_row() -> None:
+    pytest.importorskip("datasketches")
+    test_what_has_no_way_by_column_goes_row_by_row(hs.CountDistinct("n", approximate=True), None)
+
+
 def test_a_record_too_late_for_a_window_that_the_clock_closes_is_not_in_it() -> None:
     """It goes into a pane that the window shares with a later one, in the same commit."""
     topology = (

@@ -55,7 +55,7 @@ def keys_of(columns: list[pa.ChunkedArray], rows: int) -> Keys | None:
     for column in columns:
         if column.null_count or not plain_key(column.type):
             return None
-        ordered, codes = _numbered(column)
+        ordered, codes = numbered(column)
         if combined is None:
             combined = Keys([ordered], arrow_list(ordered), codes)
             continue
@@ -66,7 +66,7 @@ def keys_of(columns: list[pa.ChunkedArray], rows: int) -> Keys | None:
     return combined
 
 
-def _numbered(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
+def numbered(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
     """Return the distinct values of a column of text or whole numbers, sorted, and each row's place among them."""
     if len(column) and pa.types.is_integer(column.type):
         numbers = numbers_of(column)

@@ -17,9 +17,11 @@ from ...shards import shard_of
 from ..batch import ERROR, ROW, key_columns
 from ..plan import Plan
 from ..row_columns import ArrowColumns
-from .arrow import Keys, keys_of, times_of
+from ..times import arrow_list
+from .arrow import Keys, keys_of, numbered, plain_key, times_of
 from .buffers import array_of, numbers_of, zero_of
-from .why import Why
+from .groups import Coded
+from .why import Why, tallied
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,14 +30,18 @@ if TYPE_CHECKING:
 
 # numpy forms sums in doubles, which are exact up to here
 EXACT: Final = 2**53
+# what is compared has room for a number beside it
+LARGEST: Final = 2**62
 
 
 class ColumnBatch(NamedTuple):
-    """A batch by column: times (ms), keys, and per value column its numbers and 1 for each number, 0 for null."""
+    """A batch by column: times (ms), keys, per value column its numbers and 1 for each number, 0 for null, and the
+    columns whose distinct values count."""
 
     times: Ints
     keys: Keys
     columns: list[tuple[Any, Ints]]
+    coded: list[Coded]
 
 
 def fits(plan: Plan, batch: pa.Table) -> ColumnBatch | Why:
@@ -55,20 +61,41 @@ def fits(plan: Plan, batch: pa.Table) -> ColumnBatch | Why:
         return Why.KEYS
     rows = ArrowColumns(batch, (), (ROW, ERROR))
     columns: list[tuple[Any, Ints]] = []
-    numbers = numeric(plan)
+    numbers, added = numeric(plan), summed(plan)
     sliding = isinstance(plan.windows, SlidingWindows)
     for place, column in enumerate(plan.combined.columns):
         values = (
-            _chosen(column, rows, batch, place in numbers)
+            _chosen(column, rows, batch, numbers=place in numbers, added=place in added)
             if isinstance(column, Projection)
             else _plain(batch.column(column))
             if sliding
-            else _numbers(batch.column(column), place in numbers, plan.emit == "record")
+            else _numbers(batch.column(column), plan.emit == "record", numbers=place in numbers, added=place in added)
         )
         if isinstance(values, Why):
             return values
         columns.append(values)
-    return ColumnBatch(times, keys, columns)
+    coded = _coded(plan, batch)
+    return coded if isinstance(coded, Why) else ColumnBatch(times, keys, columns, coded)
+
+
+def _coded(plan: Plan, batch: pa.Table) -> list[Coded] | Why:
+    """Return the columns whose distinct values count, each once, with the places of `columns` that choose its rows."""
+    places: dict[str, set[int]] = {}
+    for part, place in zip(plan.combined.parts, plan.combined.places, strict=True):
+        if tallied(part):
+            assert part.column is not None
+            places.setdefault(part.column, set()).add(place)
+    coded: list[Coded] = []
+    for name, which in places.items():
+        column = batch.column(name)
+        if not plain_key(column.type):
+            return Why.VALUES
+        if column.null_count:
+            none = "" if not pa.types.is_integer(column.type) else zero_of(column.type)
+            column = pc.fill_null(column, none)
+        distinct, codes = numbered(column)
+        coded.append(Coded(sorted(which), arrow_list(distinct), codes))
+    return coded
 
 
 def _read(plan: Plan) -> set[str | None]:
@@ -80,7 +107,8 @@ def _read(plan: Plan) -> set[str | None]:
 def numeric(plan: Plan) -> set[int]:
     """Return the places of value columns that must be numbers; columns that are only counted may have any type."""
     parts = zip(plan.combined.parts, plan.combined.places, strict=True)
-    return {place for part, place in parts if part.name != "count" or plan.emit == "record"} - {-1}
+    each = plan.emit == "record"
+    return {place for part, place in parts if each or not (part.name == "count" or tallied(part))} - {-1}
 
 
 def summed(plan: Plan) -> set[int]:
@@ -97,7 +125,7 @@ def _plain(column: pa.ChunkedArray) -> tuple[Any, Ints] | Why:
     return (numbers_of(column), np.ones(len(column), np.int64)) if pa.types.is_integer(column.type) else Why.VALUES
 
 
-def _numbers(column: pa.ChunkedArray, numbers: bool, each: bool) -> tuple[Any, Ints] | Why:
+def _numbers(column: pa.ChunkedArray, each: bool, *, numbers: bool, added: bool) -> tuple[Any, Ints] | Why:
     valid = numbers_of(column.is_valid().cast(pa.int64())) if column.null_count else np.ones(len(column), np.int64)
     if not numbers:
         return valid, valid
@@ -111,16 +139,19 @@ def _numbers(column: pa.ChunkedArray, numbers: bool, each: bool) -> tuple[Any, I
         return values.astype(np.float64), valid
     largest = max(abs(int(values.max())), abs(int(values.min())))
     # every window of a record counts, and a sum may be added to a stored sum
-    return Why.LARGE if largest * len(values) >= EXACT else (values.astype(np.int64), valid)
+    large = largest * len(values) >= EXACT if added or each else largest > LARGEST
+    return Why.LARGE if large else (values.astype(np.int64), valid)
 
 
-def _chosen(column: Projection, rows: ArrowColumns, batch: pa.Table, numbers: bool) -> tuple[Any, Ints] | Why:
+def _chosen(
+    column: Projection, rows: ArrowColumns, batch: pa.Table, *, numbers: bool, added: bool
+) -> tuple[Any, Ints] | Why:
     """Return the numbers of a column in the rows that `where` chooses, elsewhere zeros that do not count."""
     assert column.where is not None
     chosen = np.array(rows.asked(column.where), np.int64)
     if column.column is None:
         return chosen, chosen
-    of_all = _numbers(batch.column(column.column), numbers, False)
+    of_all = _numbers(batch.column(column.column), False, numbers=numbers, added=added)
     if isinstance(of_all, Why):
         return of_all
     values, valid = of_all[0], of_all[1] * chosen

@@ -23,11 +23,29 @@ if TYPE_CHECKING:
 _INT64_MAX: Final = 2**63 - 1
 
 
+class Coded(NamedTuple):
+    """A column whose distinct values count: the value columns whose rows have a value of it (1, else 0), the distinct
+    values, and the place of each item's value among them."""
+
+    places: list[int]
+    names: list[Any]
+    codes: Ints
+
+
+class ValueCounts(NamedTuple):
+    """How often each group has each of its distinct values: the places of groups, values, and counts."""
+
+    groups: list[int]
+    values: list[Any]
+    counts: list[int]
+
+
 class Items(NamedTuple):
     """Key code, window start, how many rows, and (values, how many) per value column.
 
     In groups the minima and maxima stand in columns behind the sums. Floats are not summed there; `limbs` has, for each
-    value column, what sums of its floats are made of (`exact_columns`): nothing for ints.
+    value column, what sums of its floats are made of (`exact_columns`): nothing for ints. `coded` has columns whose
+    distinct values count, and in groups `tallies` how often each value comes, by the value column and the coded one.
     """
 
     codes: Ints
@@ -35,12 +53,15 @@ class Items(NamedTuple):
     rows: Ints
     columns: list[tuple[Any, Ints]]
     limbs: list[list[Ints]]
+    coded: list[Coded]
+    tallies: dict[int, ValueCounts]
 
     def chosen(self, which: Any) -> Items:
         """Return the items of a mask, or at these places. O(items)."""
         columns = [(values[which], valid[which]) for values, valid in self.columns]
         limbs = [[limb[which] for limb in column] for column in self.limbs]
-        return Items(self.codes[which], self.starts[which], self.rows[which], columns, limbs)
+        coded = [column._replace(codes=column.codes[which]) for column in self.coded]
+        return Items(self.codes[which], self.starts[which], self.rows[which], columns, limbs, coded, {})
 
 
 def is_float(values: Any) -> bool:
@@ -48,11 +69,12 @@ def is_float(values: Any) -> bool:
     return bool(values.dtype.kind == "f")
 
 
-def grouped(items: Items, keys: int, sums: int, extremes: list[tuple[str, int]]) -> Items:
+def grouped(items: Items, keys: int, sums: int, summed: set[int], extremes: list[tuple[str, int]]) -> Items:
     """Return one item per start and key, by start and then key.
 
     keys      the number of distinct keys
     sums      the number of value columns; minima and maxima behind them are of an earlier grouping
+    summed    the value columns that are added up
     extremes  "min" or "max" and its value column, of each
 
     O(items + groups), and O(items log items) where groups are sparse.
@@ -71,9 +93,10 @@ def grouped(items: Items, keys: int, sums: int, extremes: list[tuple[str, int]])
         filled = np.nonzero(np.bincount(group, minlength=length))[0]
         ids = filled
     columns: list[tuple[Any, Ints]] = []
-    for values, valid in items.columns[:sums]:
+    for column_at, (values, valid) in enumerate(items.columns[:sums]):
         counts = _added(group, valid, length)[filled]
-        columns.append((np.zeros(len(counts)) if is_float(values) else _added(group, values, length)[filled], counts))
+        ints = column_at in summed and not is_float(values)
+        columns.append((_added(group, values, length)[filled] if ints else np.zeros(len(counts)), counts))
     for kind, place_of in extremes:
         at = len(columns)
         values, valid = items.columns[at if len(items.columns) > at else place_of]
@@ -87,7 +110,25 @@ def grouped(items: Items, keys: int, sums: int, extremes: list[tuple[str, int]])
         columns.append((best[filled], columns[place_of][1]))
     rows = _added(group, items.rows, length)[filled]
     limbs = [[_added(group, limb, length)[filled] for limb in column] for column in items.limbs]
-    return Items(ids % keys, starts[ids // keys], rows, columns, limbs)
+    tallies = _tallies(items, group, ids if len(ids) < length else None)
+    return Items(ids % keys, starts[ids // keys], rows, columns, limbs, [], tallies)
+
+
+def _tallies(items: Items, group: Ints, ids: Ints | None) -> dict[int, ValueCounts]:
+    """Return how often each group has each value; `ids` are the groups that have items, None: all have. O(items log
+    items).
+    """
+    tallies: dict[int, ValueCounts] = {}
+    if items.coded and ids is not None:
+        group = np.searchsorted(ids, group)
+    for places, names, codes in items.coded:
+        pairs, each = np.unique(group * len(names) + codes, return_inverse=True)
+        for place in places:
+            counts = _added(each, items.columns[place][1], len(pairs))
+            some = np.flatnonzero(counts)
+            values = [names[code] for code in (pairs[some] % len(names)).tolist()]
+            tallies[place] = ValueCounts((pairs[some] // len(names)).tolist(), values, counts[some].tolist())
+    return tallies
 
 
 def _added(group: Ints, values: Ints, length: int) -> Ints:

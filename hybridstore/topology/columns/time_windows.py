@@ -3,8 +3,9 @@
     keys ── dictionary, sorted ──▶ code        times ──▶ starts of windows        start and code ──▶ group (`groups`)
 
 Groups come out by start and then key. Counts, sums, means, minima and maxima of numbers are taken, also of rows that a
-function chooses (`where`: 0 and 1, made once for each function); other batches go row by row (`TimeWindowed.process`).
-Both ways write the same bytes to the changelog and return the same results.
+function chooses (`where`: 0 and 1, made once for each function), and in windows that do not overlap the distinct values
+of text and whole numbers; other batches go row by row (`TimeWindowed.process`). Both ways return the same results and
+write the same bytes to the changelog, but for the order of distinct values, which here is that of the values.
 
 The surprise: lateness needs no order here. Within a commit records are taken in time order, so a record is late only
 if it was late before the commit began. (By a watermark no record makes another one late.)
@@ -29,9 +30,9 @@ from ..windows.time_windows import TimeWindowed
 from .arrow import Keys, canonical_place
 from .buffers import array_of
 from .fits import EXACT, ColumnBatch, numeric, summed
-from .groups import Items, Runs, grouped, is_float, runs_of
+from .groups import Coded, Items, Runs, ValueCounts, grouped, is_float, runs_of
 from .panes import changed_windows
-from .why import Why
+from .why import Why, tallied
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +65,7 @@ class TimeColumns:
         O(rows) and the windows that they are in.
         """
         windowed = self._windowed
-        times, keys, columns = way
+        times, keys, columns, coded = way
         if not windowed.windows.regular and int(times.max() - times.min()) // windowed.windows.advance_ms > _SPANS:
             return Why.SPREAD
         before = windowed.stream_time if clock is None else max(windowed.stream_time, clock.late_ms)
@@ -73,7 +74,7 @@ class TimeColumns:
         dropped = windowed.dropped
         if windowed.store.far:
             windowed.prefetch(keys.names, int(times.min()), int(times.max()))
-        results = self._process(times, keys, columns, closed, now)
+        results = self._process(times, keys, columns, coded, closed, now)
         if isinstance(results, Why):
             windowed.dropped = dropped
         elif windowed.late is not None:
@@ -81,7 +82,7 @@ class TimeColumns:
         return results
 
     def _process(
-        self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]], closed: int, now: int
+        self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]], coded: list[Coded], closed: int, now: int
     ) -> Results | Why:
         windowed = self._windowed
         if windowed.emit == "record":
@@ -92,8 +93,9 @@ class TimeColumns:
                 return Why.ORDER
             keys, times = keys._replace(codes=keys.codes[order]), times[order]
             columns = [(values[order], valid[order]) for values, valid in columns]
+            coded = [column._replace(codes=column.codes[order]) for column in coded]
         scales, limbs = self._limbs(columns)
-        items = Items(keys.codes, times, np.ones(len(times), np.int64), columns, limbs)
+        items = Items(keys.codes, times, np.ones(len(times), np.int64), columns, limbs, coded, {})
         if isinstance(windowed, PanedWindowed):
             late = self._late_windows(times, closed)
             if windowed.emit == "close" and late != self._late_windows(times, windowed.closed_before):
@@ -240,7 +242,7 @@ class TimeColumns:
         return items.chosen(~late)
 
     def _grouped(self, items: Items, keys: int) -> Items:
-        return grouped(items, keys, self._sums, self._extremes)
+        return grouped(items, keys, self._sums, self._summed, self._extremes)
 
     # --- into the store ---------------------------------------------------------------------------------------
 
@@ -297,6 +299,9 @@ class TimeColumns:
             return [[] for _ in self._parts]
         for i, (part, place) in enumerate(self._parts):
             olds = stored if bare else [None if old is None else old[i] for old in stored]
+            if tallied(part):
+                columns.append(_with_tally(olds, groups.tallies[place]))
+                continue
             pick = part.merge
             assert pick is not None
             if part.name in ("min", "max"):
@@ -329,7 +334,7 @@ class TimeColumns:
     ) -> None:
         live = int(np.searchsorted(ordered, expired_through(now, windowed.retention_ms), side="right"))
         if live < len(names):
-            windowed.store.put_columns(names[live:], values[live:], starts[live:])
+            windowed.store.put_plain(names[live:], values[live:], starts[live:])
         windowed.stream_time = now
         windowed.written()
 
@@ -348,7 +353,7 @@ class TimeColumns:
         windowed, distinct = self._windowed, len(keys.names)
         columns = [(values[order], valid) for values, valid in columns]
         scales, limbs = self._limbs(columns) if isinstance(windowed, PanedWindowed) else ([], [[] for _ in columns])
-        records = Items(keys.codes[order], times[order], np.ones(len(order), np.int64), columns, limbs)
+        records = Items(keys.codes[order], times[order], np.ones(len(order), np.int64), columns, limbs, [], {})
         items = self._windows_of(records, distinct, closed)
         runs, codes, starts = runs_of(items, distinct)
         names = [keys.names[code] for code in codes.tolist()]
@@ -376,6 +381,15 @@ class TimeColumns:
         return ResultColumns(
             [part.take(array_of(items.codes)) for part in keys.parts], items.starts, self._ends(items.starts), results
         )
+
+
+def _with_tally(olds: list[Any], tally: ValueCounts) -> list[dict[Any, int]]:
+    """Return the counts of values of each group with those of the batch, in copies. O(groups and their values)."""
+    counts: list[dict[Any, int]] = [{} if old is None else old.copy() for old in olds]
+    for group, value, more in zip(*tally, strict=True):
+        of_group = counts[group]
+        of_group[value] = of_group.get(value, 0) + more
+    return counts
 
 
 def _running(part: Aggregator, olds: list[Any], values: Any, runs: Runs) -> tuple[Any, list[Any]] | None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from importlib.util import find_spec
 from typing import Final
 
-from ...aggregation import Projection, SessionWindows, SlidingWindows
+from ...aggregation import Aggregator, HoppingWindows, Projection, SessionWindows, SlidingWindows
 from ..plan import Plan
 
 ADDED: Final = frozenset({"count", "sum", "mean"})
@@ -62,5 +62,13 @@ def never(plan: Plan, *, timed: bool, clocked: bool) -> Why | None:
         return Why.WATERMARK if clocked else None
     if timed:
         return Why.TIMED
-    kinds = {part.name for part in plan.combined.parts}
-    return None if kinds <= (ADDED if plan.emit == "record" else TAKEN) else Why.AGGREGATES
+    taken = ADDED if plan.emit == "record" else TAKEN
+    tallies = adds_up and not isinstance(windows, HoppingWindows)
+    if all(part.name in taken or (tallies and tallied(part)) for part in plan.combined.parts):
+        return None
+    return Why.AGGREGATES
+
+
+def tallied(part: Aggregator) -> bool:
+    """Whether the aggregate is distinct values with their counts, of which the result shows no order."""
+    return part.name == "count_distinct" and not part.parameters  # a sketch has parameters
