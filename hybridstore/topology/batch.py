@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import InvalidOperation
-from itertools import groupby
+from itertools import compress, count, groupby
 from operator import itemgetter
 from types import NoneType
 from typing import Any, Final, NamedTuple
@@ -22,7 +22,7 @@ from ..stores.keys import SCALARS, shown
 from .failures import text_of
 from .null_keys import stored_column, stored_key
 from .plan import ALL, Plan, PlanStep
-from .row_columns import ArrowColumns, DictColumns
+from .row_columns import ArrowColumns, DictColumns, rows_of_arrow
 from .times import ToTime, arrow_list, arrow_times, arrow_to_time, plain_times, same, to_time_of
 
 _PLAIN_KEYS: Final = ({str}, {int})
@@ -197,15 +197,40 @@ def stepped(steps: Sequence[PlanStep], row: Any, number: int) -> Any:
     for step in steps:
         try:
             passed = step.function(row if type(row) is dict or step.kind == "filter" else dict(row))
-            if step.kind == "map" and not hasattr(passed, "keys"):
-                raise TypeError(f"row {number}: map returned {type(passed).__name__}, expected a row (a dict)")
+            if step.kind == "map":
+                row = _mapped(passed, number)
         except Exception as error:
             error.add_note(f"{step.kind} {step.name}: while processing row {number}: {shown(row)}")
             raise
-        if step.kind == "map":
-            row = passed
-        elif not passed:
+        if step.kind == "filter" and not passed:
             return None
+    return row
+
+
+def _stepped_together(step: PlanStep, rows: list[Any], first: int) -> tuple[list[Any], Sequence[int]]:
+    """Return the rows that the only step of a topology makes of dicts, with their numbers. Raises as `stepped`.
+
+    O(rows), at C speed but for the function.
+    """
+    passed: list[Any] = []
+    try:
+        passed.extend(map(step.function, rows))  # if it raises, the rows before are there
+        if step.kind == "filter":
+            return list(compress(rows, passed)), list(compress(count(first), passed))
+        if not {dict}.issuperset(map(type, passed)):
+            given, passed = passed, []
+            passed.extend(map(_mapped, given, count(first)))
+    except Exception as error:
+        at = len(passed)
+        error.add_note(f"{step.kind} {step.name}: while processing row {first + at}: {shown(rows[at])}")
+        raise
+    return passed, range(first, first + len(passed))
+
+
+def _mapped(row: Any, number: int) -> Any:
+    """Return what a `map` has returned for a row of this number. Raises TypeError unless it is a row."""
+    if not hasattr(row, "keys"):
+        raise TypeError(f"row {number}: map returned {type(row).__name__}, expected a row (a dict)")
     return row
 
 
@@ -231,25 +256,29 @@ def from_rows(
     if traced and type(rows) is not list:
         rows = list(rows)
     failed: list[tuple[int, str]] = []
+    steps, numbers = plan.pending, None
+    if len(steps) == 1 and not traced and type(rows) is list and set(map(type, rows)) == {dict}:
+        rows, numbers = _stepped_together(steps[0], rows, first)
+        steps = ()
     # functions of rows may raise, and are then called one by one
     quick = (kinds is None or plan.null_keys == "skip") and not (catches and not plan.columns)
-    if quick and type(rows) is list and (plain := _plain_rows(plan, rows, copied=copied)) is not None:
+    if quick and not steps and type(rows) is list and (plain := _plain_rows(plan, rows, copied=copied)) is not None:
         if kinds is not None and plan.key:
-            kinds.admit(plain.keys[0], first)  # all keys have one type
+            kinds.admit(plain.keys[0], numbers[0] if numbers else first)  # all keys have one type
         return plain._replace(source=rows) if traced else plain
     places: list[int] = []
     keys: list[Any] = []
     values: list[Any] = []
     times: list[int] = []
     to_time: ToTime = same
-    steps, keyless = plan.pending, not plan.key
+    keyless = not plan.key
     single = plan.key[0] if len(plan.key) == 1 else None
     project = plan.aggregates.project if plan.aggregates is not None else dict
     kinds = kinds or KeyKinds(plan)
     grouped = plan.null_keys == "group"
     last: Any = str if keyless else _NOTHING  # the type of the last key, where keys are no tuples
     null_keys = null_times = 0
-    for number, raw in enumerate(rows, first):
+    for number, raw in enumerate(rows, first) if numbers is None else zip(numbers, rows, strict=True):
         try:
             row: Any = stepped(steps, as_row(raw), number) if steps else as_row(raw)
         except Exception as error:
@@ -310,10 +339,10 @@ def from_rows(
 
 
 def _plain_rows(plan: Plan, rows: list[Any], *, copied: bool) -> Records | None:
-    """Return dicts as columns, at C speed, if all have a key and a time of one type and no step maps or filters them;
-    else None: each row must be checked. O(rows).
+    """Return dicts as columns, at C speed, if all have a key and a time of one type; else None: each row must be
+    checked. O(rows).
     """
-    if plan.pending or set(map(type, rows)) != {dict}:
+    if set(map(type, rows)) != {dict}:
         return None
     try:
         parts = [list(map(itemgetter(name), rows)) for name in plan.key]
@@ -406,7 +435,7 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     if not plan.by_column:
         carried = [name for name in (ROW, ERROR) if name in batch.column_names]
         rows = batch.drop_columns(carried) if carried else batch
-        records = from_rows(plan, rows.to_pylist(), first)
+        records = from_rows(plan, rows_of_arrow(rows), first)
         return records._replace(source=batch) if traced else records
     needed = plan.columns or (*plan.key, plan.timestamp)
     missing = [name for name in needed if name not in batch.column_names]
@@ -447,8 +476,7 @@ def arrow_rows(taken: Any) -> list[dict[str, Any]]:
             # pyarrow turns nanoseconds into pandas' type, if pandas is installed
             kind = pa.timestamp("us", field.type.tz)
             taken = taken.set_column(i, field.name, taken.column(i).cast(kind, safe=False))
-    listed: list[dict[str, Any]] = taken.to_pylist()
-    return listed
+    return rows_of_arrow(taken)
 
 
 def _plain_value(value: Any) -> Any:

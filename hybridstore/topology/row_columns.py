@@ -10,15 +10,32 @@ an aggregate costs, and most functions read one of them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import itemgetter, setitem
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..aggregation.projection import asked
 from .times import arrow_list
 
 Where = Callable[[dict[str, Any]], Any]
+Row = TypeVar("Row", bound=dict[str, Any])
+
+
+def rows_of(names: Sequence[str], columns: Sequence[Iterable[Any]], rows: list[Row]) -> list[Row]:
+    """Put columns into rows, which are empty: column by column in two thirds of the time of a dict of each zipped row.
+
+    O(cells).
+    """
+    for name, column in zip(names, columns, strict=True):
+        deque(map(setitem, rows, repeat(name), column), maxlen=0)
+    return rows
+
+
+def rows_of_arrow(batch: Any) -> list[dict[str, Any]]:
+    """Return the rows of an Arrow batch or table as dicts. O(cells)."""
+    empty: list[dict[str, Any]] = [{} for _ in range(batch.num_rows)]
+    return rows_of(batch.column_names, list(map(arrow_list, batch.columns)), empty)
 
 
 class DictColumns:
@@ -102,7 +119,7 @@ class ArrowColumns:
     def rows(self) -> list[Any]:
         """Return the rows as dicts. O(cells) at the first call."""
         if self._rows is None:
-            self._rows = self._batch.select(self._cells.names).to_pylist()
+            self._rows = rows_of_arrow(self._batch.select(self._cells.names))
         return self._rows
 
     def column(self, name: str) -> list[Any]:
@@ -127,10 +144,9 @@ class ArrowColumns:
         cells, unread = self._cells, self._unread
         names = tuple(cells.read) or cells.names[:1]
         if not unread or len(unread) < count or not set(names) <= dict.keys(unread[-1]):
-            unread = self._unread = list(map(UnreadRow, repeat(cells), range(min(count, self._batch.num_rows))))
-            for name in names:
-                deque(map(setitem, unread, repeat(name), cells.column(name)), maxlen=0)
-        return unread
+            unread = list(map(UnreadRow, repeat(cells), range(min(count, self._batch.num_rows))))
+            self._unread = rows_of(names, list(map(cells.column, names)), unread)
+        return self._unread
 
 
 class UnreadRow(dict[str, Any]):

@@ -7,6 +7,7 @@ import gc
 import json
 import pickle
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,30 @@ def test_a_commit_of_many_rows_of_a_window_is_that_of_single_rows(
 def test_a_batch_without_rows_asks_nobody() -> None:
     batch = ArrowColumns(pa.table({"n": pa.array([], pa.int64())}), [])
     assert batch.asked(early) == batch.asked(known) == batch.column("n") == batch.rows() == []
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+def test_rows_of_one_step_are_named_by_their_numbers(arrow: bool) -> None:
+    rows = [{"user": "ann", "ts": ts} for ts in (4, 2, 1, 0)]
+    stream = hs.stream(key="user", timestamp="ts")
+
+    def fails(declared: Any, error: type[Exception]) -> str:
+        given = pa.Table.from_pylist(rows) if arrow else rows
+        with pytest.raises(error) as raised:
+            list(declared.aggregate(emit="commit", n=hs.Count()).run(given))
+        return "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
+
+    def divides(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "part": 6 // row["ts"]}
+
+    def late(row: dict[str, Any]) -> dict[str, Any] | None:
+        return OrderedDict(row) if row["ts"] > 1 else None
+
+    assert f"while processing row 3: {rows[3]}" in fails(stream.map(divides), ZeroDivisionError)
+    assert f"while processing row 3: {rows[3]}" in fails(
+        stream.filter(lambda row: 6 // row["ts"] > 0), ZeroDivisionError
+    )
+    assert "row 2: map returned NoneType" in fails(stream.map(late), TypeError)
+    # the rows that a filter keeps keep their numbers
+    alone = hs.stream(key="user", timestamp="at").filter(lambda row: row["ts"] != 4)
+    assert "row 1: column 'at' is missing" in fails(alone, ValueError)
