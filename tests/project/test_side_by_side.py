@@ -167,7 +167,7 @@ def test_what_a_process_leaves_is_run_by_others_whatever_they_have(units: list[i
 
     if late:  # the other process is through with all that it can get
         run(second)
-    if deaf and (test := first.next()) is not None:  # its last answer arrives when it has ended
+    while deaf and (test := first.next()) is not None:  # its answers arrive when it has ended
         ran.append(names[test])
         first.ended = True
         scheduling.mark_test_complete(first, test)
