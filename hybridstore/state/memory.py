@@ -48,7 +48,7 @@ from recovery.directory import Ahead
 
 from ..collector import collector_held
 from ..stores.cold_blocks import SPARING
-from ..stores.cold_tail import Maps
+from ..stores.cold_tail import Maps, empty_some
 from ..stores.sizes import map_bytes
 from .checkpoint_job import PIECE_BYTES, PIECE_RECORDS
 from .checkpointer import Checkpointer
@@ -204,6 +204,8 @@ class Memory:
         # maps of before, to be emptied; how many records they had, and how many bytes those took beside their tables
         self._old: list[Maps] = []
         self._old_records = self._old_bytes = 0
+        # maps of records that are no more, to be emptied, too
+        self._ended: list[Maps] = []
         # of the bytes that were counted last, those of records that stores can free, and of each such record; how many
         # are freed for each that comes in
         self._spare, self._spare_each = 0, 0.0
@@ -257,7 +259,9 @@ class Memory:
         """
         self._read = SPARING.loaded - self._seen
         incoming = self._logged + self._read
-        if self._old:
+        for store in self._group.stores.values():
+            self._ended += store.take_ended()
+        if self._old or self._ended:
             self._free(COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * incoming)
         if self._freeing:
             # a record that is read and written comes in once
@@ -286,7 +290,7 @@ class Memory:
 
     def count(self) -> int:
         """Estimate the bytes in memory, for this state's part of the budget; see `memory_budget`. O(blocks)."""
-        self.counted, self._sure = memory_bytes(self._group) + self._old_remaining(), True
+        self.counted, self._sure = memory_bytes(self._group) + self._old_remaining() + self._ended_bytes(), True
         spares = [store.spare for store in self._group.stores.values()]
         self._spare = sum(size for size, _ in spares)
         self._spare_each = self._spare / max(1, sum(records for _, records in spares))
@@ -299,6 +303,10 @@ class Memory:
         """
         old = self._old
         return sum(map(getsizeof, old)) + self._old_bytes * _records(old) // max(1, self._old_records)
+
+    def _ended_bytes(self) -> int:
+        """Return about how many bytes maps of records that are no more take. O(maps)."""
+        return sum(map_bytes(each) if isinstance(each, dict) else getsizeof(each) for each in self._ended)
 
     def _note_old(self, size: int, records: int) -> None:
         """Note how many keys the old maps have, and what those take beside the tables, of `size` bytes, and of so many
@@ -500,6 +508,7 @@ class Memory:
         self._before = {store.name: store.before for store in stores}
         used = [each for before in self._before.values() for each in before]
         known = set(map(id, used))
+        self._ended += self._old
         self._old = [each for store in stores for each in store.maps() if each and id(each) not in known]
         self._note_old(size - sum(map(map_bytes, used)), records - sum(map(len, used)))
 
@@ -513,6 +522,7 @@ class Memory:
             return False
         size, records = memory_bytes(self._group), self._in_memory()
         self._cooled = records
+        self._ended += self._old
         self._old, self._before = [], {}
         with collector_held():  # it would visit all that stays
             for store in stores:
@@ -560,31 +570,28 @@ class Memory:
         """Empty old maps for about `budget_ms` of processor time, and of at least so many entries and a part of one
         map.
         """
-        old = self._old
         deadline = time.thread_time() + budget_ms / 1000
-        each = self._old_bytes // max(1, self._old_records)
-        while old:
-            last = old[-1]
-            entries = min(len(last), _FREED_ENTRIES)
-            if not isinstance(last, set):
-                self._freed_bytes += entries * each
-            if isinstance(last, dict):
-                self._freed_keys += entries * self._old_each
-            if len(last) == entries:
-                self._freed_bytes += getsizeof(last)
-                last.clear()
-                old.pop()
-                if not old:
-                    give_back()
-            elif isinstance(last, list):
-                del last[-entries:]
+        while self._old or self._ended:
+            if self._old:
+                self._free_old()
             else:
-                pop = last.popitem if isinstance(last, dict) else last.pop
-                for _ in range(entries):
-                    pop()
+                empty_some(self._ended, _FREED_ENTRIES)
             least -= _FREED_ENTRIES
             if least <= 0 and time.thread_time() >= deadline:
                 return
+
+    def _free_old(self) -> None:
+        """Empty a part of an old map, and count what was freed."""
+        old = self._old
+        last = old[-1]
+        entries, whole = empty_some(old, _FREED_ENTRIES)
+        if not isinstance(last, set):
+            self._freed_bytes += entries * (self._old_bytes // max(1, self._old_records))
+        if isinstance(last, dict):
+            self._freed_keys += entries * self._old_each
+        self._freed_bytes += whole
+        if not old:
+            give_back()
 
     def forget(self) -> None:
         """Close the checkpoint in use."""

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import compress, count
 from operator import is_not, itemgetter
+from sys import getsizeof
 from typing import Any, ClassVar, Final
 
 from changelog.errors import ChangelogError
@@ -53,6 +54,28 @@ _SAMPLE: Final = 64
 
 # What can be emptied in slices.
 Maps = dict[Any, Any] | list[Any] | set[Any]
+
+
+def empty_some(maps: list[Maps], most: int) -> tuple[int, int]:
+    """Free up to `most` entries of the last of these maps, and forget the map when it is empty. Return how many entries
+    were freed, and the bytes of the map's table, if it is empty. O(entries freed).
+    """
+    last = maps[-1]
+    entries = min(len(last), most)
+    if len(last) == entries:
+        size = getsizeof(last)
+        last.clear()
+        maps.pop()
+        return entries, size
+    if isinstance(last, list):
+        del last[-entries:]
+    else:
+        pop = last.popitem if isinstance(last, dict) else last.pop
+        for _ in range(entries):
+            pop()
+    return entries, 0
+
+
 # In place of the key of a row that was applied.
 _TAKEN: Final = type("Taken", (), {"__repr__": lambda self: "TAKEN", "__slots__": ()})()
 
@@ -346,6 +369,10 @@ class Tailed(ABC):
     @abstractmethod
     def maps(self) -> list[Maps]:
         """Return the maps of the records in memory, to be emptied in slices when the store has others. O(buckets)."""
+
+    def take_ended(self) -> list[Maps]:
+        """Return the maps of records that are no more, to be emptied in slices, once. O(1)."""
+        return []
 
     @property
     def before(self) -> list[dict[Any, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from sys import getsizeof
 from typing import Any, ClassVar, Final
 
@@ -38,6 +39,8 @@ from .sizes import cold_bytes, map_bytes
 from .snapshots import Snapshots, SnapshotToken
 
 BUCKETS_PER_RETENTION: Final = 64
+# Maps of so many expired buckets wait to be emptied by commits: more only come together where nobody commits.
+_MOST_ENDED: Final = BUCKETS_PER_RETENTION
 # The sizes of so many buckets are measured.
 _SAMPLED_BUCKETS: Final = 8
 _BOUND_TYPES: Final = {int, type(None)}
@@ -172,15 +175,18 @@ class TimeBuckets(Edge):
         return len(times) < 8 * (times[-1] // self._width - times[0] // self._width + 1)
 
     def _remove_bucket(self, number: int) -> None:
-        del self._buckets[number]
-        self._sorted = None
+        bucket = self._buckets.pop(number)
+        self._sorted = self._near = None
         self._near_to = 0
+        if not self._snapshots.live:  # else an iterator may read it
+            self._ended += filter(None, self._maps_of(bucket))
+            del self._ended[:-_MOST_ENDED]
         if number in self._checkpointed:
             self._checkpointed.discard(number)
             self._expired_buckets.add(number)
 
     def _drop_expired(self) -> None:
-        """Free the buckets of which even the last millisecond has expired."""
+        """Forget the buckets of which even the last millisecond has expired: commits free them, in slices."""
         newest = (self._expired + 1) // self._width  # the first bucket that may hold a live millisecond
         for number in [number for number in self._buckets if number < newest]:
             self._remove_bucket(number)
@@ -242,6 +248,8 @@ class TimeBuckets(Edge):
         self._sorted = None
         self._checkpointed: set[int] = set()
         self._expired_buckets: set[int] = set()
+        # maps of buckets that are no more
+        self._ended: list[Maps] = []
         self._drop_at = INT64_MAX
         self._near = None
         self._near_from = self._near_to = 0
@@ -503,10 +511,16 @@ class TimeBuckets(Edge):
         """
         if self._snapshots.live:
             return []
-        maps: list[Maps] = []
-        for bucket in self._buckets.values():
-            maps += [bucket.runs, *([] if bucket.dirty is None else [bucket.dirty])]
-        return maps
+        return list(chain.from_iterable(map(self._maps_of, self._buckets.values())))
+
+    @staticmethod
+    def _maps_of(bucket: StoreBucket) -> list[Maps]:
+        taken = [block.taken for block in bucket.cold if type(block) is TakenBlock]
+        return [bucket.runs, *([] if bucket.dirty is None else [bucket.dirty]), *taken]
+
+    def take_ended(self) -> list[Maps]:
+        ended, self._ended = self._ended, []
+        return ended
 
     @property
     def _applied_records(self) -> int:
