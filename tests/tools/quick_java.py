@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # The second of Java's compilers is for programs that run long; the simplest of its collectors starts no threads, copies
-# what is young half as often, and never all of it because there are more classes than Java expects. The bytecode of
-# Spark's classes is as scalac and javac made it, and not verified: that takes a fifth of a start.
+# what is young half as often, and never all of it because there are more classes than Java expects. What the first
+# compiler has made stays: it has 48 MB by default, which thirty tests fill, and then Java looks for code to remove, and
+# compiles it once more. The bytecode of Spark's classes is as scalac and javac made it, and not verified: that takes a
+# fifth of a start.
 OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn200m -XX:MetaspaceSize=256m"
-    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    " -XX:ReservedCodeCacheSize=256m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 # Of Spark's 280 jars those with most of the classes in use: Java looks for a class in one jar after the other.
 JARS = ("spark-catalyst", "scala-library", "spark-sql", "spark-core", "hadoop-client-api", "spark-common-utils")
