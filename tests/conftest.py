@@ -110,13 +110,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     asked: dict[str, Any] | None = getattr(session.config, "workerinput", None)
-    if asked and session.config.args == session.config.getini("testpaths"):
-        from tests.tools.side_by_side import import_ahead
+    # modules and tests are no garbage, and the collector would look at all of them again and again
+    gc.disable()
+    try:
+        if asked and session.config.args == session.config.getini("testpaths"):
+            from tests.tools.side_by_side import import_ahead
 
-        import_ahead(int(asked["workerid"].removeprefix("gw")), asked["workercount"])
+            import_ahead(int(asked["workerid"].removeprefix("gw")), asked["workercount"])
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
