@@ -51,6 +51,10 @@ def test_half_of_the_processes_have_no_spark_session_while_there_is_something_el
     assert choose(queue, [spark], session=True) == short
     assert choose([spark], [], session=False) == spark
     assert choose([short, long], [], session=True) == long
+    # where one process has the only session, nobody else is to take what needs it
+    assert choose(queue, [spark], session=True, alone=True) == spark
+    assert choose([short, long], [LONG[-2]], session=True, alone=True) == short
+    assert choose(queue, [LONG[-2]], session=False, alone=True) == short
 
 
 @pytest.mark.parametrize(

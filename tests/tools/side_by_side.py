@@ -3,7 +3,7 @@
 A file stays together, so that what it makes once for all its tests is made once. The files of ALONE, whose tests are
 long and need nothing of each other, are taken apart. What takes long begins first, so that no process waits for
 another's last test. A Spark session takes fifteen seconds of a processor until its second query, so half of the
-processes have none while there is something else to do.
+processes, rounded up, have none while there is something else to do.
 """
 
 import os
@@ -104,14 +104,14 @@ def rank(unit: str) -> int:
     return next((place for place, start in enumerate(LONG) if unit.startswith(start)), len(LONG))
 
 
-def choose(queue: list[str], waiting: list[str], *, session: bool) -> str:
+def choose(queue: list[str], waiting: list[str], *, session: bool, alone: bool = False) -> str:
     """Return the unit of the queue that a process gets next, which has these before it; `session` says whether the
-    process is one of those that are to have a Spark session.
+    process is one of those that are to have a Spark session, and `alone` whether no other process is.
 
     The longest; but behind a long one a short one, because another process may be free for a long one sooner.
     """
     fitting = [name for name in queue if name.startswith(SESSION) == session] or queue
-    if any(rank(name) < len(LONG) for name in waiting):
+    if any(rank(name) < len(LONG) for name in waiting) and not (alone and fitting[0].startswith(SESSION)):
         return max((name for name in queue if not name.startswith(SESSION)), key=rank, default=fitting[0])
     return min(fitting, key=rank)
 
@@ -156,7 +156,8 @@ class Scheduling(LoadScopeScheduling):
     def _assign_work_unit(self, node: Any) -> None:
         units = self.assigned_work.get(node, {})
         waiting = [name for name, tests in units.items() if not all(tests.values())]
-        session = self.nodes.index(node) < (len(self.nodes) + 1) // 2
-        self.workqueue.move_to_end(choose(list(self.workqueue), waiting, session=session), last=False)
+        sessions = max(1, len(self.nodes) // 2)
+        chosen = choose(list(self.workqueue), waiting, session=self.nodes.index(node) < sessions, alone=sessions == 1)
+        self.workqueue.move_to_end(chosen, last=False)
         with suppress(OSError):  # it has ended, and `remove_node` will be told so: then others get the unit
             super()._assign_work_unit(node)
