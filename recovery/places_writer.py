@@ -137,13 +137,14 @@ class PlacesWriter:
                 same = 0  # copies
             for place in line.places[same:]:
                 self._enter(place.pack, *_slots_of(reader, store.number, line, place))
-        # of a block that was written anew, a key that was not entered has no record any more
-        bases = {line.hash for line in lines}
+        # a key of a part that is no more, and that was not entered, may have no record any more: its block was written
+        # anew, perhaps as its base was before
+        later = {line.hash: line for line in lines}
         for line in old:
-            if line.hash not in bases:
-                alive()
-                for place in line.places:
-                    self._leave(_slots_of(before, store.number, line, place)[0], new)
+            alive()
+            same = _same(line.places, later[line.hash].places) if line.hash in later else 0
+            for place in line.places[same:]:
+                self._leave(_slots_of(before, store.number, line, place)[0], new)
 
     def build(self, reader: CheckpointReader, store: StoreRecord) -> Iterator[int]:
         """Enter the records of a checkpoint of which nothing is known, from where the last build ended; yield how many
