@@ -15,6 +15,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import isqrt
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from changelog.codec import UNPACK_ERRORS, array_header, unpack, unpacker
@@ -25,8 +26,10 @@ from .table import RecordTable, Whole
 
 # Returns the places of the first key of a range and behind its last one, of sorted keys.
 Bounds: TypeAlias = Callable[[Sequence[Any]], tuple[int, int]]
-# So many keys are a stretch: with fewer the open tables take more memory, with more a range decodes more beside itself.
+# At most so many keys are a stretch: with fewer the open tables take more memory, with more a range decodes more beside
+# itself. In a layer of few keys a stretch has fewer, or a range would decode most of each layer for a key or none.
 STRETCH: Final = 64
+_LEAST: Final = 4
 # A key of a stretch and its two places.
 _STRETCH_BYTES: Final = 80
 # Integers of a slot, see `RecordTable`: where the key begins, where its values begin and end.
@@ -35,10 +38,11 @@ _KEY, _FIRST, _LAST = 1, 2, 3
 
 
 class Stretches(NamedTuple):
-    """The first key of each stretch, and the places in the block at which its keys and its values begin; and behind
-    the last one, the places at which they end.
+    """The first key of each stretch of `width` keys, and the places in the block at which its keys and its values
+    begin; and behind the last one, the places at which they end.
     """
 
+    width: int
     firsts: list[Any]
     keys: Sequence[int]
     values: Sequence[int]
@@ -77,10 +81,10 @@ def range_of(lookup: Lookup, bounds: Bounds) -> Columns:
 
 
 def stretch_bytes(lookup: Lookup) -> int:
-    """Return about how many bytes the stretches take that ranges of the base have left in memory. O(1)."""
-    base = lookup._parts[-1] if isinstance(lookup, Layers) else lookup
-    stretches: Stretches | None = None if isinstance(base, Whole) else base.stretches
-    return 0 if stretches is None else _STRETCH_BYTES * len(stretches.firsts)
+    """Return about how many bytes the stretches take that ranges have left in memory. O(layers)."""
+    parts = lookup._parts if isinstance(lookup, Layers) else [lookup]
+    known = [part.stretches for part in parts if isinstance(part, RecordTable) and part.stretches is not None]
+    return _STRETCH_BYTES * sum(len(stretches.firsts) for stretches in known)
 
 
 def _range_of_part(part: RecordTable | Whole, bounds: Bounds) -> Columns:
@@ -99,16 +103,18 @@ def _range_of_table(table: RecordTable, bounds: Bounds) -> Columns:
     if first >= last:
         return table.no_rows()
     payload, rows, froms, count = table._payload, table._rows, table._froms, len(table)
-    start, end = STRETCH * first, min(STRETCH * last, count)
-    packed = bytes(payload[stretches.keys[first] : stretches.keys[last]])
-    keys = unpacker(array_header(end - start) + packed).unpack()
+    start, end = stretches.width * first, min(stretches.width * last, count)
+    keys = unpack(array_header(end - start) + payload[stretches.keys[first] : stretches.keys[last]])
+    low, high = bounds(keys)
+    if low == high:
+        return table.no_rows()
     begin, stop, counts = start, end, None
     if rows is not None:
         begin, stop = rows[start], rows[end]
         counts = [behind - before for before, behind in pairwise(rows[start : end + 1])]
-    values = unpack(array_header(stop - begin) + bytes(payload[stretches.values[first] : stretches.values[last]]))
+    values = unpack(array_header(stop - begin) + payload[stretches.values[first] : stretches.values[last]])
     of_keys = None if froms is None else list(froms[start:end] if len(froms) == count else [froms[0]] * len(keys))
-    return Columns(keys, counts, tuple(table._times(begin, stop)), values, of_keys).cut(*bounds(keys))
+    return Columns(keys, counts, tuple(table._times(begin, stop)), values, of_keys).cut(low, high)
 
 
 def _find_stretches(table: RecordTable) -> Stretches:
@@ -119,10 +125,12 @@ def _find_stretches(table: RecordTable) -> Stretches:
     slots = payload[table.begin : table.begin + 4 * _SLOT * count].cast("I")
     begins, firsts = slots[_KEY::_SLOT].tolist(), slots[_FIRST::_SLOT].tolist()
     order = sorted(range(count), key=begins.__getitem__)
-    # behind the keys are the counts, which nobody reads with the last keys, and the integers
-    end = firsts[order[0]] if table._ints is None else table._ints[0]
-    places = array("I", [*map(begins.__getitem__, order[::STRETCH]), end])
-    values = array("I", [*map(firsts.__getitem__, order[::STRETCH]), slots[_SLOT * order[-1] + _LAST]])
+    width = min(STRETCH, max(_LEAST, isqrt(count)))
+    last = unpacker(payload[begins[order[-1]] :])
+    last.skip()
+    end = begins[order[-1]] + last.tell()  # behind the keys are the counts
+    places = array("I", [*map(begins.__getitem__, order[::width]), end])
+    values = array("I", [*map(firsts.__getitem__, order[::width]), slots[_SLOT * order[-1] + _LAST]])
     of_stretches = [unpacker(bytes(payload[place:end])).unpack() for place, end in pairwise(places)]
-    table.stretches = stretches = Stretches(of_stretches, places, values)
+    table.stretches = stretches = Stretches(width, of_stretches, places, values)
     return stretches

@@ -96,7 +96,19 @@ def test_a_first_range_compares_the_checksum_of_the_block_and_stretches_stay() -
     assert len(lookup.stretches.firsts) == 14
     assert stretch_bytes(lookup) == stretch_bytes(Layers([opened(columns), lookup], [b"", b""])) == 14 * 80
     assert pack(range_of(lookup, between(38, None)).values) == pack([bytes(20)] * 2)
+    layers = Layers([opened(columns), lookup], [b"", b""])
+    assert range_of(layers, between(3, 5)).keys == [3, 4, 5]
+    assert stretch_bytes(layers) == 2 * 14 * 80  # those of the layer take memory, too
     assert STRETCH > 3
+
+
+def test_a_range_of_a_small_table_decodes_few_keys_beside_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.table_range.STRETCH", STRETCH)
+    for count, width in ((1, 4), (16, 4), (400, 20), (5000, 64)):
+        lookup = opened(Columns(list(range(count)), None, (), [None] * count))
+        assert range_of(lookup, between(0, 0)).keys == [0]
+        assert isinstance(lookup, RecordTable)
+        assert lookup.stretches.width == width
 
 
 @pytest.mark.parametrize("reverse", [False, True])
