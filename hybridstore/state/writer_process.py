@@ -243,7 +243,7 @@ def main() -> None:
             pass
         number, *fields = jobs.get()
         outcome = make(Job.of(fields), _Signs(link, number).send, opened)
-        link.sendall(framed([number, outcome.packed()]))
+        _send(link, framed([number, outcome.packed()]))
         give_back()
 
 
@@ -253,6 +253,14 @@ def _receive(link: socket.socket, jobs: queue.SimpleQueue[list[Any]]) -> None:
             jobs.put(message)
     finally:
         os._exit(0)  # the owner has ended, or needs no more checkpoints: in the middle of one, too
+
+
+def _send(link: socket.socket, data: bytes) -> None:
+    """Send data to the owner; without one the process ends, as in `_receive`, which may not have heard of it yet."""
+    try:
+        link.sendall(data)
+    except OSError:
+        os._exit(0)
 
 
 class _Signs:
@@ -268,4 +276,4 @@ class _Signs:
         now = time.monotonic()
         if now - self._last >= _SIGN_SECONDS:
             self._last = now
-            self._link.sendall(self._sign)
+            _send(self._link, self._sign)

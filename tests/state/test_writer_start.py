@@ -1,10 +1,13 @@
-"""Start of the writer process under a limit of memory: before its first job."""
+"""Start of the writer process under a limit of memory, before its first job; and its end, beside that of its owner."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
+from hybridstore.state.checkpoint_job import Job
 from hybridstore.state.policy import Logged
-from hybridstore.state.writer_process import WRITER
+from hybridstore.state.writer_process import PROGRAM, WRITER, Pending, WriterProcess, framed
 
 NEVER = hs.CheckpointPolicy(max_restore="1 day")
 
@@ -119,3 +123,28 @@ def test_a_process_that_was_killed_a_moment_before_its_job_is_started_anew(
         threads = [each for each in threading.enumerate() if each.name == "hybridstore-writer"]
     for thread in threads:
         thread.join()  # waits for the process
+
+
+def test_a_process_whose_owner_has_ended_before_its_answer_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Job] = []
+
+    def give(self: WriterProcess, job: Job, *_: object) -> Pending:
+        jobs.append(job)
+        return Pending(self, lambda outcome: outcome)
+
+    monkeypatch.setattr(WriterProcess, "give", give)
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 0)
+    state = opened(tmp_path, 1 << 40)
+    state.key_value("kv")["a"] = 1
+    state.commit()
+    state.checkpoint()
+    state._abandon()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.shutdown(socket.SHUT_RD)  # no answer can be sent, and the process has not heard yet that nobody is there
+        ours.sendall(framed([1, *jobs[0].packed()]))
+        command = [sys.executable, "-c", PROGRAM, *sys.path]
+        ended = subprocess.run(command, stdin=theirs.fileno(), capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
