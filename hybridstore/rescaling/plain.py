@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from hashlib import blake2b
 from os import PathLike
-from typing import Any, Final
+from typing import Final
 
 from changelog.errors import HybridStoreError
 from changelog.identity import Identity
@@ -34,7 +34,7 @@ from recovery.write import FreshCheckpoint
 from ..state.directory import State, open_store
 from ..state.generations import Generation, current_shards, describe, place_below
 from ..state.policy import CheckpointPolicy
-from ..topology.run_state import RESULTS, RUN, RunState, joined_results
+from ..topology.run_state import RESULTS, RUN, RunState
 from .engine import Old, RescaleArguments, Shards, counting, generations_taken, rescale
 from .report import RescaleError, RescaleReport
 from .sharing import OldShard, ShardGroup, Sink, blocks_of
@@ -117,17 +117,20 @@ class PlainShards(Shards):
 
     def add_apart(self, family: ShardGroup, sink: Sink) -> None:
         """Give the kept results of all old shards to the first new one."""
-        kept: dict[int, list[Any]] = {}
+        kept: dict[int, list[bytes]] = {}
         for parent in self._parents:
             for record in parent.content.meta.stores:
                 if record.name == RESULTS:
                     for columns in blocks_of(parent.content, record.number):
-                        for commit, value in zip(columns.keys, columns.values, strict=True):
+                        for (commit, _), value in zip(columns.keys, columns.values, strict=True):
                             kept.setdefault(commit, []).append(value)
         if kept:
             commits, number = sorted(kept), family.free_number
-            sink.define(number, RESULTS, "key_value", {"ttl_ms": None}, {"stream_time": -1, "key": ["int"]})
-            sink.add(number, 0, Columns(commits, None, (), [joined_results(kept[commit]) for commit in commits]))
+            keys = [(commit, piece) for commit in commits for piece in range(len(kept[commit]))]
+            values = [value for commit in commits for value in kept[commit]]
+            state = {"stream_time": -1, "key": ["tuple", "int", "int"]}
+            sink.define(number, RESULTS, "key_value", {"ttl_ms": None}, state)
+            sink.add(number, 0, Columns(keys, None, (), values))
 
     def switch(self, generation: int, into: int) -> None:
         old = self.old

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -41,7 +42,7 @@ from .joins.spec import RIGHT
 from .null_keys import stored_key
 from .plan import Plan
 from .results import ResultTable
-from .run_state import RunState
+from .run_state import Keeping, RunState
 from .shard_run import ShardRun
 from .times import TO_TIME, TimeForm, ToTime, arrow_to_time, form_of, same
 
@@ -323,6 +324,16 @@ class Engine:
         run = self._runs[shard]
         with collector_held():
             return run.table(run.process_batch(part, clock), self.times)
+
+    def keeping(self, shard: int, commit: int, since: int) -> Keeping:
+        """Return what keeps the results of a shard's next commit with its state. Of windows that close it has the first
+        results before `table_of` or `flush_shard` returns the last ones.
+        """
+        logic = self._runs[shard].logic
+        keeping = Keeping(self.states[shard], commit, since, partial(logic.table, times=self.times))
+        if isinstance(logic, Aggregating) and logic.windowed.emit == "close":
+            logic.windowed.taker = keeping
+        return keeping
 
     def _shard(self, key: Any) -> int:
         return 0 if self.shards == 1 or key is None else shard_of(key, self.shards)

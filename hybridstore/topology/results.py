@@ -3,6 +3,8 @@
     list[Result], Columns ── tabled ──▶ ResultTable ── rows ──▶ dicts
                                              └── kept by `run` beside the state (docs/format.md, "Kept results")
 
+Of many windows that close at one commit `run` takes the results by the piece, while the windows are read (`Taker`).
+
 Times are whole milliseconds until a row is made.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from .null_keys import given_keys
 from .plan import END, START, Plan
@@ -54,15 +56,31 @@ class ResultColumns(NamedTuple):
 Results = list[Result] | ResultColumns
 
 
-def by_column(plan: Plan, results: Iterable[Result]) -> Results:
-    """Return results by column, without record times and without removed sessions. They are taken some at a time, and
-    equal times in a row are one object, so that the results are in memory once. O(results).
+class Taker(Protocol):
+    """Takes the first results of a commit while the others are not made yet, by the piece of so many `rows`."""
+
+    rows: int
+
+    def take(self, piece: ResultColumns) -> None:
+        """Take the next piece."""
+
+
+def by_column(plan: Plan, results: Iterable[Result], taker: Taker | None = None) -> Results:
+    """Return results by column, without record times and without removed sessions. They are made some at a time, and
+    equal times in a row are one object, so that the results are in memory once; with a taker only those of a piece,
+    and the last piece is returned. O(results).
     """
     single = len(plan.key) == 1 or plan.null_keys == "group"
     parts = 1 if single else len(plan.key)
-    columns = ResultColumns([[] for _ in range(parts)], [], [], [[] for _ in plan.combined.names])
-    iterator = iter(results)
-    while part := list(islice(iterator, _ROWS)):
+
+    def nothing() -> ResultColumns:
+        return ResultColumns([[] for _ in range(parts)], [], [], [[] for _ in plan.combined.names])
+
+    columns, iterator = nothing(), iter(results)
+    while part := list(islice(iterator, _ROWS if taker is None else min(_ROWS, taker.rows))):
+        if taker is not None and len(columns.ends) >= taker.rows:
+            taker.take(columns)
+            columns = nothing()
         keys, starts, ends, aggregates, _ = zip(*part, strict=True)
         for column, values in (
             *zip(columns.keys, [keys] if single else zip(*keys, strict=True), strict=True),
@@ -112,10 +130,21 @@ class ResultTable(NamedTuple):
         return bool(self.columns) and (self.names is None or len(self.columns[0]) > 0)
 
     @property
+    def results(self) -> int:
+        """The number of results without late rows."""
+        return len(self.columns) if self.names is None else len(self.columns[0]) if self.columns else 0
+
+    @property
     def size(self) -> int:
         """The number of results, late rows included."""
-        results = len(self.columns) if self.names is None else len(self.columns[0]) if self.columns else 0
-        return results + (0 if self.late is None else len(self.late.rows))
+        return self.results + (0 if self.late is None else len(self.late.rows))
+
+    def between(self, start: int, end: int) -> ResultTable:
+        """Return the results from a place to before another one; the late rows come with the last results. O(those)."""
+        if start == 0 and end >= self.results:
+            return self
+        parts = self.columns[start:end] if self.names is None else [column[start:end] for column in self.columns]
+        return self._replace(columns=parts, late=self.late if end >= self.results else None)
 
     def arrow(self) -> pa.Table:
         """Return the results as an Arrow table, with the types that Arrow infers from the rows. O(results)."""
@@ -248,6 +277,23 @@ def _check_bounds(times: TimeForm, ends: Any) -> None:
     """
     if times != "ms" and len(ends):
         times_as(times, [int(ends.max()) if hasattr(ends, "dtype") else max(ends)])
+
+
+def joined(tables: Sequence[ResultTable]) -> ResultTable:
+    """Return the results of several pieces of a commit as one table. O(results)."""
+    if len(tables) == 1:
+        return tables[0]
+    first = tables[0]
+    if any(table[:2] != first[:2] or table.names is None for table in tables):
+        # rows of custom logic, which may differ in their columns
+        return ResultTable(None, None, [row for table in tables for row in table.rows(dict)])
+    columns = [list(chain.from_iterable(parts)) for parts in zip(*[table.columns for table in tables], strict=True)]
+    parts = [table.late for table in tables if table.late is not None]
+    late = None
+    if parts:
+        keys, rows = (list(chain.from_iterable(part[at] for part in parts)) for at in (1, 2))
+        late = Late(parts[0].column, keys, rows)
+    return ResultTable(first.names, first.times, columns, late)
 
 
 def tabled_rows(rows: Sequence[dict[str, Any]]) -> ResultTable:

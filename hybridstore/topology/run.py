@@ -34,8 +34,8 @@ from .joins.inputs import Inputs, sources_of
 from .joins.spec import given_inputs
 from .plan import Plan
 from .progress import RunProgress
-from .results import Late, ResultTable
-from .run_state import RunState, keep, kept, kept_commits, leave_out_ordered
+from .results import Late, ResultTable, joined
+from .run_state import RunState, kept, kept_commits, leave_out_ordered
 from .source import Source, source_of
 
 if TYPE_CHECKING:
@@ -55,10 +55,14 @@ class ResultRow(dict[str, Any]):
         return table([{name: short(value) for name, value in self.items()}], list(self))
 
 
+# The number of each commit of a shard, and its results, in pieces.
+Tables = Generator[tuple[int, Iterable[ResultTable]], None, None]
+
+
 class ResultRows(Generator[ResultRow, None, None]):
     """The results of a run: a generator of rows, or with `tables` of Arrow tables."""
 
-    def __init__(self, tables: Generator[tuple[int, ResultTable], None, None]) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._rows = _rows(tables)
 
@@ -85,7 +89,8 @@ class ResultRows(Generator[ResultRow, None, None]):
         """Yield, in place of rows, the number and the results of each commit of a shard that has results. O(results).
 
         A table has the columns of the rows, with the types that Arrow infers: whole numbers are int64, times
-        timestamp[us]. Raises OverflowError for an int beyond 64 bits.
+        timestamp[us]. All results of the commit are in memory then, which rows are not. Raises OverflowError for an int
+        beyond 64 bits.
 
         >>> import pyarrow as pa
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
@@ -95,18 +100,19 @@ class ResultRows(Generator[ResultRow, None, None]):
         1 ['user', 'window_start', 'window_end', 'n'] [1, 2]
         """
         with closing(self._tables) as tables:
-            for commit, table in tables:
-                if table:
-                    yield commit, table.arrow()
+            for commit, pieces in tables:
+                if some := [piece for piece in pieces if piece]:
+                    yield commit, joined(some).arrow()
 
 
-def _rows(tables: Generator[tuple[int, ResultTable], None, None]) -> Generator[ResultRow, None, None]:
+def _rows(tables: Tables) -> Generator[ResultRow, None, None]:
     """Yield results as rows, each made when it is taken."""
     with closing(tables):
-        for commit, table in tables:
-            for row in table.rows(ResultRow):
-                row.commit = commit
-                yield row
+        for commit, pieces in tables:
+            for piece in pieces:
+                for row in piece.rows(ResultRow):
+                    row.commit = commit
+                    yield row
 
 
 def _with_late(table: ResultTable, late_column: str | None) -> ResultTable:
@@ -136,7 +142,7 @@ def run(
     replay_last: bool,
     allow: str | Iterable[str] | None,
     memory_limit: int | None,
-) -> Generator[tuple[int, ResultTable], None, None]:
+) -> Tables:
     """Yield the number and the results of each commit of a shard; see `Topology.run`."""
     check(commit_rows=commit_rows, commit_seconds=commit_seconds, metrics_port=metrics_port, progress=progress)
     waits = topology.passes or topology.joined is not None
@@ -242,7 +248,7 @@ class _Run:
 
     def tables(
         self, commit_rows: int, commit_seconds: float | None, progress: OnProgress | None
-    ) -> Iterator[tuple[int, ResultTable]]:
+    ) -> Iterator[tuple[int, Iterable[ResultTable]]]:
         """Yield the results: first those yielded again, then commit by commit to the end of the source."""
         yield from self._again()
         oldest, newest, source = self._oldest, self._newest, self._source
@@ -269,7 +275,7 @@ class _Run:
                 break
         self._taken(commit)
 
-    def _again(self) -> Iterator[tuple[int, ResultTable]]:
+    def _again(self) -> Iterator[tuple[int, Iterable[ResultTable]]]:
         """Yield the kept results again: only the consumer knows whether it got them before the last run ended, unless
         that run reached the end.
         """
@@ -279,37 +285,47 @@ class _Run:
             self._since = number
             if self._replay_last or number > self._delivered:
                 for state in states:
-                    yield number, _with_late(kept(state, number), self._engine.topology.extra_column)
+                    yield number, self._with_late(kept(state, number))
 
-    def _commit(self, commit: int, first: int, progress: OnProgress | None) -> Iterator[tuple[int, ResultTable]]:
+    def _with_late(self, pieces: Iterable[ResultTable]) -> Iterable[ResultTable]:
+        column = self._engine.topology.extra_column
+        return (_with_late(piece, column) for piece in pieces)
+
+    def _commit(
+        self, commit: int, first: int, progress: OnProgress | None
+    ) -> Iterator[tuple[int, Iterable[ResultTable]]]:
         """Make a commit of every shard, of its part of the batch or (None) a flush, and yield its results; `first` is
         the number of the first row.
         """
         with collector_held():  # the batch is freed before the collector could visit its rows
             tables = self._committed(commit, first)
-        if any(tables):
-            self._since = commit
         if progress is not None:
             progress("commits", commit, 0)
-        for results in tables:
-            yield commit, _with_late(results, self._engine.topology.extra_column)
+        for pieces in tables:
+            yield commit, self._with_late(pieces)
 
-    def _committed(self, commit: int, first: int) -> list[ResultTable]:
-        """Make a commit of every shard, and return its results."""
+    def _committed(self, commit: int, first: int) -> list[Iterable[ResultTable]]:
+        """Make a commit of every shard, and return its results in pieces, which are read from what is kept of them if
+        they are several.
+        """
         engine, source = self._engine, self._source
         taken, self._batch = self._batch, None
-        tables: list[ResultTable] = []
+        tables: list[Iterable[ResultTable]] = []
+        emitted = False
         begun = time.perf_counter()
         parts = None if taken is None else engine.split_batch(taken, first)
         size, seconds = 0, time.perf_counter() - begun
         for shard, store in enumerate(engine.states):
             if RunState.of(store).commit >= commit:
                 tables.append(kept(store, commit))
+                emitted = emitted or commit in kept_commits(store)
                 continue
             begun = time.perf_counter()
+            keeping = engine.keeping(shard, commit, self._since)
             table = engine.flush_shard(shard) if parts is None else engine.table_of(shard, parts[shard])
             processed = time.perf_counter()
-            keep(store, commit, table, self._since)
+            taken_before = keeping.pieces
+            keeping.keep(table)
             RunState(
                 commit, source.at, self._since, self._delivered, parts is None, source.last_row, engine.times
             ).set_in(store)
@@ -324,8 +340,11 @@ class _Run:
             rows = 0 if parts is None else size_of(parts[shard])
             size, seconds = size + rows, seconds + processed - begun
             done = time.perf_counter()
-            engine.note_numbers(shard, rows, table.size, (processed - begun) * 1000, (done - processed) * 1000)
-            tables.append(table)
+            engine.note_numbers(shard, rows, keeping.size, (processed - begun) * 1000, (done - processed) * 1000)
+            tables.append(kept(store, commit) if taken_before else [table])
+            emitted = emitted or keeping.size > 0
+        if emitted:
+            self._since = commit
         if size:
             source.row_seconds = seconds / size
         return tables

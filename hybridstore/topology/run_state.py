@@ -4,12 +4,12 @@ windows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, islice
 from operator import sub
 from typing import Any, Final, NamedTuple
 
-from changelog.codec import pack
+from changelog.codec import pack, unpack
 
 from ..collector import collector_held
 from ..state.directory import State
@@ -17,11 +17,16 @@ from ..state.erasing import Order
 from ..state.given_keys import GivenKeys
 from .kept_columns import column_to_keep, kept_column
 from .plan import END, START
-from .results import Late, ResultTable, shared
+from .results import Late, ResultColumns, ResultTable, shared
 from .times import TimeForm, listed
 
 RUN: Final = "run"
 RESULTS: Final = "results of the last commits"
+# The first piece of a commit's kept results has so many rows; each further one up to so many times as many, about so
+# many bytes: as objects, of which one piece is in memory, they take seven times as much.
+_FIRST_ROWS: Final = 1024
+_GROWTH: Final = 4
+_PIECE_BYTES: Final = 1 << 18
 
 
 class RunState(NamedTuple):
@@ -56,18 +61,17 @@ class RunState(NamedTuple):
 
 
 def kept_commits(store: State) -> list[int]:
-    """Return the numbers of the commits whose results a shard keeps."""
-    return list(store.key_value(RESULTS))
+    """Return the numbers of the commits whose results a shard keeps, in order. O(pieces)."""
+    return sorted({commit for commit, _ in store.key_value(RESULTS)})
 
 
-def kept(store: State, commit: int) -> ResultTable:
-    """Return the results of a shard's commit, one of the last. O(results)."""
-    value = store.key_value(RESULTS).get(commit)
-    return ResultTable(None, None, []) if value is None else _decoded(value)
+def kept(store: State, commit: int) -> Iterator[ResultTable]:
+    """Iterate over the pieces of the results of a shard's commit, one of the last. O(results)."""
+    return (_decoded(value) for _, value in store.key_value(RESULTS).scan(prefix=(commit,)))
 
 
-def _decoded(value: Any) -> ResultTable:
-    names, times, columns, *late = value
+def _decoded(value: bytes) -> ResultTable:
+    names, times, columns, *late = unpack(value)
     if times is not None:
         start, end = names.index(START), names.index(END)
         ends = list(shared(accumulate(columns[end])))
@@ -78,41 +82,52 @@ def _decoded(value: Any) -> ResultTable:
     return ResultTable(names, times, columns, Late(*late[0]) if late else None)
 
 
-def keep(store: State, commit: int, table: ResultTable, since: int) -> None:
-    """Keep the results of the commit in progress, and drop those of commits before `since`, which the consumer has
-    taken.
+class Keeping:
+    """Keeps the results of the commit in progress with the state of a shard, piece by piece, so that only one piece at
+    a time is objects. `table` makes a table of what `take` takes.
 
-    Ends of windows are kept as differences, and starts as lengths: small numbers. O(results).
+    Results of commits before `since`, which the consumer has taken, are dropped.
     """
-    results = store.key_value(RESULTS)
-    for old in [number for number in results if number < since]:
-        results.delete(old)
-    if table:
-        results.put(commit, _encoded(table))
+
+    def __init__(
+        self, store: State, commit: int, since: int, table: Callable[[ResultColumns], ResultTable] | None = None
+    ) -> None:
+        self._results = store.key_value(RESULTS)
+        for key in [key for key, _ in self._results.scan(key_to=(since,))]:
+            self._results.delete(key)
+        self._commit = commit
+        self._table = table
+        self.rows = _FIRST_ROWS
+        """So many results are the next piece."""
+        self.pieces = self.size = 0
+        """How many pieces are kept, and how many results are in them, late rows included."""
+
+    def take(self, piece: ResultColumns) -> None:
+        """Keep a piece of the results. O(results)."""
+        assert self._table is not None
+        self.keep(self._table(piece))
+
+    def keep(self, table: ResultTable) -> None:
+        """Keep results, as many pieces as they need. O(results)."""
+        if not table:
+            return
+        start, results = 0, table.results
+        while True:
+            end = min(results, start + self.rows)
+            packed = _encoded(table.between(start, end))
+            self._results.put((self._commit, self.pieces), packed)
+            self.pieces += 1
+            self.rows = max(1, min(_GROWTH * self.rows, (end - start) * _PIECE_BYTES // len(packed)))
+            start = end
+            if start >= results:
+                break
+        self.size += table.size
 
 
-def joined_results(values: Sequence[Any]) -> Any:
-    """Return the results that one shard would keep of a commit, from those that several shards have kept.
-
-    O(results).
+def _encoded(table: ResultTable) -> bytes:
+    """Return a piece of results as it is kept: packed, since the store may keep it long, and as objects it takes seven
+    times as much. Ends of windows are kept as differences, and starts as lengths: small numbers. O(results).
     """
-    tables = [_decoded(value) for value in values]
-    first = tables[0]
-    if len(tables) == 1:
-        return values[0]
-    if any(table[:2] != first[:2] or table.names is None for table in tables):
-        # Rows of custom logic, which may differ in their columns.
-        return _encoded(ResultTable(None, None, [row for table in tables for row in table.rows(dict)]))
-    columns = [list(chain.from_iterable(parts)) for parts in zip(*[table.columns for table in tables], strict=True)]
-    parts = [table.late for table in tables if table.late is not None]
-    late = None
-    if parts:
-        keys, rows = (list(chain.from_iterable(part[at] for part in parts)) for at in (1, 2))
-        late = Late(parts[0].column, keys, rows)
-    return _encoded(ResultTable(first.names, first.times, columns, late))
-
-
-def _encoded(table: ResultTable) -> list[Any]:
     names, times, columns, late = table
     with collector_held():
         if names is not None and times is not None:
@@ -129,7 +144,7 @@ def _encoded(table: ResultTable) -> list[Any]:
             columns = list(map(listed, columns))
         elif names is not None:
             columns = list(map(column_to_keep, columns))
-        return [names, times, columns, *([list(late)] if late is not None and late.rows else [])]
+        return pack([names, times, columns, *([list(late)] if late is not None and late.rows else [])])
 
 
 def leave_out(state: State, take: Callable[[Any], bool], program: dict[str, Any] | None) -> None:
@@ -142,9 +157,9 @@ def leave_out(state: State, take: Callable[[Any], bool], program: dict[str, Any]
     if RESULTS not in state.stores:
         return
     names = list((program or {}).get("key") or ())
-    commits = sorted(kept_commits(state))
-    for commit in commits:
-        table = kept(state, commit)
+    results = state.key_value(RESULTS)
+    for key, value in list(results.all()):
+        table = _decoded(value)
         late = table.late
         if late is not None:
             stay = [at for at, key in enumerate(late.keys) if not take(key)]
@@ -162,8 +177,11 @@ def leave_out(state: State, take: Callable[[Any], bool], program: dict[str, Any]
             columns = [[column[at] for at in stay] for column in table.columns]
         else:  # rows that do not say of which key they are
             columns = [[] for _ in table.columns]
-        state.key_value(RESULTS).delete(commit)
-        keep(state, commit, table._replace(columns=columns, late=late), commits[0])
+        table = table._replace(columns=columns, late=late)
+        if table:
+            results.put(key, _encoded(table))
+        else:
+            results.delete(key)
 
 
 def _values(row: dict[str, Any], names: list[str]) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from hybridstore.rescaling import plain
 from hybridstore.rescaling.api import remove_old_shards
 from hybridstore.state.generations import current_shards
 from recovery.layout import GENERATIONS
+from tests.tools.ways import two_in_a_piece
 
 WINDOWED = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100, grace=50))
 TOPOLOGIES = {
@@ -50,6 +51,7 @@ def test_a_run_goes_on_with_the_rows_of_one_that_was_never_changed(
         topology.open(tmp_path / "job", shards=shards)
 
 
+@pytest.mark.usefixtures(two_in_a_piece.__name__)
 @pytest.mark.parametrize(("shards", "into"), [(2, 4), (3, 2), (1, 2)])
 def test_results_that_were_not_taken_are_handed_out_again_after_a_rescale(
     tmp_path: Path, shards: int, into: int

@@ -10,6 +10,7 @@ from hybridstore.aggregation.subtract import Subtract
 from hybridstore.spark.program import TopologyRunner
 from hybridstore.stores import sliding_maps
 from hybridstore.stores.sliding import SlidingStore
+from hybridstore.topology import run_state
 from hybridstore.topology.aggregating import Aggregating
 from hybridstore.topology.columns.why import Why
 from hybridstore.topology.shard_run import ShardRun
@@ -46,6 +47,13 @@ def few_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the rows of small batches go into a sliding store together, too."""
     monkeypatch.setattr(sliding_maps, "_A_BATCH", 0)
     monkeypatch.setattr(sliding_maps, "_A_KEY", 1)
+
+
+@pytest.fixture
+def two_in_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the results of small commits in several pieces, too."""
+    monkeypatch.setattr(run_state, "_FIRST_ROWS", 2)
+    monkeypatch.setattr(run_state, "_GROWTH", 1)
 
 
 def went_by_column(holder: Any, batch: Any) -> bool:

@@ -6,14 +6,17 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import hybridstore as hs
+from hybridstore.state.directory import open_store
 from hybridstore.stores.cold_blocks import SPARING, ColdBlock
-from hybridstore.topology.results import Result, ResultColumns, by_column
+from hybridstore.topology.results import Result, ResultColumns, ResultTable, by_column
+from hybridstore.topology.run_state import RESULTS, Keeping
 from tests.tools.hooks import force_cold
 from tests.tools.vector_runner import SMALL
-from tests.tools.ways import aggregating
+from tests.tools.ways import aggregating, two_in_a_piece
 
 WINDOWS: dict[str, Any] = {
     "tumbling": hs.TumblingWindows(20, grace=5),
@@ -119,3 +122,62 @@ def test_equal_times_of_results_by_column_are_one_object() -> None:
         assert [times[i + 1] - times[i] for i in range(799)] == [int(i == 399) for i in range(799)]
         assert len(set(map(id, times))) < 8
     assert by_column(topology, iter(())) == []
+
+
+@pytest.mark.usefixtures(two_in_a_piece.__name__)
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("windows", WINDOWS)
+def test_results_in_pieces_are_the_results_of_the_commit_and_come_again(
+    windows: str, keys: str, shards: int, seed: int, tmp_path: Path
+) -> None:
+    topology, rows = declared(windows, keys).late("late"), rows_of(random.Random(seed), windows, keys)
+    rows.append(rows[0])  # late
+    with hs.Engine(topology, tmp_path / "at once", shards=shards, durability="os") as engine:
+        expected = [
+            engine.table_of(shard, part)
+            for first in (0, 60, 120)
+            for shard, part in enumerate(engine.split_batch(rows[first : first + 60], first))
+        ]
+    given = list(topology.run(rows, tmp_path / "state", shards=shards, commit_rows=60))
+    assert [dict(row) for row in given] == [row for table in expected for row in table.rows(dict)]
+    with open_store(tmp_path / "state" / "0" if shards == 2 else tmp_path / "state") as store:
+        assert keys == "none" or shards > 1 or max(piece for _, piece in store.key_value(RESULTS)) > 0
+    again = list(topology.run(rows, tmp_path / "state", shards=shards, commit_rows=60, replay_last=True))
+    newest = sorted({row.commit for row in given})[-2:]
+    assert [(row.commit, dict(row)) for row in again] == [
+        (row.commit, dict(row)) for row in given if row.commit in newest
+    ]
+    tables = list(topology.run(rows, tmp_path / "other", shards=shards, commit_rows=60).tables())
+    assert [table for _, table in tables] == [table.arrow() for table in expected if table]
+
+
+@pytest.mark.parametrize("windows", ["tumbling", "hopping", "sessions"])
+@pytest.mark.parametrize("arrow", [False, True], ids=["dicts", "arrow"])
+def test_the_first_results_are_kept_before_all_windows_that_closed_were_read(
+    windows: str, arrow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[ColdBlock] = []
+    kept: list[tuple[int, int]] = []
+    columns, keep = ColdBlock.columns, Keeping.keep
+
+    def keep_and_note(keeping: Keeping, table: ResultTable) -> None:
+        kept.append((len(read), table.results))
+        keep(keeping, table)
+
+    monkeypatch.setattr(ColdBlock, "columns", lambda block: (read.append(block), columns(block))[1])
+    with hs.Engine(declared(windows, "one"), tmp_path, durability="os", _tuning=SMALL) as engine:
+        engine.process_many([{"k": f"{i:04}", "ts": 0, "v": i} for i in range(3000)])
+        engine.commit()
+        force_cold(engine.states[0])
+        for name, value in (("on", True), ("piece", 1), ("room", 0)):
+            monkeypatch.setattr(SPARING, name, value)
+        keeping = engine.keeping(0, 1, 0)
+        monkeypatch.setattr(Keeping, "keep", keep_and_note)
+        rows = [{"k": "last", "ts": 29, "v": 0}]
+        (part,) = engine.split_batch(pa.Table.from_pylist(rows) if arrow else rows, 0)
+        keeping.keep(engine.table_of(0, part))
+        assert [results for _, results in kept][:2] == [1024, 1976]
+        assert kept[0][0] < kept[-1][0] / 2
+        assert (keeping.size, keeping.pieces) == (3000, 2)
+        assert aggregating(engine).windowed.taker is None

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from changelog.codec import pack, unpack
+from hybridstore.topology import run_state
 from hybridstore.topology.kept_columns import column_to_keep, kept_column
-from hybridstore.topology.run_state import RESULTS
+from hybridstore.topology.results import Late, ResultTable, joined
+from hybridstore.topology.run_state import RESULTS, Keeping, kept
+from tests.tools.hooks import force_cold
 
 INTS = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([2**31 - 1, 2**31, -(2**31), -(2**31) - 1])
 COLUMNS = (
@@ -69,7 +72,8 @@ def test_the_results_of_a_join_are_kept_as_bytes_and_emitted_again(tmp_path: Pat
     first = [dict(row) for row in join.run(inputs, tmp_path)]
     assert len(first) == 50
     with hs.open(tmp_path) as state:
-        ((_, (names, _, columns)),) = state.key_value(RESULTS).all()
+        ((_, kept),) = state.key_value(RESULTS).all()
+    names, _, columns = unpack(kept)
     kinds = {name: set(column) if type(column) is dict else None for name, column in zip(names, columns, strict=True)}
     assert kinds == {
         "order": None,
@@ -82,3 +86,40 @@ def test_the_results_of_a_join_are_kept_as_bytes_and_emitted_again(tmp_path: Pat
     }
     again = [dict(row) for row in join.run(inputs, tmp_path, replay_last=True)]
     assert same(again, first)
+
+
+@pytest.mark.parametrize("late", [0, 3])
+@pytest.mark.parametrize("results", [0, 1, 5, 40])
+@pytest.mark.parametrize("names", [["k", "n"], None])
+def test_results_are_kept_in_pieces_of_about_so_many_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str] | None, results: int, late: int
+) -> None:
+    for name, value in (("_FIRST_ROWS", 2), ("_PIECE_BYTES", 1000)):
+        monkeypatch.setattr(run_state, name, value)
+    rows = [{"k": f"{i:03}", "n": i} for i in range(results)]
+    columns: list[Any] = rows if names is None else [[row["k"] * 20 for row in rows], [row["n"] for row in rows]]
+    late_rows = Late("late", ["a"] * late, [{"k": "a", "i": i} for i in range(late)]) if late and names else None
+    table = ResultTable(names, None, columns, late_rows)
+    with hs.open(tmp_path) as state:
+        for commit in (3, 4, 5):
+            keeping = Keeping(state, commit, commit - 1)
+            keeping.keep(table)
+            assert keeping.size == table.size
+            state.commit()
+        assert sorted({commit for commit, _ in state.key_value(RESULTS)}) == ([4, 5] if table else [])
+        force_cold(state)
+        for commit in (4, 5):
+            pieces = list(kept(state, commit))
+            assert len(pieces) == keeping.pieces
+            assert pieces == [] or list(joined(pieces).rows(dict)) == list(table.rows(dict))
+            # the late rows come with the last piece
+            assert [piece.late is not None for piece in pieces[:-1]] == [False] * (len(pieces) - 1)
+        assert max((len(value) for value in state.key_value(RESULTS).values()), default=0) < 1200
+
+
+def test_a_piece_of_large_results_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_state, "_FIRST_ROWS", 2)
+    monkeypatch.setattr(run_state, "_PIECE_BYTES", 1000)
+    with hs.open(tmp_path) as state:
+        Keeping(state, 1, 0).keep(ResultTable(["v"], None, [["x" * 3000] * 5]))
+        assert [table.results for table in kept(state, 1)] == [2, 1, 1, 1]

@@ -14,11 +14,16 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from changelog.codec import unpack
 from hybridstore.state.directory import State, open_store
 from hybridstore.testing import Consumer, crashes
+from hybridstore.topology.run_state import RESULTS
 from hybridstore.topology.times import TO_TIME, TimeForm
 from tests.tools.hooks import crash
+from tests.tools.ways import two_in_a_piece
 from tests.topology.test_topology import WINDOWS, declared, some_rows
+
+pytestmark = pytest.mark.usefixtures(two_in_a_piece.__name__)
 
 KINDS = [("tumbling", "record"), ("hopping", "close"), ("session", "commit"), ("sliding", "record"), ("kafka", "close")]
 
@@ -508,18 +513,12 @@ def test_kept_results_are_columns_of_small_numbers_and_come_back_as_they_were(tm
     assert [list(row) for row in given] == [["k", "n", "window_start", "window_end", "rows", "of"]] * 4
     assert [row["window_end"] for row in given] == [row["t"] for row in rows]
     with open_store(tmp_path) as store:
-        assert store.key_value("results of the last commits")[1] == [
-            ["k", "n", "window_start", "window_end", "rows", "of"],
-            form,
-            [
-                ["a"] * 4,
-                [0, 1, 0, 1],
-                [60_000] * 4,
-                [1_700_000_000_000, 7, 7, 7],
-                [1, 1, 2, 2],
-                [[0], [1], [0, 2], [1, 3]],
-            ],
-        ]
+        pieces = [(key, unpack(value)) for key, value in store.key_value(RESULTS).all()]
+    names = ["k", "n", "window_start", "window_end", "rows", "of"]
+    assert pieces == [
+        ((1, 0), [names, form, [["a"] * 2, [0, 1], [60_000] * 2, [1_700_000_000_000, 7], [1, 1], [[0], [1]]]]),
+        ((1, 1), [names, form, [["a"] * 2, [0, 1], [60_000] * 2, [1_700_000_000_014, 7], [2, 2], [[0, 2], [1, 3]]]]),
+    ]
     again = list(topology.run(rows, tmp_path, replay_last=True))
     assert [(row.commit, dict(row)) for row in again] == [(1, row) for row in given]
     assert [type(row["window_start"]) for row in again] == [type(row["window_start"]) for row in given]
@@ -530,4 +529,4 @@ def test_a_bound_that_no_datetime_can_say_stops_the_commit(tmp_path: Path) -> No
     with pytest.raises(OverflowError):
         list(topology.run([{"k": "a", "t": datetime(9999, 12, 31, tzinfo=UTC)}], tmp_path))
     with open_store(tmp_path) as store:
-        assert list(store.key_value("results of the last commits")) == []
+        assert list(store.key_value(RESULTS)) == []

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
 from operator import itemgetter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -26,7 +25,7 @@ from ...stores.window import WindowStore
 from ..batch import Records
 from ..failures import Failure, tried
 from ..plan import Plan
-from ..results import Result, Results, by_column
+from ..results import Result, Results, Taker, by_column
 from .stored import StoredForm
 
 WINDOWS: Final = "windows"
@@ -100,9 +99,10 @@ class Windowed(ABC, Generic[S]):
         """Where rows that raised are handed out, the places and errors of those of the last `process`."""
         if self.failed is not None:
             self.aggregates = tried(plan.combined, self._raised)
+        self.taker: Taker | None = None
+        """Takes the first results of windows that close while the others are read; None: they are returned together."""
         self._at = 0
-        # makes the results of windows that closed
-        self._closed_results: Callable[[Iterator[Result]], Results] = list if timed else partial(by_column, plan)
+        self._plan, self._timed = plan, timed
 
     # --- a commit ---------------------------------------------------------------------------------------------
 
@@ -153,19 +153,21 @@ class Windowed(ABC, Generic[S]):
 
     def due(self) -> Results:
         """Return the results due at the end of the commit: of closed windows by column, where no result knows its
-        record time.
+        record time, and without those that the taker has.
         """
         if self.emit == "commit":
             return self.changed()
         if self.emit == "close":
             closed = self.closed(self.stream_time)
             if closed >= 0 and closed > self.closed_before:
-                return self._closed_results(self.ended(self.closed_before, closed))
+                ended = self.ended(self.closed_before, closed)
+                return list(ended) if self._timed else by_column(self._plan, ended, self.taker)
         return []
 
     def written(self) -> None:
         """End the commit: the store has everything but the stream time."""
         self.open = {}
+        self.taker = None  # it refers to what refers to this object
         if self.stream_time >= 0:
             self.move()
         self.committed = self.stream_time
