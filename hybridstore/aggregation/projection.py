@@ -69,8 +69,14 @@ class Projection:
         """The columns that are needed, None for whole rows."""
         if self.where is not None or self.by is None or self.columns is None:
             return None
-        chosen = (self.columns,) if isinstance(self.columns, str) else self.columns
-        return (self.by, *chosen, *(() if self.time is None else (self.time,)))
+        return (*self.taken, *(() if self.time is None else (self.time,)))
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """The columns that decide which rows are chosen, and that are chosen of them; none of whole rows."""
+        if self.by is None or self.columns is None:
+            return ()
+        return (self.by, self.columns) if isinstance(self.columns, str) else (self.by, *self.columns)
 
     def of(self, row: Any) -> Any:
         """Return the value of a row, None if it has none. Raises what `where` raises, with a note."""

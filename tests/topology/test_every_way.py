@@ -164,7 +164,10 @@ class Runners:
 
     @property
     def state(self) -> list[Any]:
-        return [(group.digest, runner.dropped) for group, runner in zip(self.groups, self.runners, strict=True)]
+        # distinct values are kept in the order in which they came, or by column in their own
+        same = not any(part.name == "count_distinct" for part in self.program.plan.combined.parts)
+        pairs = zip(self.groups, self.runners, strict=True)
+        return [(group.digest if same else None, runner.dropped) for group, runner in pairs]
 
 
 def by_commit(rows: Any) -> list[tuple[int, str]]:

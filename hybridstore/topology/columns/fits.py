@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...aggregation import Projection, SlidingWindows
+from ...aggregation import Aggregator, Projection, SlidingWindows
 from ...shards import shard_of
 from ..batch import ERROR, ROW, key_columns
 from ..plan import Plan
@@ -20,8 +20,8 @@ from ..row_columns import ArrowColumns
 from ..times import arrow_list
 from .arrow import Keys, keys_of, numbered, plain_key, times_of
 from .buffers import array_of, numbers_of, zero_of
-from .groups import Coded
-from .why import Why, tallied
+from .groups import Coded, Pick
+from .why import COMPUTED, Why, picked, tallied
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,13 +35,14 @@ LARGEST: Final = 2**62
 
 
 class ColumnBatch(NamedTuple):
-    """A batch by column: times (ms), keys, per value column its numbers and 1 for each number, 0 for null, and the
-    columns whose distinct values count."""
+    """A batch by column: times (ms), keys, per value column its numbers and 1 for each number, 0 for null, the columns
+    whose distinct values count, and how rows are chosen."""
 
     times: Ints
     keys: Keys
     columns: list[tuple[Any, Ints]]
     coded: list[Coded]
+    picks: list[Pick]
 
 
 def fits(plan: Plan, batch: pa.Table) -> ColumnBatch | Why:
@@ -75,7 +76,49 @@ def fits(plan: Plan, batch: pa.Table) -> ColumnBatch | Why:
             return values
         columns.append(values)
     coded = _coded(plan, batch)
-    return coded if isinstance(coded, Why) else ColumnBatch(times, keys, columns, coded)
+    if isinstance(coded, Why):
+        return coded
+    picks: list[Pick] = []
+    for part, place in zip(plan.combined.parts, plan.combined.places, strict=True):
+        if picked(part):
+            pick = _pick(part, batch, columns[place][1], times)
+            if isinstance(pick, Why):
+                return pick
+            picks.append(pick)
+    return ColumnBatch(times, keys, columns, coded, picks)
+
+
+def _pick(part: Aggregator, batch: pa.Table, valid: Ints, times: Ints) -> Pick | Why:
+    """Return how an aggregator chooses rows: `valid` says which have a value."""
+    projection = part.projection
+    assert isinstance(projection, Projection)
+    assert projection.by is not None
+    assert projection.columns is not None
+    column = batch.column(projection.by)
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        column = column.cast(pa.int64())
+    if not (pa.types.is_integer(column.type) or is_float_type(column.type)):
+        return Why.VALUES
+    deciding = numbers_of(pc.fill_null(column, zero_of(column.type)) if column.null_count else column)
+    if deciding.dtype.kind == "f":
+        valid = valid * (deciding == deciding)  # NaN has no order
+    elif max(abs(int(deciding.max())), abs(int(deciding.min()))) > LARGEST:
+        return Why.LARGE
+    else:
+        deciding = deciding.astype(np.int64)
+    single = isinstance(projection.columns, str)
+    chosen = [projection.columns] if isinstance(projection.columns, str) else projection.columns
+    moments = times if projection.time is not None else np.zeros(len(times), np.int64)
+    greatest, latest = part.name in ("max_by", "last_by"), part.name == "last_by"
+    return Pick(
+        valid,
+        deciding if greatest else -deciding,
+        moments if latest else -moments,
+        moments,
+        [batch.column(name) for name in (projection.by, *chosen)],
+        single,
+    )
 
 
 def _coded(plan: Plan, batch: pa.Table) -> list[Coded] | Why:
@@ -100,15 +143,17 @@ def _coded(plan: Plan, batch: pa.Table) -> list[Coded] | Why:
 
 def _read(plan: Plan) -> set[str | None]:
     """Return the columns that the way by column reads, besides those of `where`."""
-    columns = [part.column if isinstance(part, Projection) else part for part in plan.combined.columns]
-    return {*plan.key, plan.timestamp, *columns} - {None}
+    columns: set[str | None] = {*plan.key, plan.timestamp}
+    for part in plan.combined.columns:
+        columns |= {part.column, *part.taken} if isinstance(part, Projection) else {part}
+    return columns - {None}
 
 
 def numeric(plan: Plan) -> set[int]:
     """Return the places of value columns that must be numbers; columns that are only counted may have any type."""
     parts = zip(plan.combined.parts, plan.combined.places, strict=True)
     each = plan.emit == "record"
-    return {place for part, place in parts if each or not (part.name == "count" or tallied(part))} - {-1}
+    return {place for part, place in parts if each or part.name in COMPUTED} - {-1}
 
 
 def summed(plan: Plan) -> set[int]:
@@ -117,10 +162,15 @@ def summed(plan: Plan) -> set[int]:
     return {place for part, place in parts if part.name in ("sum", "mean")}
 
 
+def is_float_type(kind: pa.DataType) -> bool:
+    """Whether numbers of an Arrow type are those of a float or a double."""
+    return bool(pa.types.is_float64(kind) or pa.types.is_float32(kind))
+
+
 def _plain(column: pa.ChunkedArray) -> tuple[Any, Ints] | Why:
     if column.null_count:
         return Why.NULLS
-    if pa.types.is_float64(column.type) or pa.types.is_float32(column.type):
+    if is_float_type(column.type):
         return numbers_of(column).astype(np.float64), np.ones(len(column), np.int64)
     return (numbers_of(column), np.ones(len(column), np.int64)) if pa.types.is_integer(column.type) else Why.VALUES
 
@@ -129,7 +179,7 @@ def _numbers(column: pa.ChunkedArray, each: bool, *, numbers: bool, added: bool)
     valid = numbers_of(column.is_valid().cast(pa.int64())) if column.null_count else np.ones(len(column), np.int64)
     if not numbers:
         return valid, valid
-    floats = pa.types.is_float64(column.type) or pa.types.is_float32(column.type)
+    floats = is_float_type(column.type)
     if not (floats or pa.types.is_integer(column.type)):
         return Why.VALUES
     if column.null_count and each:
@@ -146,9 +196,15 @@ def _numbers(column: pa.ChunkedArray, each: bool, *, numbers: bool, added: bool)
 def _chosen(
     column: Projection, rows: ArrowColumns, batch: pa.Table, *, numbers: bool, added: bool
 ) -> tuple[Any, Ints] | Why:
-    """Return the numbers of a column in the rows that `where` chooses, elsewhere zeros that do not count."""
-    assert column.where is not None
-    chosen = np.array(rows.asked(column.where), np.int64)
+    """Return the numbers of a column in the rows that `where` chooses, elsewhere zeros that do not count; of what
+    decides only which rows have it."""
+    where = column.where
+    chosen = np.ones(batch.num_rows, np.int64) if where is None else np.array(rows.asked(where), np.int64)
+    if column.by is not None:
+        deciding = batch.column(column.by)
+        if deciding.null_count:
+            chosen = chosen * numbers_of(deciding.is_valid().cast(pa.int64()))
+        return chosen, chosen
     if column.column is None:
         return chosen, chosen
     of_all = _numbers(batch.column(column.column), False, numbers=numbers, added=added)

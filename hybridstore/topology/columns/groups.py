@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from ..times import arrow_list
+from .buffers import array_of
+
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
@@ -40,12 +44,43 @@ class ValueCounts(NamedTuple):
     counts: list[int]
 
 
+class Pick(NamedTuple):
+    """How rows of a batch are chosen by a column: of rows with a value (1, else 0) those with the greatest `deciding`
+    and, of these, with the greatest `order`; their times (ms), and as `columns` what decides and what is chosen of a
+    row: the cells, or one `single` cell."""
+
+    valid: Ints
+    deciding: Any
+    order: Ints
+    times: Ints
+    columns: list[pa.ChunkedArray]
+    single: bool
+
+    def values(self, rows: Ints) -> list[list[Any]]:
+        """Return the values of rows as an aggregator takes them: [what decides, time, what is chosen]. O(rows)."""
+        places = array_of(rows)
+        deciding, *cells = (arrow_list(column.take(places)) for column in self.columns)
+        chosen = cells[0] if self.single else map(list, zip(*cells, strict=True))
+        return list(map(list, zip(deciding, self.times[rows].tolist(), chosen, strict=True)))
+
+
+class Winners(NamedTuple):
+    """The groups and the rows that may be chosen: several of a group that are equal but for what is chosen of them."""
+
+    pick: Pick
+    groups: Ints
+    rows: Ints
+
+
 class Items(NamedTuple):
     """Key code, window start, how many rows, and (values, how many) per value column.
 
     In groups the minima and maxima stand in columns behind the sums. Floats are not summed there; `limbs` has, for each
-    value column, what sums of its floats are made of (`exact_columns`): nothing for ints. `coded` has columns whose
-    distinct values count, and in groups `tallies` how often each value comes, by the value column and the coded one.
+    value column, what sums of its floats are made of (`exact_columns`): nothing for ints.
+
+    `at` are the places of items in the batch (of groups it says nothing), of which `coded` has the columns whose
+    distinct values count, and `picks` how rows are chosen. In groups `tallies` says how often each value comes, by the
+    value column, and `winners` which rows may be chosen, for each pick.
     """
 
     codes: Ints
@@ -53,15 +88,18 @@ class Items(NamedTuple):
     rows: Ints
     columns: list[tuple[Any, Ints]]
     limbs: list[list[Ints]]
+    at: Ints
     coded: list[Coded]
+    picks: list[Pick]
     tallies: dict[int, ValueCounts]
+    winners: list[Winners]
 
     def chosen(self, which: Any) -> Items:
         """Return the items of a mask, or at these places. O(items)."""
         columns = [(values[which], valid[which]) for values, valid in self.columns]
         limbs = [[limb[which] for limb in column] for column in self.limbs]
-        coded = [column._replace(codes=column.codes[which]) for column in self.coded]
-        return Items(self.codes[which], self.starts[which], self.rows[which], columns, limbs, coded, {})
+        codes, starts, rows, at = self.codes[which], self.starts[which], self.rows[which], self.at[which]
+        return self._replace(codes=codes, starts=starts, rows=rows, columns=columns, limbs=limbs, at=at)
 
 
 def is_float(values: Any) -> bool:
@@ -110,25 +148,39 @@ def grouped(items: Items, keys: int, sums: int, summed: set[int], extremes: list
         columns.append((best[filled], columns[place_of][1]))
     rows = _added(group, items.rows, length)[filled]
     limbs = [[_added(group, limb, length)[filled] for limb in column] for column in items.limbs]
-    tallies = _tallies(items, group, ids if len(ids) < length else None)
-    return Items(ids % keys, starts[ids // keys], rows, columns, limbs, [], tallies)
-
-
-def _tallies(items: Items, group: Ints, ids: Ints | None) -> dict[int, ValueCounts]:
-    """Return how often each group has each value; `ids` are the groups that have items, None: all have. O(items log
-    items).
-    """
-    tallies: dict[int, ValueCounts] = {}
-    if items.coded and ids is not None:
+    if len(ids) < length and (items.coded or items.picks):
         group = np.searchsorted(ids, group)
+    tallies = _tallies(items, group)
+    winners = [_winners(pick, group, items.at) for pick in items.picks]
+    return Items(ids % keys, starts[ids // keys], rows, columns, limbs, ids, [], [], tallies, winners)
+
+
+def _tallies(items: Items, group: Ints) -> dict[int, ValueCounts]:
+    """Return how often each group has each value. O(items log items)."""
+    tallies: dict[int, ValueCounts] = {}
     for places, names, codes in items.coded:
-        pairs, each = np.unique(group * len(names) + codes, return_inverse=True)
+        pairs, each = np.unique(group * len(names) + codes[items.at], return_inverse=True)
         for place in places:
             counts = _added(each, items.columns[place][1], len(pairs))
             some = np.flatnonzero(counts)
             values = [names[code] for code in (pairs[some] % len(names)).tolist()]
             tallies[place] = ValueCounts((pairs[some] // len(names)).tolist(), values, counts[some].tolist())
     return tallies
+
+
+def _winners(pick: Pick, group: Ints, at: Ints) -> Winners:
+    """Return the rows that may be chosen. O(items log items)."""
+    some = pick.valid[at] > 0
+    rows, group = at[some], group[some]
+    if not len(rows):
+        return Winners(pick, group, rows)
+    deciding, order = pick.deciding[rows], pick.order[rows]
+    ascending = np.lexsort((order, deciding, group))
+    rows, group, deciding, order = rows[ascending], group[ascending], deciding[ascending], order[ascending]
+    ends = np.flatnonzero(np.append(group[1:] != group[:-1], True))
+    end = np.repeat(ends, np.diff(ends, prepend=-1))
+    best = (deciding == deciding[end]) & (order == order[end])
+    return Winners(pick, group[best], rows[best])
 
 
 def _added(group: Ints, values: Ints, length: int) -> Ints:

@@ -32,7 +32,7 @@ class SlidingColumns:
         O(rows).
         """
         windowed = self._windowed
-        times, keys, given, _ = way
+        times, keys, given, _, _ = way
         numbers = [values for values, _ in given]
         order = canonical_place(times, keys, numbers)
         if order is None:

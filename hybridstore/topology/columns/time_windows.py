@@ -3,9 +3,10 @@
     keys ── dictionary, sorted ──▶ code        times ──▶ starts of windows        start and code ──▶ group (`groups`)
 
 Groups come out by start and then key. Counts, sums, means, minima and maxima of numbers are taken, also of rows that a
-function chooses (`where`: 0 and 1, made once for each function), and in windows that do not overlap the distinct values
-of text and whole numbers; other batches go row by row (`TimeWindowed.process`). Both ways return the same results and
-write the same bytes to the changelog, but for the order of distinct values, which here is that of the values.
+function chooses (`where`: 0 and 1, made once for each function). In windows that do not overlap distinct values of text
+and whole numbers are counted, and rows chosen by a number or a time. Other batches go row by row
+(`TimeWindowed.process`). Both ways return the same results and write the same bytes to the changelog, but for the order
+of distinct values, which here is that of the values.
 
 The surprise: lateness needs no order here. Within a commit records are taken in time order, so a record is late only
 if it was late before the commit began. (By a watermark no record makes another one late.)
@@ -13,6 +14,7 @@ if it was late before the commit began. (By a watermark no record makes another 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from operator import add
 from types import NoneType
@@ -30,9 +32,9 @@ from ..windows.time_windows import TimeWindowed
 from .arrow import Keys, canonical_place
 from .buffers import array_of
 from .fits import EXACT, ColumnBatch, numeric, summed
-from .groups import Coded, Items, Runs, ValueCounts, grouped, is_float, runs_of
+from .groups import Items, Runs, ValueCounts, Winners, grouped, is_float, runs_of
 from .panes import changed_windows
-from .why import Why, tallied
+from .why import Why, picked, tallied
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +67,7 @@ class TimeColumns:
         O(rows) and the windows that they are in.
         """
         windowed = self._windowed
-        times, keys, columns, coded = way
+        times, keys = way.times, way.keys
         if not windowed.windows.regular and int(times.max() - times.min()) // windowed.windows.advance_ms > _SPANS:
             return Why.SPREAD
         before = windowed.stream_time if clock is None else max(windowed.stream_time, clock.late_ms)
@@ -74,28 +76,27 @@ class TimeColumns:
         dropped = windowed.dropped
         if windowed.store.far:
             windowed.prefetch(keys.names, int(times.min()), int(times.max()))
-        results = self._process(times, keys, columns, coded, closed, now)
+        results = self._process(way, closed, now)
         if isinstance(results, Why):
             windowed.dropped = dropped
         elif windowed.late is not None:
             windowed.late += np.nonzero(self._all_closed(times, closed))[0].tolist()
         return results
 
-    def _process(
-        self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]], coded: list[Coded], closed: int, now: int
-    ) -> Results | Why:
-        windowed = self._windowed
+    def _process(self, way: ColumnBatch, closed: int, now: int) -> Results | Why:
+        times, keys, columns, coded, picks = way
+        windowed, rows = self._windowed, len(times)
         if windowed.emit == "record":
             return self._each(times, keys, columns, closed, now)
+        ones, at = np.ones(rows, np.int64), np.arange(rows)
+        items = Items(keys.codes, times, ones, columns, [[] for _ in columns], at, coded, picks, {}, [])
         if self._order_matters(columns):
             order = self._order(times, keys, columns)
             if order is None:
                 return Why.ORDER
-            keys, times = keys._replace(codes=keys.codes[order]), times[order]
-            columns = [(values[order], valid[order]) for values, valid in columns]
-            coded = [column._replace(codes=column.codes[order]) for column in coded]
-        scales, limbs = self._limbs(columns)
-        items = Items(keys.codes, times, np.ones(len(times), np.int64), columns, limbs, coded, {})
+            items = items.chosen(order)
+        scales, limbs = self._limbs(items.columns)
+        items = items._replace(limbs=limbs)
         if isinstance(windowed, PanedWindowed):
             late = self._late_windows(times, closed)
             if windowed.emit == "close" and late != self._late_windows(times, windowed.closed_before):
@@ -295,12 +296,16 @@ class TimeColumns:
         bare = self._windowed.form.bare
         columns: list[list[Any]] = []
         extremes = self._sums
+        winners = iter(groups.winners)
         if not stored:
             return [[] for _ in self._parts]
         for i, (part, place) in enumerate(self._parts):
             olds = stored if bare else [None if old is None else old[i] for old in stored]
             if tallied(part):
                 columns.append(_with_tally(olds, groups.tallies[place]))
+                continue
+            if picked(part):
+                columns.append(_with_winners(part.add, olds, next(winners)))
                 continue
             pick = part.merge
             assert pick is not None
@@ -353,7 +358,9 @@ class TimeColumns:
         windowed, distinct = self._windowed, len(keys.names)
         columns = [(values[order], valid) for values, valid in columns]
         scales, limbs = self._limbs(columns) if isinstance(windowed, PanedWindowed) else ([], [[] for _ in columns])
-        records = Items(keys.codes[order], times[order], np.ones(len(order), np.int64), columns, limbs, [], {})
+        records = Items(
+            keys.codes[order], times[order], np.ones(len(order), np.int64), columns, limbs, order, [], [], {}, []
+        )
         items = self._windows_of(records, distinct, closed)
         runs, codes, starts = runs_of(items, distinct)
         names = [keys.names[code] for code in codes.tolist()]
@@ -390,6 +397,14 @@ def _with_tally(olds: list[Any], tally: ValueCounts) -> list[dict[Any, int]]:
         of_group = counts[group]
         of_group[value] = of_group.get(value, 0) + more
     return counts
+
+
+def _with_winners(add: Callable[[Any, Any], Any], olds: list[Any], winners: Winners) -> list[list[Any] | None]:
+    """Return the row that is chosen in each group, which may be the stored one. O(groups)."""
+    chosen = list(olds)
+    for group, value in zip(winners.groups.tolist(), winners.pick.values(winners.rows), strict=True):
+        chosen[group] = add(chosen[group], value)
+    return chosen
 
 
 def _running(part: Aggregator, olds: list[Any], values: Any, runs: Runs) -> tuple[Any, list[Any]] | None:

@@ -9,11 +9,12 @@ from enum import StrEnum
 from importlib.util import find_spec
 from typing import Final
 
-from ...aggregation import Aggregator, HoppingWindows, Projection, SessionWindows, SlidingWindows
+from ...aggregation import Aggregator, HoppingWindows, OfRows, Projection, SessionWindows, SlidingWindows
 from ..plan import Plan
 
+COMPUTED: Final = frozenset({"sum", "mean", "min", "max"})
 ADDED: Final = frozenset({"count", "sum", "mean"})
-TAKEN: Final = ADDED | {"min", "max"}
+TAKEN: Final = ADDED | COMPUTED
 
 
 class Why(StrEnum):
@@ -63,8 +64,8 @@ def never(plan: Plan, *, timed: bool, clocked: bool) -> Why | None:
     if timed:
         return Why.TIMED
     taken = ADDED if plan.emit == "record" else TAKEN
-    tallies = adds_up and not isinstance(windows, HoppingWindows)
-    if all(part.name in taken or (tallies and tallied(part)) for part in plan.combined.parts):
+    apart = adds_up and not isinstance(windows, HoppingWindows)
+    if all(part.name in taken or (apart and (tallied(part) or picked(part))) for part in plan.combined.parts):
         return None
     return Why.AGGREGATES
 
@@ -72,3 +73,8 @@ def never(plan: Plan, *, timed: bool, clocked: bool) -> Why | None:
 def tallied(part: Aggregator) -> bool:
     """Whether the aggregate is distinct values with their counts, of which the result shows no order."""
     return part.name == "count_distinct" and not part.parameters  # a sketch has parameters
+
+
+def picked(part: Aggregator) -> bool:
+    """Whether the aggregate is one row, of which some columns are chosen."""
+    return isinstance(part, OfRows) and part.better is not None and part.chosen_columns is not None
