@@ -127,8 +127,7 @@ def _commuting(a: Aggregator, values: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _merging(a: Aggregator, values: list[Any]) -> Iterator[tuple[str, str]]:
-    if a.merge is None:
-        return
+    assert a.merge is not None
     expected = a.finish(_build(a, values))
     for cut in range(len(values) + 1):
         newer = _build(a, values[cut:])
@@ -150,8 +149,7 @@ def _merging(a: Aggregator, values: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _subtracting(a: Aggregator, values: list[Any]) -> Iterator[tuple[str, str]]:
-    if a.subtract is None:
-        return
+    assert a.subtract is not None
     exact = [v for v in values if a.exact_for(v)]
     for cut in range(len(exact) + 1):
         aggregate = _build(a, exact)

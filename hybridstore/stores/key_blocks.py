@@ -188,7 +188,8 @@ class KeyBlocks(Edge):
             assert isinstance(block, ColdBlock)
             columns = block.columns()  # a damaged block stays cold
             times = sorted(columns.ints[0])
-            through = max([through, *times[len(times) // _FIRST_SHARE :][:1]])
+            if times:
+                through = max(through, times[len(times) // _FIRST_SHARE])
             if not times or times[-1] <= through:
                 self._load(index)
                 return
