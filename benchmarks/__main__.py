@@ -58,7 +58,7 @@ FAST = ["hybridstore", "bare", "native", "native-changelog", "native-hdfs"]
 SLOW = ["tws-row", "apws", "tws-pandas"]
 
 # What catching up is measured with in a quick run, and in a usual one.
-TINY: dict[str, Any] = {"rows": 2000, "segments": 2, "repeats": 1, "tail": 200, "columns": 2000}
+TINY: dict[str, Any] = {"rows": 2000, "segments": 2, "repeats": 1, "tail": 200, "columns": 2000, "keys": 1000}
 TINY["kinds"] = ["window", "sliding", "suppression"]
 # state beyond memory in a full run
 LARGE: dict[str, Any] = {"records": 5_000_000, "limit": 100_000_000, "operations": 60_000, "turns": 5}

@@ -118,26 +118,26 @@ KINDS: dict[str, Kind] = {
 class _Shard:
     """The files of one shard: a version that holds every key, and `segments` behind it that hold the rows."""
 
-    def __init__(self, folder: Path, kind: Kind, rows: int, segments: int) -> None:
+    def __init__(self, folder: Path, kind: Kind, rows: int, segments: int, keys: int) -> None:
         self.kind = kind
         self.rows, self.segments = rows, segments
-        self.span = rows + KEYS + 1000
+        self.span = rows + keys + 1000
         self.id = StateStoreId(str(folder), "catching-up", 0)
         self.run, self.attempts = begin(operator_storage(folder, "catching-up"), 0), count(1)
-        stream = Stream(KEYS + rows, keys=KEYS, late=0.05, disorder_ms=min(10_000, rows)).rows()
+        stream = Stream(keys + rows, keys=keys, late=0.05, disorder_ms=min(10_000, rows)).rows()
         self.keys = sorted(set(stream.keys))
         writer = self.provider(ShardCache())
         store = writer.get_store(0)
-        base = stream.part(0, KEYS)
+        base = stream.part(0, keys)
         kind.put(kind.open(store, self.span), kind.columns(base))
         store.commit()
         size = rows // segments
         for number in range(segments):
             store = writer.get_store(1 + number)
-            start = KEYS + number * size
+            start = keys + number * size
             kind.put(kind.open(store, self.span), kind.columns(stream.part(start, start + size)))
             store.commit()
-        self.newest = START_MS + KEYS + rows
+        self.newest = START_MS + keys + rows
         self.expected = kind.content(kind.open(writer.get_store(1 + segments), self.span))
 
     def provider(self, cache: ShardCache) -> StateStoreProvider:
@@ -200,9 +200,10 @@ def _restart(folder: Path, kind: Kind, span: int, content: list[Any]) -> tuple[f
     return state.restore_report.tail_ms / 1000, opened, whole
 
 
-def _restarts(result: Result, folder: Path, name: str, kind: Kind, rows: int, single: bool, repeats: int) -> None:
+def _restarts(result: Result, folder: Path, name: str, rows: int, keys: int, *, single: bool, repeats: int) -> None:
     """Measure restarts with a changelog of `rows`, put one by one or by column."""
-    stream = Stream(rows, keys=KEYS, late=0.05, disorder_ms=1000).rows()
+    kind = KINDS[name]
+    stream = Stream(rows, keys=keys, late=0.05, disorder_ms=1000).rows()
     span = rows + 1
     with scratch(folder) as place:
         state = open_state(place / "state")
@@ -238,23 +239,24 @@ def measure(
     repeats: int = 3,
     tail: int = 20_000,
     columns: int = 1_000_000,
+    keys: int = KEYS,
     kinds: list[str] | None = None,
 ) -> Result:
     """Measure every kind of store and op. Raises WrongAnswerError when a store answers otherwise than one in which
     nothing waits.
     """
-    result = Result("catching up", {"rows": rows, "segments": segments, "keys": KEYS, "runs": repeats})
+    result = Result("catching up", {"rows": rows, "segments": segments, "keys": keys, "runs": repeats})
     with stopwatch() as clock:
         for name in kinds or list(KINDS):
             kind = KINDS[name]
             with scratch(folder) as place:
-                shard = _Shard(place, kind, rows, segments)
+                shard = _Shard(place, kind, rows, segments, keys)
                 for op, batch in kind.batches.items():
-                    for what, keys in (
+                    for what, of_batch in (
                         ("untouched", [f"new-{i}" for i in range(FEW)]),
                         ("touched", shard.keys if "by" not in op else shard.keys[:: len(shard.keys) // FEW]),
                     ):
-                        asked = shard.batch(keys)
+                        asked = shard.batch(of_batch)
                         samples = []
                         for _ in range(repeats):
                             _, bare, answer, before = shard.catch_up(batch, asked, settled=True)
@@ -264,8 +266,8 @@ def measure(
                             samples.append((loaded + done - bare) / rows)
                         target = _PER_ROW if what == "untouched" else None
                         result.lines.append(line(f"{name}: {op}, {what}", Spread(tuple(samples)), "µs", target=target))
-            _restarts(result, folder, name, kind, tail, True, repeats)
-            _restarts(result, folder, name, kind, columns, False, repeats)
+            _restarts(result, folder, name, tail, keys, single=True, repeats=repeats)
+            _restarts(result, folder, name, columns, keys, single=False, repeats=repeats)
     result.seconds = clock.seconds
     return result
 
