@@ -1,13 +1,7 @@
-"""Key generations: which records of a key-value store are in memory where memory is short.
+"""Key generations: which records of a key-value store are in memory where memory is short (`generations`).
 
-    runs     what was read or written since the last checkpoint began
-    older    dicts of before, the youngest first: the first ones, `fresh` of them, have changes that are not in the
-             checkpoint in use; the others have what its blocks have, and are freed, the last one first
-
-A read that finds a record in an older dict moves it into `runs`, so records that are used stay. When a checkpoint
-begins, `runs` becomes the first of the older dicts as it is (`part`), and when the checkpoint is in use, it and all
-older ones can be freed. So nothing is copied or moved then, however much has changed. The surprise: an older dict may
-have a row that was replaced since, but never in front of the newer one, and no row of a key that was deleted since.
+The surprise: an older dict may have a row that was replaced since, but never in front of the newer one, and no row of a
+key that was deleted since.
 """
 
 from __future__ import annotations
@@ -16,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable
 from itertools import chain, repeat
 from sys import getsizeof
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from recovery.block import BlockEntry, Columns
 from recovery.directory import Directory
@@ -26,47 +20,16 @@ from ..clock import INT64_MAX
 from .buckets import TOMBSTONE, Sealed
 from .cold_blocks import PartBlock, TouchedBlock, only
 from .cold_tail import Maps
-from .key_blocks import KeyBlocks
+from .generations import Generations
 from .key_order import KeyOrder
-from .sizes import map_bytes
 
-# The dict becomes an older one when it has as many records as one in so many of the older ones have: so these are few,
-# and each has records of about one age.
-_SHARE: Final = 4
-# And when it becomes one while it has changes, these move: as one in so many of its records they are few.
+# When the dict becomes an older one while it has changes, these move: as one in so many of its records they are few.
 _FEW: Final = 8
 
 
-class Older(list[dict[Any, Any]]):
-    """The older dicts; in one object, because a store of more than 30 attributes is slower: a put by a tenth.
-
-    fresh      how many of them have changes that are not in the checkpoint in use
-    parting    a checkpoint begins: what has changed is put apart
-    places     where records are that are not in memory, without a search of the cold blocks; None: the blocks say it
-    offered    the places of the newest checkpoint, which are used when the store is cold over that checkpoint: no
-               tombstone hides what is deleted of its records before
-    loaded     a block was loaded whole: no tombstone hides what is deleted of its records, so no places are used
-    twice      the records in the youngest dict that are in cold blocks, too, besides those that the blocks count
-    deleted    the keys that were deleted since the last checkpoint began; None: they are among the changed keys
-    heaps      of the expiries of the dicts that have changes: not needed, to be freed in slices
-    """
-
-    __slots__ = ("deleted", "fresh", "heaps", "loaded", "offered", "parting", "places", "twice")
-
-    def __init__(self) -> None:
-        self.fresh = self.twice = 0
-        self.deleted: set[Any] | None = None
-        self.heaps: list[list[tuple[int, Any]]] = []
-        self.places: Places | None = None
-        self.offered: Places | None = None
-        self.loaded = False
-        self.parting = False
-
-
-class KeyGenerations(KeyBlocks):
+class KeyGenerations(Generations):
     """One dict by key, and older ones behind it, with key ranges that are still in a checkpoint behind these."""
 
-    cools: ClassVar[bool] = True
     ttl_ms: int | None
     _expired: int
     _heap: list[tuple[int, Any]]
@@ -99,7 +62,6 @@ class KeyGenerations(KeyBlocks):
 
     def clear_state(self) -> None:
         super().clear_state()
-        self._older = Older()
         # keys that were written over cold blocks before the last checkpoint
         self._over_cold: set[Any] = set()
         # cold block -> keys that were deleted over it; -1: over none
@@ -151,11 +113,6 @@ class KeyGenerations(KeyBlocks):
             super().prefetch([key for key in keys if not any(key in each for each in known)], time_from, time_to)
 
     @property
-    def changed_keys(self) -> tuple[int, int]:
-        known = len(self._runs) + sum(map(len, self._older))
-        return known if self._dirty is None else len(self._dirty), known
-
-    @property
     def records_in_memory(self) -> int:
         return len(self._runs) + sum(map(len, self._older)) + len(self._tail)
 
@@ -165,11 +122,10 @@ class KeyGenerations(KeyBlocks):
         return max(0, len(self._runs) + fresh - self._older.twice) + self._block_records
 
     def _maps_bytes(self) -> int:
-        return super()._maps_bytes() + sum(map(map_bytes, self._older)) + getsizeof(self._over_cold)
+        return super()._maps_bytes() + getsizeof(self._over_cold)
 
     def maps(self) -> list[Maps]:
-        """Return the maps of the records in memory, to be emptied in slices when the store has others. O(1)."""
-        return [*super().maps(), *self._older, self._over_cold]
+        return [*super().maps(), self._over_cold]
 
     # --- generations ------------------------------------------------------------------------------------------
 
@@ -192,11 +148,6 @@ class KeyGenerations(KeyBlocks):
         super().unseal(sealed)
         self._older.deleted = None
         self._gather()
-
-    @property
-    def _is_generation(self) -> bool:
-        """Whether the dict has so much of what is in memory that it becomes an older one. O(older dicts)."""
-        return _SHARE * len(self._runs) >= sum(map(len, self._older))
 
     def _gather(self) -> None:
         """Put what the checkpoint in use does not have into one dict again. O(records put)."""
@@ -228,23 +179,6 @@ class KeyGenerations(KeyBlocks):
         for older in self._older:
             older.pop(key, None)
 
-    @property
-    def spare(self) -> tuple[int, int]:
-        older = self._older[self._older.fresh :]
-        return sum(map(map_bytes, older)), sum(map(len, older))
-
-    def free(self, records: int) -> int:
-        older, freed = self._older, 0
-        while freed < records and len(older) > self._older.fresh:
-            last = older[-1]
-            pop, count = last.popitem, min(len(last), records - freed)
-            for _ in range(count):
-                pop()
-            freed += count
-            if not last:
-                older.pop()
-        return freed
-
     def use_places(self, places: Places | None, *, attached: bool) -> None:
         self._older.offered = places if self.ttl_ms is None else None
         if attached:
@@ -252,17 +186,6 @@ class KeyGenerations(KeyBlocks):
 
     def _loaded(self, entry: BlockEntry) -> None:
         self._older.loaded, self._older.places = True, None
-
-    @property
-    def generations(self) -> int:
-        return len(self._older) - self._older.fresh
-
-    def part(self, *, begins: bool) -> None:
-        self._older.parting = begins
-
-    @property
-    def parted(self) -> bool:
-        return self._older.fresh > 0
 
     @property
     def before(self) -> list[dict[Any, Any]]:

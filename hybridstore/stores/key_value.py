@@ -533,7 +533,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         return super()._maps_bytes() + HEAP_BYTES * sum(map(len, (self._heap, *self._older.heaps)))
 
     def maps(self) -> list[Maps]:
-        return [*super().maps(), self._heap, *self._older.heaps]
+        return [*super().maps(), self._heap]
 
     def _check(self) -> None:
         super()._check()

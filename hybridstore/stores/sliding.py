@@ -316,7 +316,7 @@ class SlidingStore(SlidingMaps[K, V, A]):
         self._keys.admit(key, pin=False)
         if SPARING.on:
             self.lookups.asked += 1
-        if self._bucket.cold:
+        if self._bucket.cold or self._older or self._older.cut:
             self._touch(key)
         times, values = self._live(key)
         return self._iterators.over(zip(times, values, strict=True), reverse=reverse)
@@ -346,7 +346,8 @@ class SlidingStore(SlidingMaps[K, V, A]):
         return self._iterators.piecewise(by_key(keys, blocks, merged, reverse=reverse))
 
     def _unloaded(self) -> list[ColdBlock]:
-        """As every store, and no key has values in memory and in one of the blocks. O(keys in memory), too."""
+        """As every store, and of each key that the map has the map has all values. O(keys in memory), too."""
+        self._gather()
         if SPARING.on and self._bucket.cold:
             for key in list(self._runs):
                 self._touch(key, absent=True)
@@ -358,19 +359,19 @@ class SlidingStore(SlidingMaps[K, V, A]):
         in_memory: Callable[[int], list[Any]],
         shown: Callable[[Any, Sequence[int], list[Any]], list[Any]],
     ) -> Callable[[int, int, ColdBlock | None], list[Any]]:
-        """Return what merges keys in memory, each of which has rows `in_memory`, with a block that has none of them,
-        of which each key has the rows `shown` of its times and values in the window of now: see `by_key`.
+        """Return what merges keys in memory, each of which has rows `in_memory`, with a block, of which each other key
+        has the rows `shown` of its times and values in the window of now: see `by_key`.
         """
         low = self._low
 
         def merged(first: int, last: int, block: ColdBlock | None) -> list[Any]:
             of_keys = [(keys[i], in_memory(i)) for i in range(first, last)]
             if block is not None:
-                columns = block.columns()
+                columns, known = block.columns(), set(keys[first:last])
                 times, values = columns.ints[0], columns.values
                 for key, (start, end) in zip(columns.keys, pairwise(columns.offsets()), strict=True):
                     start = bisect_left(times, low, start, end)
-                    if start < end:
+                    if start < end and key not in known:
                         of_keys.append((key, shown(key, times[start:end], values[start:end])))
                 of_keys.sort(key=itemgetter(0))
             return list(chain.from_iterable(rows for _, rows in of_keys))

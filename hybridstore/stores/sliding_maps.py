@@ -204,7 +204,9 @@ class SlidingMaps(SlidingRuns, Generic[K, V, A]):
         touches the block can then be added one by one. O(keys).
         """
         states = list(map(self._runs.get, keys))
-        if not self._bucket.cold and {self._state_type, NoneType}.issuperset(map(type, states)):
+        if not (self._bucket.cold or self._older or self._older.cut) and {self._state_type, NoneType}.issuperset(
+            map(type, states)
+        ):
             return states
         try:
             return list(map(self._wake, keys))
@@ -262,6 +264,7 @@ class SlidingMaps(SlidingRuns, Generic[K, V, A]):
             del times[i], values[i]
         if values:
             self._runs[key] = [times, values]
+            self._mark_whole([key])
         else:
             del self._runs[key]
 
@@ -270,6 +273,9 @@ class SlidingMaps(SlidingRuns, Generic[K, V, A]):
 
         O(1) for a value that is the newest of its key.
         """
+        if self._older or self._older.cut:
+            for key in keys:
+                self._recall(key)
         if self._caught_up(keys, values, times):
             return
         runs, low, watch = self._runs, self._low, self._watch
@@ -282,7 +288,7 @@ class SlidingMaps(SlidingRuns, Generic[K, V, A]):
                 runs[key] = [array("q", (ts,)), [value]]
                 watch(key, ts)
             elif type(run) is not list:
-                run.insert(ts, value)
+                run.insert(ts, (ts, value) if self._timed else value)
             else:
                 its_times, its_values = run
                 if ts >= its_times[-1]:

@@ -2,9 +2,14 @@
 
     runs   key -> window state (a value log with what its strategy derives from it), or
                   [array of times, list of values] as they came from a block or the changelog, until the key is touched
-    idle   when to look -> keys that may have gone quiet by then
+    older  maps of window states of before, where memory is short (`generations`): the first ones, `wide` of them, may
+           have keys that have changed since the checkpoint in use was begun
+    cut    key -> the values of a changed key that came since then, to lie beside the blocks of the checkpoint
+    idle   when to look -> keys of `runs` that may have gone quiet by then
 
-Which values a key has changes by `SlidingMaps.apply_...` and by time (`apply_time`).
+Which values a key has changes by `SlidingMaps.apply_...` and by time (`apply_time`). A window state has all values of
+its key, whatever a cold block has; a run may have those alone that lie beside a block, unless the key was taken out of
+it.
 """
 
 from __future__ import annotations
@@ -13,7 +18,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
+from sys import getsizeof
 from typing import Any, Final
 
 from changelog.journal import Journal
@@ -23,23 +29,27 @@ from recovery.directory import Directory
 
 from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, slid_out_through
-from .buckets import Sealed
+from .buckets import Sealed, SealedBucket
+from .cold_blocks import TakenBlock, taken_block, with_keys
 from .cold_tail import ColdTail, Maps
 from .columns import beside_each_other, run_of
-from .key_blocks import KeyBlocks
+from .generations import Generations, Older
 from .sizes import STATE_BYTES, map_bytes, run_bytes
 
 _COUNTED: Final = 512  # the values of up to so many keys are counted where an estimate is asked for
+# A map of fewer keys than one in so many of the next older one becomes a part of that.
+_SMALL: Final = 4
+# A key takes about one in so many of its bytes when its values are cut.
+_CUT_REST: Final = 4
 _IDLE_STEPS: Final = 16  # searches for keys without live values in the time of one window
 
 
-class SlidingRuns(KeyBlocks):
+class SlidingRuns(Generations):
     """The values of each key's window with their derived data, and an index of the times at which keys lose their last
     value.
     """
 
     ops = PUT_AT, PUT_COLUMNS, None
-    cools = True
     _idle: dict[int, list[Any]]
     _low: int
     _next_idle: int
@@ -66,9 +76,12 @@ class SlidingRuns(KeyBlocks):
         present = self._strategy
         if present is not None and _described(present) == _described(strategy):
             return
-        for key, run in self._runs.items():
-            if type(run) is not list:
-                self._runs[key] = list(self._values_of(run))
+        self._gather()
+        self._older.clear()  # the blocks have what is in them
+        states = [key for key, run in self._runs.items() if type(run) is not list]
+        for key in states:
+            self._runs[key] = list(self._values_of(self._runs[key]))
+        self._mark_whole(states)
         self._strategy = strategy
         self._timed = strategy.aggregator.timed
         self._state_type = type(strategy.new())
@@ -107,7 +120,7 @@ class SlidingRuns(KeyBlocks):
             run = runs.get(key)
             if run is None:
                 continue
-            newest = run[0][-1] if type(run) is list else run.newest
+            newest = _newest(run)
             if newest > expired:
                 self._watch(key, newest)
                 continue
@@ -125,7 +138,7 @@ class SlidingRuns(KeyBlocks):
                 "`sliding(name, size=..., aggregator=...)` first)"
             )
         runs = self._runs
-        if self._bucket.cold:
+        if self._bucket.cold or self._older or self._older.cut:
             self._touch(key, absent=True)
         run = runs.get(key)
         if type(run) is list:
@@ -135,6 +148,59 @@ class SlidingRuns(KeyBlocks):
             given = list(zip(times, values, strict=True)) if self._timed else values
             runs[key] = run = self._strategy.restore(times, given)
         return run
+
+    def _touch(self, key: Any, *, absent: bool = False) -> None:
+        if self._older or self._older.cut:
+            self._recall(key)
+        if not self._is_whole(key):
+            super()._touch(key, absent=absent)
+
+    def _is_whole(self, key: Any) -> bool:
+        """Whether no cold block has more of a key than the map, as its form says."""
+        return type(self._runs.get(key)) is self._state_type
+
+    def _mark_whole(self, keys: Iterable[Any]) -> None:
+        """Let no cold block say anything of these keys: memory has all values. O(keys log keys)."""
+        for i, its_keys in with_keys(self._bucket.cold, sorted(keys)):
+            taken_block(self._bucket.cold, i).take_uncounted(its_keys)
+
+    def _recall(self, key: Any) -> None:
+        """Move what an older map has of a key into the map. O(older maps)."""
+        for older in (*self._older, self._older.cut):
+            run = older.get(key)
+            if run is not None:
+                with self._journal.sure:
+                    self._put_back(key, run)
+                    del older[key]
+                return
+
+    def _put_back(self, key: Any, run: Any) -> None:
+        """Put what an older map had of a key into the map, unless no value is in the window any more."""
+        newest = _newest(run)
+        if newest >= self._low:
+            self._runs[key] = run
+            self._watch(key, newest)
+            self._older.twice += self._in_blocks(key, run)
+        elif self._dirty is not None:
+            self._dirty.add(key)
+
+    def _in_blocks(self, key: Any, run: Any) -> int:
+        """Return how many values of a key of an older map the blocks have, too. O(values since the checkpoint)."""
+        if type(run) is list:
+            return 0
+        dirty = self._dirty or ()
+        return len(run) - (len(self._since(run)[1]) if key in dirty else 0)
+
+    def _gather(self) -> None:
+        """Put what the checkpoint in use does not have into one map again. O(records put)."""
+        older = self._older
+        if older.wide or older.cut:
+            with self._journal.sure:
+                for key, run in chain.from_iterable(each.items() for each in (*older[: older.wide], older.cut)):
+                    self._put_back(key, run)
+                del older[: older.wide]
+                older.wide = older.fresh = 0
+                older.cut = {}
 
     def _values_of(self, state: WindowState) -> tuple[array[int], list[Any]]:
         """Return the times and values of a window state, as they are stored."""
@@ -154,8 +220,6 @@ class SlidingRuns(KeyBlocks):
 
     def clear_state(self) -> None:
         super().clear_state()
-        # keys with values beside a cold block that a checkpoint has merged into that block
-        self._beside: set[Any] = set()
         # time of a key's newest value // width -> keys to check when that value has expired
         self._idle = {}
         self._next_idle = INT64_MAX
@@ -166,45 +230,93 @@ class SlidingRuns(KeyBlocks):
         self._bucket.captured(self._stream_time)
 
     def cool(self, directory: Directory) -> list[Maps]:
-        waiting = list(self._idle.values())
-        others = super().cool(directory)
-        self._beside.clear()
+        """See `Tailed`. Window states become an older map as they are: `free` cuts those that have changed."""
+        bucket, older, runs = self._bucket, self._older, self._runs
+        others: list[Maps] = [*self._idle.values(), *(each.taken for each in bucket.cold if type(each) is TakenBlock)]
+        lists = [key for key, run in runs.items() if type(run) is list]
+        kept, whole = self._cooled(lists)
+        runs = self._runs
+        others.append({key: runs.pop(key) for key in lists})
+        if older.sealed:
+            # what changed before is in the checkpoint, and what was touched since has left these maps
+            older.wide = older.fresh = older.sealed = 0
+            others.append(older.cut)
+            older.cut = {}
+        if runs:
+            older.insert(0, runs)
+            older.wide += 1
+        self._runs = bucket.runs = kept
+        _merge(older)
+        self._become_cold(directory)
+        self._mark_whole(whole)
+        older.beside.clear()
+        older.twice = 0
         self._idle, self._next_idle = {}, INT64_MAX
-        for key, run in self._runs.items():
-            self._watch(key, run[0][-1] if type(run) is list else run.newest)
+        for key, run in kept.items():
+            self._watch(key, _newest(run))
         self._expire_cold(self._low - 1)
-        return [*others, *waiting]
+        return others
 
-    def _cooled(self, changed: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
-        """See `KeyBlocks`. The values that came since the checkpoint was begun lie beside its blocks; of a key with
-        values before those that it has, all values stay.
+    def _cooled(self, keys: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
+        """Return the runs of these keys that stay in memory over the newest checkpoint: of what has changed, the values
+        that came since it was begun; of a key with values before those that it has, all values, and which keys these
+        are. O(keys).
         """
-        late, since, kept = self._bucket.late, self._bucket.since, {}
+        dirty, late, kept = self._dirty or set(), self._bucket.late, {}
+        changed = [key for key in keys if key in dirty]
         whole = [key for key in changed if key in late]
         for key in whole:
             self._touch(key, absent=True)
         runs = self._runs
         for key in changed:
-            run = runs.get(key)
-            if run is None:
-                continue
-            if key in late:
+            run = runs[key] if key in late else self._since(runs[key])
+            if run[1]:
                 kept[key] = run
-                continue
-            if type(run) is list:
-                first = bisect_left(run[0], since)
-                times, values = run[0][first:], run[1][first:]
-            else:
-                times, values = run.since(since)
-                if self._timed:
-                    values = [value for _, value in values]
-            if values:
-                kept[key] = [times, values]
         return kept, whole
+
+    def _since(self, run: Any, before: SealedBucket | None = None) -> list[Any]:
+        """Return the values of a run or window state that came since the newest checkpoint was begun, or, with what had
+        changed `before` a later one was, since the one that is in use; as a run.
+        """
+        since = self._bucket.since if before is None else before.since
+        if type(run) is list:
+            first = bisect_left(run[0], since)
+            return [run[0][first:], run[1][first:]]
+        times, values = run.since(since)
+        return [times, [value for _, value in values] if self._timed else values]
+
+    @property
+    def spare(self) -> tuple[int, int]:
+        size, _ = super().spare
+        older = self._older
+        cut = [] if older.fresh else older[: older.wide]
+        rest = self._bytes_of(cut) // _CUT_REST
+        return size - rest, sum(map(_about, older[older.fresh :]))
+
+    def free(self, records: int) -> int:
+        """See `Tailed`. Of a key that has changed since the checkpoint was begun, the values that came since stay."""
+        older, freed = self._older, 0
+        before = older.before if older.sealed else None
+        dirty, late = (self._dirty, self._bucket.late) if before is None else (before.dirty, before.late)
+        if dirty is None:  # no checkpoint has them
+            return 0
+        while freed < records and len(older) > older.fresh:
+            last = older[-1]
+            while last and freed < records:
+                key, state = last.popitem()
+                if key in late:
+                    self._put_back(key, state)
+                elif key in dirty and (run := self._since(state, before))[1]:
+                    older.cut[key] = run
+                freed += len(state)
+            if not last:
+                older.pop()
+                older.wide = min(older.wide, len(older))
+        return freed
 
     def _cold_changed(self) -> None:
         if not self._bucket.cold:
-            self._beside.clear()
+            self._older.beside.clear()
 
     def _install(self, columns: Columns) -> None:
         """Insert values of a block before values of the same time that were added since."""
@@ -214,8 +326,12 @@ class SlidingRuns(KeyBlocks):
         for key, count in zip(columns.keys, columns.counts or [1] * len(columns.keys), strict=True):
             end = start + count
             newest = times[end - 1]
+            if self._older or self._older.cut:
+                self._recall(key)
             run = runs.get(key)
-            if newest < low:
+            if run is not None and type(run) is not list:
+                self._older.twice = max(0, self._older.twice - count)  # it has these values
+            elif newest < low:
                 # no value is in the window, so the next checkpoint need not keep the key
                 if dirty is not None:
                     dirty.add(key)
@@ -228,15 +344,16 @@ class SlidingRuns(KeyBlocks):
             start = end
 
     def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
+        self._gather()
         if dirty is None:
             return BucketChange(self._columns(self._runs)[0], set(), True)
         over: list[Any] = []
         unknown: set[Any] = set()
         if self._bucket.cold:
             for key in list(dirty):
-                if self._bucket.covering(key) < 0:
+                if self._is_whole(key) or self._bucket.covering(key) < 0:
                     continue
-                if whole or (key in self._beside and key in self._bucket.late):
+                if whole or (key in self._older.beside and key in self._bucket.late):
                     # values beside the block are in the last checkpoint already, and would be added twice
                     self._touch(key, absent=True)
                 elif key in self._runs:
@@ -248,11 +365,20 @@ class SlidingRuns(KeyBlocks):
         return BucketChange(columns, emptied, False, self._columns(over, changed=True)[0] if over else None)
 
     def _set_beside(self) -> set[Any]:
-        if not self._bucket.cold:
-            return set()
-        covering, runs = self._bucket.covering, self._runs
-        newly = {key for key in (self._dirty or ()) if key in runs and covering(key) >= 0} - self._beside
-        self._beside |= newly
+        runs, newly = self._runs, set()
+        if self._bucket.cold and self._dirty:
+            covering = self._bucket.covering
+            newly = {key for key in self._dirty if type(runs.get(key)) is list and covering(key) >= 0}
+            newly |= self._dirty & self._older.cut.keys()
+            newly -= self._older.beside
+            self._older.beside |= newly
+        # until the store is cold over the checkpoint, its blocks do not have what changed
+        older, bucket = self._older, self._bucket
+        older.sealed += 1
+        if older.sealed == 1:
+            older.before = SealedBucket(self._dirty, bucket.since, bucket.late)
+        else:
+            older.fresh = older.wide
         return newly
 
     def _columns(self, keys: Iterable[Any], *, changed: bool = False) -> tuple[Columns, set[Any]]:
@@ -292,13 +418,26 @@ class SlidingRuns(KeyBlocks):
 
     def unseal(self, sealed: Sealed) -> None:
         super().unseal(sealed)
-        self._beside -= sealed.beside
+        older = self._older
+        older.beside -= sealed.beside
+        older.sealed -= 1
+        if older.sealed < 2:
+            older.fresh = 0
 
     def _expired_through(self) -> int:
         return self._low - 1
 
+    def _bytes_of(self, maps: Sequence[dict[Any, Any]]) -> int:
+        """See `Generations`: all of them are as the largest one. O(sample + maps)."""
+        largest = max(maps, key=len, default={})
+        each = (map_bytes(largest, self._state_bytes) - getsizeof(largest)) / max(1, len(largest))
+        return sum(map(getsizeof, maps)) + int(each * sum(map(len, maps)))
+
     def _maps_bytes(self) -> int:
-        return map_bytes(self._runs, self._state_bytes)
+        return super()._maps_bytes() + self._bytes_of([self._older.cut])
+
+    def maps(self) -> list[Maps]:
+        return [*super().maps(), self._older.cut]
 
     def _state_bytes(self, run: Any) -> int:
         return run_bytes(run) if type(run) is list else STATE_BYTES + run_bytes(list(run.columns()))
@@ -306,17 +445,16 @@ class SlidingRuns(KeyBlocks):
     @property
     def records_in_memory(self) -> int:
         """See `Tailed`. O(sample): commits under a limit ask."""
-        runs = self._runs
-        if len(runs) <= _COUNTED:
-            return super().records_in_memory
-        # of both ends: the first keys may have more values
-        sample = [*islice(runs.values(), _COUNTED // 2), *islice(reversed(runs.values()), _COUNTED // 2)]
         decoded = self._block_records - self.cold_records
-        return sum(map(_records, sample)) * len(runs) // len(sample) + decoded + len(self._tail)
+        return sum(map(_about, (self._runs, *self._older, self._older.cut))) + decoded + len(self._tail)
 
     @property
     def _applied_records(self) -> int:
-        return sum(map(_records, self._runs.values())) + self._block_records
+        older, records = self._older, self._block_records
+        for key, state in chain.from_iterable(each.items() for each in older[: older.wide]):
+            records += len(state) - self._in_blocks(key, state)
+        runs = chain(self._runs.values(), older.cut.values())
+        return max(0, records + sum(map(_records, runs)) - older.twice)
 
     def _check(self) -> None:
         self._check_cold()
@@ -328,6 +466,15 @@ class SlidingRuns(KeyBlocks):
         for step, keys in self._idle.items():
             for key in keys:
                 steps.setdefault(key, []).append(step)
+        older = self._older
+        # of two checkpoints that were begun, the changes of the first one are not known apart
+        assert 0 <= older.wide <= len(older), ("wide", older.wide, len(older))
+        assert older.fresh == (older.wide if older.sealed > 1 else 0), ("fresh", older.fresh, older.wide, older.sealed)
+        assert all(type(state) is self._state_type for each in older for state in each.values()), ("older runs",)
+        assert all(type(run) is list for run in older.cut.values()), ("cut states",)
+        keys = [key for each in (self._runs, *older, older.cut) for key in each]
+        # no key is in two maps
+        assert len(keys) == len(set(keys)), ("keys twice", len(keys) - len(set(keys)))
         for key, run in self._runs.items():
             if type(run) is list:
                 times, values = run
@@ -353,6 +500,34 @@ class SlidingRuns(KeyBlocks):
 
 def _records(run: Any) -> int:
     return len(run[1]) if type(run) is list else len(run)
+
+
+def _about(runs: dict[Any, Any]) -> int:
+    """Return about how many values a map has. O(sample)."""
+    if len(runs) <= _COUNTED:
+        return sum(map(_records, runs.values()))
+    # of both ends: the first keys may have more values
+    sample = [*islice(runs.values(), _COUNTED // 2), *islice(reversed(runs.values()), _COUNTED // 2)]
+    return sum(map(_records, sample)) * len(runs) // len(sample)
+
+
+def _merge(older: Older) -> None:
+    """Put small maps into the next older ones, so that a key is looked for in few. O(records of small maps)."""
+    older[: older.wide] = wide = [each for each in older[: older.wide] if each]
+    older.wide = len(wide)
+    for first in (older.wide, 0):
+        last = len(older) if first else older.wide
+        while last - first > 1 and _SMALL * len(older[first]) < len(older[first + 1]):
+            small = older.pop(first)
+            older[first].update(small)
+            last -= 1
+            older.wide -= not first
+
+
+def _newest(run: Any) -> int:
+    """Return the time of the newest value of a key."""
+    newest: int = run[0][-1] if type(run) is list else run.newest
+    return newest
 
 
 def _described(strategy: Strategy[Any]) -> list[Any]:

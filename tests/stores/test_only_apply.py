@@ -30,6 +30,8 @@ _SAME_RECORDS = {
     "time_buckets.py: cool": "a bucket gives way to one with its changes; its blocks have the others",
     "time_buckets.py: seal": "forgets a bucket that is empty",
     "sliding_runs.py: bind": "values take the form that belongs to no strategy",
+    "sliding_runs.py: cool": "window states become an older map, and runs that the checkpoint has leave the map",
+    "sliding_runs.py: _put_back": "a run of an older map moves into the map",
     "sliding_runs.py: _wake": "values take the form of the strategy",
 }
 

@@ -231,6 +231,7 @@ def test_a_restored_key_waits_beside_its_cold_block(state: hs.State) -> None:
     store = state.sliding("s", size=1000, aggregator=hs.Collect())
     store.add_many([(key, f"{key}{ts}", ts) for ts in range(0, 40, 10) for key in "abcdefgh"])
     force_cold(state)
+    store.free(1000)
     blocks = store.cold_blocks
     store.apply_time(35)
     store.apply_rows(["b", "b"], ["late", "later"], [10, 35])  # as a restore does

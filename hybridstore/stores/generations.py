@@ -1,0 +1,135 @@
+"""Generations: which records of a store with one dict by key are in memory where memory is short.
+
+    runs     what was read or written since the last checkpoint began
+    older    dicts of before, the youngest first: the first ones, `fresh` of them, have changes that are not in the
+             checkpoint in use; the others have what its blocks have, and are freed, the last one first
+
+A read that finds a record in an older dict moves it into `runs`, so records that are used stay. When a checkpoint
+begins, `runs` becomes the first of the older dicts as it is (`part`), and when the checkpoint is in use, it and all
+older ones can be freed. So nothing is copied or moved then, however much has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from recovery.places import Places
+
+from .buckets import SealedBucket
+from .cold_tail import Maps
+from .key_blocks import KeyBlocks
+from .sizes import map_bytes
+
+# The dict becomes an older one when it has as many records as one in so many of the older ones have: so these are few,
+# and each has records of about one age.
+_SHARE: Final = 4
+
+
+class Older(list[dict[Any, Any]]):
+    """The older dicts, and what belongs to them; in one object, because a store of more than 30 attributes is slower: a
+    put by a tenth.
+
+    fresh      how many of them have changes that are not in the checkpoint in use
+    parting    a checkpoint begins: what has changed is put apart
+    places     where records are that are not in memory, without a search of the cold blocks; None: the blocks say it
+    offered    the places of the newest checkpoint, which are used when the store is cold over that checkpoint: no
+               tombstone hides what is deleted of its records before
+    loaded     a block was loaded whole: no tombstone hides what is deleted of its records, so no places are used
+    twice      the records in the youngest dict that are in cold blocks, too, besides those that the blocks count
+    deleted    the keys that were deleted since the last checkpoint began; None: they are among the changed keys
+    heaps      of the expiries of the dicts that have changes: not needed, to be freed in slices
+    wide       of a sliding store: how many of them may have changed keys, which are cut when they are freed
+    before     of a sliding store: what had changed when the first of `sealed` was begun, since when, and late
+    cut        of a sliding store: of changed keys the values that came since the checkpoint in use was begun
+    sealed     how many checkpoints were begun since the store became cold over one
+    beside     keys with values beside a cold block that a checkpoint has merged into that block
+    """
+
+    __slots__ = (
+        "before",
+        "beside",
+        "cut",
+        "deleted",
+        "fresh",
+        "heaps",
+        "loaded",
+        "offered",
+        "parting",
+        "places",
+        "sealed",
+        "twice",
+        "wide",
+    )
+
+    def __init__(self) -> None:
+        self.fresh = self.twice = self.wide = self.sealed = 0
+        self.deleted: set[Any] | None = None
+        self.heaps: list[list[Any]] = []
+        self.beside: set[Any] = set()
+        self.cut: dict[Any, Any] = {}
+        self.before: SealedBucket | None = None
+        self.places: Places | None = None
+        self.offered: Places | None = None
+        self.loaded = False
+        self.parting = False
+
+
+class Generations(KeyBlocks):
+    """One dict by key, and older ones behind it, with key ranges that are still in a checkpoint behind these."""
+
+    cools: ClassVar[bool] = True
+    _older: Older
+
+    def clear_state(self) -> None:
+        super().clear_state()
+        self._older = Older()
+
+    def _bytes_of(self, maps: Sequence[dict[Any, Any]]) -> int:
+        """Return about how many bytes dicts of records take. O(sample) for each."""
+        return sum(map(map_bytes, maps))
+
+    def _maps_bytes(self) -> int:
+        return self._bytes_of([self._runs]) + self._bytes_of(self._older)
+
+    def maps(self) -> list[Maps]:
+        """Return the maps of the records in memory, to be emptied in slices when the store has others. O(1)."""
+        return [*super().maps(), *self._older, *self._older.heaps]
+
+    @property
+    def changed_keys(self) -> tuple[int, int]:
+        known = len(self._runs) + sum(map(len, self._older))
+        return known if self._dirty is None else len(self._dirty), known
+
+    @property
+    def _is_generation(self) -> bool:
+        """Whether the dict has so much of what is in memory that it becomes an older one. O(older dicts)."""
+        return _SHARE * len(self._runs) >= sum(map(len, self._older))
+
+    @property
+    def spare(self) -> tuple[int, int]:
+        older = self._older[self._older.fresh :]
+        return self._bytes_of(older), sum(map(len, older))
+
+    def free(self, records: int) -> int:
+        older, freed = self._older, 0
+        while freed < records and len(older) > self._older.fresh:
+            last = older[-1]
+            pop, count = last.popitem, min(len(last), records - freed)
+            for _ in range(count):
+                pop()
+            freed += count
+            if not last:
+                older.pop()
+        return freed
+
+    @property
+    def generations(self) -> int:
+        return len(self._older) - self._older.fresh
+
+    def part(self, *, begins: bool) -> None:
+        self._older.parting = begins
+
+    @property
+    def parted(self) -> bool:
+        return self._older.fresh > 0

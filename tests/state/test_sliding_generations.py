@@ -1,0 +1,231 @@
+"""Generations of a sliding store: a store beside lists of values, in random orders of what moves and frees them."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.stores.cold_blocks import SPARING
+from tests.tools.hooks import check_stores
+from tests.tools.vector_runner import SMALL
+
+NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
+KEYS = 40
+SIZE = 300
+
+
+def _added(total: int, value: int) -> int:
+    if value < 0:
+        raise ValueError("a value below 0")
+    return total + value
+
+
+AGGREGATORS: dict[str, tuple[Callable[[], hs.Aggregator[Any, Any]], Callable[[list[int]], Any]]] = {
+    "sum": (hs.Sum, sum),
+    "max": (hs.Max, max),
+    "collect": (hs.Collect, list),
+    "last": (hs.Last, lambda values: values[-1]),
+    "raising": (lambda: hs.Aggregator(lambda: 0, _added, name="raising"), sum),
+}
+
+
+class Life:
+    """A state with one store, and the values that it must have."""
+
+    def __init__(self, path: Path, aggregator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path, self.name, self.monkeypatch = path, aggregator, monkeypatch
+        self.make, self.aggregate = AGGREGATORS[aggregator]
+        self.values: dict[int, list[tuple[int, int]]] = {}
+        self.now, self.number = 0, 0
+        # scans that are not at their end, with the rows to come
+        self.scans: list[tuple[Iterator[Any], list[Any]]] = []
+        self.committed: tuple[dict[int, list[tuple[int, int]]], int] = {}, -1
+        self.open()
+
+    def open(self) -> None:
+        self.state = hs.open(self.path, memory_limit=1 << 40, checkpoints=NEVER, _tuning=SMALL, durability="os")
+        self.store: Any = self.state.sliding("l", size=SIZE, aggregator=self.make())
+
+    def live(self, key: int) -> list[tuple[int, int]]:
+        values = self.values.get(key, [])
+        return values[bisect_left(values, self.now - SIZE, key=itemgetter(0)) :]
+
+    def all(self) -> list[Any]:
+        return [((key, ts), value) for key in sorted(self.values) for ts, value in self.live(key)]
+
+    def drawn(self, dice: random.Random) -> tuple[int, int, int]:
+        self.number += 1
+        ts = self.now + (dice.randrange(8) if dice.random() < 0.8 else -dice.randrange(SIZE + 5))
+        return dice.randrange(KEYS), self.number, ts
+
+    def note(self, key: int, value: int, ts: int) -> bool:
+        if ts < self.now - SIZE:
+            return False
+        self.now = max(self.now, ts)
+        insort(self.values.setdefault(key, []), (ts, value), key=itemgetter(0))
+        return True
+
+    def expected(self, key: int) -> Any:
+        return self.aggregate([value for _, value in self.live(key)])
+
+    def add(self, dice: random.Random) -> None:
+        key, value, ts = self.drawn(dice)
+        if self.name == "raising" and dice.random() < 0.1 and ts >= self.now - SIZE:
+            with pytest.raises(ValueError, match="below 0"):
+                self.store.add(key, -1, ts)
+            self.now = max(self.now, ts)
+            return
+        window = self.store.add(key, value, ts)
+        if self.note(key, value, ts):
+            assert window == (key, self.now - SIZE, self.now, self.expected(key))
+        else:
+            assert window is None
+
+    def add_many(self, dice: random.Random) -> None:
+        rows = [self.drawn(dice) for _ in range(dice.randrange(20))]
+        for window, row in zip(self.store.add_many(rows), rows, strict=True):
+            assert self.note(*row) is (window is not None)
+            assert window is None or window[3] == self.expected(row[0])
+
+    def add_columns(self, dice: random.Random) -> None:
+        """Add so many rows in order that they are added together, where the aggregator can."""
+        times = sorted(self.now + dice.randrange(SIZE // 4) for _ in range(700))
+        rows = [(dice.randrange(KEYS), self.number + i, ts) for i, ts in enumerate(times, 1)]
+        self.number += 700
+        aggregates = self.store.add_columns(*map(list, zip(*rows, strict=True)))
+        for aggregate, row in zip(aggregates, rows, strict=True):
+            assert self.note(*row)
+            assert aggregate == self.expected(row[0])
+
+    def get(self, dice: random.Random) -> None:
+        key = dice.randrange(KEYS)
+        window = self.store.get(key)
+        assert (window is None) is (not self.live(key))
+        assert window is None or window == (key, self.now - SIZE, self.now, self.expected(key))
+
+    def fetch(self, dice: random.Random) -> None:
+        key = dice.randrange(KEYS)
+        assert list(self.store.fetch(key)) == self.live(key)
+
+    def advance(self, dice: random.Random, by: int = 0) -> None:
+        self.now += by or dice.randrange(SIZE // 2)
+        self.store.advance(self.now)
+
+    def scan(self, dice: random.Random) -> None:
+        """Begin one where blocks have room in memory, or none."""
+        self.monkeypatch.setattr(SPARING, "room", dice.choice([0, 1 << 40]))
+        if dice.random() < 0.5:
+            rows, expected = self.store.all(), self.all()
+        else:
+            rows = self.store.aggregates()
+            expected = [(key, self.expected(key)) for key in sorted(self.values) if self.live(key)]
+        count = dice.randrange(KEYS)
+        assert list(islice(rows, count)) == expected[:count]
+        self.scans.append((rows, expected[count:]))
+
+    def read_on(self, dice: random.Random) -> None:
+        if self.scans:
+            rows, expected = self.scans.pop(dice.randrange(len(self.scans)))
+            assert list(rows) == expected
+
+    def load(self, dice: random.Random) -> None:
+        """Load a block whole."""
+        if self.store._bucket.cold:
+            self.store._load(dice.randrange(len(self.store._bucket.cold)))
+
+    def commit(self, _: random.Random) -> None:
+        self.state.commit()
+        self.committed = {key: list(values) for key, values in self.values.items()}, self.now
+
+    def rollback(self, _: random.Random) -> None:
+        self.state.rollback()
+        self.scans.clear()
+        self.values = {key: list(values) for key, values in self.committed[0].items()}
+        self.now = self.committed[1]
+
+    def reopen(self, dice: random.Random) -> None:
+        self.commit(dice)
+        self.state.close()
+        self.scans.clear()
+        self.open()
+
+    def begin(self, dice: random.Random) -> None:
+        """Begin a checkpoint, which sometimes fails."""
+        self.commit(dice)
+        state = self.state
+        state._checkpoints.finish(wait=True)
+        with self.monkeypatch.context() as patch:
+            if dice.random() < 0.3:
+                patch.setattr("hybridstore.state.checkpointer.write_checkpoint", _fails)
+            state._begin_checkpoint(state._usable())
+            if state._checkpoints.attempt is not None:
+                state._checkpoints.attempt.join()
+
+    def finish(self, dice: random.Random) -> None:
+        """Use it, and become cold."""
+        self.commit(dice)
+        if self.state._checkpoints.finish(wait=True) is not None:
+            self.state._go_cold()
+
+    def use(self, dice: random.Random) -> None:
+        """Use it, and stay as it is."""
+        self.commit(dice)
+        self.state._checkpoints.finish(wait=True)
+
+    def turn(self, dice: random.Random) -> None:
+        """Become cold over the same checkpoint."""
+        if self.state._checkpoints.attempt is None and self.state._checkpoints.reader is not None:
+            self.commit(dice)
+            self.state._go_cold()
+
+    def free(self, dice: random.Random) -> None:
+        older, count = self.store._older, dice.randrange(40)
+        before, keys = self.store.spare[1], sum(map(len, older[older.fresh :]))
+        freed = self.store.free(count)
+        assert min(before, count) <= freed <= before
+        assert sum(map(len, older[older.fresh :])) <= keys
+
+
+def _fails(*_: Any, **__: Any) -> None:
+    raise OSError("no space")
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_store_with_generations_equals_lists_of_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, aggregator: str
+) -> None:
+    dice = random.Random(seed)
+    life = Life(tmp_path / "s", aggregator, monkeypatch)
+    life.advance(dice, 1000)
+    life.commit(dice)
+    steps = [life.add] * 8 + [life.get, life.fetch] * 2
+    steps += [life.add_many, life.commit, life.begin, life.begin, life.finish, life.use, life.turn, life.free]
+    steps += [life.advance, life.load] if seed % 4 > 1 else []
+    steps += [life.scan, life.read_on] if seed % 2 else []
+    rare = [life.rollback, life.reopen, life.add_columns]
+    freed = 0
+    for _ in range(300):
+        (dice.choice(steps) if dice.random() < 0.98 else dice.choice(rare))(dice)
+        freed += bool(life.store.generations)
+        check_stores(life.state)
+    assert list(life.store.all()) == life.all()
+    while life.scans:
+        life.read_on(dice)
+    assert freed
+    life.reopen(dice)
+    assert list(life.store.all()) == life.all()
+    life.state.close()
+
+
+def test_a_store_has_no_more_attributes_than_python_keeps_in_one_place(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        assert len(vars(state.sliding("l", size=SIZE, aggregator=hs.Sum()))) <= 30
