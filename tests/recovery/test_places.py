@@ -115,12 +115,16 @@ def test_what_places_say_is_the_newest_record_of_the_checkpoint(
         monkeypatch.setattr(places_writer, "_LEAST_BITS", 4)
     state = Followed(tmp_path)
     keys = [f"key {i:05d}" for i in range(4200)]
-    # where there are few values, blocks become again what they were
-    values = [r.randbytes(9) for _ in range(r.choice([1, 2, 1000]))]
-    state.checkpoint({key: r.choice(values) for key in r.sample(keys, 3500)})
+    state.checkpoint({key: r.randbytes(9) for key in r.sample(keys, 3500)})
+    earlier = state.line.rows
     for _ in range(25):
-        changed = {key: r.choice(values) for key in r.sample(keys, r.choice([1, 30, 300, 2000]))}
+        changed = {key: r.randbytes(9) for key in r.sample(keys, r.choice([1, 30, 300, 2000]))}
         removed = set(r.sample(sorted(state.line.rows), min(len(state.line.rows), r.choice([0, 0, 9, 400]))))
+        if r.random() < 0.2:  # of a range of keys all is written again, as it was before the last checkpoint
+            part = set(keys[r.randrange(4000) :][: r.choice([100, 1000, 4200])])
+            changed = {key: earlier[key] for key in part & earlier.keys()}
+            removed = part & state.line.rows.keys() - earlier.keys()
+        earlier = state.line.rows
         state.checkpoint(changed, removed - changed.keys(), follow=False)
         for _ in range(r.choice([0, 0, 1, 50])):
             state.state.enter_some()
