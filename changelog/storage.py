@@ -357,9 +357,23 @@ def exists(storage: Storage, name: str) -> bool:
     return True
 
 
+def _text(location: str | os.PathLike[str]) -> str:
+    """Return a location as text. Raises TypeError for what is none, ValueError for an empty one: it would be the folder
+    in which the program happens to run.
+    """
+    text = os.fspath(location) if isinstance(location, os.PathLike) else location
+    if not isinstance(text, str):
+        raise TypeError(f"location: found {type(text).__name__}, expected a path or a URL, as text or a Path")
+    if not text:
+        raise ValueError("location: found '', expected a path or a URL ('.' for the working directory)")
+    return text
+
+
 def is_url(location: str | os.PathLike[str]) -> bool:
-    """True for a location that is not a path: `scheme://...`, `dbfs:/...`."""
-    text = os.fspath(location)
+    """True for a location that is not a path: `scheme://...`, `dbfs:/...`. Raises TypeError or ValueError for what
+    cannot be a location.
+    """
+    text = _text(location)
     return not text.startswith("file:") and _SCHEME.match(text) is not None
 
 
@@ -371,7 +385,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     >>> local_path("file:///tmp/a%20b"), local_path("state")
     (PosixPath('/tmp/a b'), PosixPath('state'))
     """
-    text = os.fspath(location)
+    text = _text(location)
     if not text.startswith("file:"):
         return Path(location)
     rest = text.removeprefix("file:")

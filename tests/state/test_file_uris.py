@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -87,3 +88,21 @@ def test_every_door_takes_it(tmp_path: Path, form: str, capsys: pytest.CaptureFi
         "state", "state-2", "state-fork", "state-compacted", "state.zip", "report.html"
     }  # fmt: skip
     assert not (Path.cwd() / "file:").exists()
+
+
+@pytest.mark.parametrize(
+    ("location", "error", "words"),
+    [
+        ("", ValueError, r"location: found '', expected a path or a URL"),
+        (b"state", TypeError, r"location: found bytes, expected a path or a URL"),
+        (None, TypeError, r"location: found NoneType, expected a path or a URL"),
+    ],
+)
+def test_what_is_no_location_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: Any, error: type[Exception], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for ask in (hs.open, hs.inspect):
+        with pytest.raises(error, match=words):
+            ask(location)
+    assert not list(tmp_path.iterdir())
