@@ -199,7 +199,7 @@ class SlidingRuns(Generations):
                 for key, run in chain.from_iterable(each.items() for each in (*older[: older.wide], older.cut)):
                     self._put_back(key, run)
                 del older[: older.wide]
-                older.wide = older.fresh = 0
+                older.wide = 0
                 older.cut = {}
 
     def _values_of(self, state: WindowState) -> tuple[array[int], list[Any]]:
@@ -239,7 +239,7 @@ class SlidingRuns(Generations):
         others.append({key: runs.pop(key) for key in lists})
         if older.sealed:
             # what changed before is in the checkpoint, and what was touched since has left these maps
-            older.wide = older.fresh = older.sealed = 0
+            older.wide = older.sealed = 0
             others.append(older.cut)
             older.cut = {}
         if runs:
@@ -289,9 +289,8 @@ class SlidingRuns(Generations):
     def spare(self) -> tuple[int, int]:
         size, _ = super().spare
         older = self._older
-        cut = [] if older.fresh else older[: older.wide]
-        rest = self._bytes_of(cut) // _CUT_REST
-        return size - rest, sum(map(_about, older[older.fresh :]))
+        rest = self._bytes_of(older[: older.wide]) // _CUT_REST
+        return size - rest, sum(map(_about, older))
 
     def free(self, records: int) -> int:
         """See `Tailed`. Of a key that has changed since the checkpoint was begun, the values that came since stay."""
@@ -300,7 +299,7 @@ class SlidingRuns(Generations):
         dirty, late = (self._dirty, self._bucket.late) if before is None else (before.dirty, before.late)
         if dirty is None:  # no checkpoint has them
             return 0
-        while freed < records and len(older) > older.fresh:
+        while freed < records and older:
             last = older[-1]
             while last and freed < records:
                 key, state = last.popitem()
@@ -375,10 +374,8 @@ class SlidingRuns(Generations):
         # until the store is cold over the checkpoint, its blocks do not have what changed
         older, bucket = self._older, self._bucket
         older.sealed += 1
-        if older.sealed == 1:
+        if older.sealed == 1:  # what the older maps have has not changed since then
             older.before = SealedBucket(self._dirty, bucket.since, bucket.late)
-        else:
-            older.fresh = older.wide
         return newly
 
     def _columns(self, keys: Iterable[Any], *, changed: bool = False) -> tuple[Columns, set[Any]]:
@@ -418,11 +415,8 @@ class SlidingRuns(Generations):
 
     def unseal(self, sealed: Sealed) -> None:
         super().unseal(sealed)
-        older = self._older
-        older.beside -= sealed.beside
-        older.sealed -= 1
-        if older.sealed < 2:
-            older.fresh = 0
+        self._older.beside -= sealed.beside
+        self._older.sealed -= 1
 
     def _expired_through(self) -> int:
         return self._low - 1
@@ -467,9 +461,7 @@ class SlidingRuns(Generations):
             for key in keys:
                 steps.setdefault(key, []).append(step)
         older = self._older
-        # of two checkpoints that were begun, the changes of the first one are not known apart
         assert 0 <= older.wide <= len(older), ("wide", older.wide, len(older))
-        assert older.fresh == (older.wide if older.sealed > 1 else 0), ("fresh", older.fresh, older.wide, older.sealed)
         assert all(type(state) is self._state_type for each in older for state in each.values()), ("older runs",)
         assert all(type(run) is list for run in older.cut.values()), ("cut states",)
         keys = [key for each in (self._runs, *older, older.cut) for key in each]

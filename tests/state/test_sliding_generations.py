@@ -45,6 +45,7 @@ class Life:
         self.make, self.aggregate = AGGREGATORS[aggregator]
         self.values: dict[int, list[tuple[int, int]]] = {}
         self.now, self.number = 0, 0
+        self.written = 0  # checkpoints of the writer process
         # scans that are not at their end, with the rows to come
         self.scans: list[tuple[Iterator[Any], list[Any]]] = []
         self.committed: tuple[dict[int, list[tuple[int, int]]], int] = {}, -1
@@ -153,6 +154,7 @@ class Life:
 
     def reopen(self, dice: random.Random) -> None:
         self.commit(dice)
+        self.written += self.state.metrics().checkpoints_by_writer_process
         self.state.close()
         self.scans.clear()
         self.open()
@@ -187,30 +189,43 @@ class Life:
             self.state._go_cold()
 
     def free(self, dice: random.Random) -> None:
-        older, count = self.store._older, dice.randrange(40)
-        before, keys = self.store.spare[1], sum(map(len, older[older.fresh :]))
+        older, count = self.store._older, dice.choice([5, 50, 10_000])
+        before, keys = self.store.spare[1], sum(map(len, older))
         freed = self.store.free(count)
         assert min(before, count) <= freed <= before
-        assert sum(map(len, older[older.fresh :])) <= keys
+        assert sum(map(len, older)) <= keys
 
 
 def _fails(*_: Any, **__: Any) -> None:
     raise OSError("no space")
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_store_with_generations_equals_lists_of_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, aggregator: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, aggregator: str, beside: bool
 ) -> None:
-    dice = random.Random(seed)
+    """`beside`: the writer process makes the checkpoints, so that nothing is put together for a copy."""
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 0 if beside else 10**9)
+    dice = random.Random(f"{seed} {aggregator} {beside}")
     life = Life(tmp_path / "s", aggregator, monkeypatch)
     life.advance(dice, 1000)
     life.commit(dice)
     steps = [life.add] * 8 + [life.get, life.fetch] * 2
-    steps += [life.add_many, life.commit, life.begin, life.begin, life.finish, life.use, life.turn, life.free]
-    steps += [life.advance, life.load] if seed % 4 > 1 else []
-    steps += [life.scan, life.read_on] if seed % 2 else []
+    steps += [
+        life.add_many,
+        life.commit,
+        life.begin,
+        life.begin,
+        life.finish,
+        life.use,
+        life.turn,
+        life.free,
+        life.free,
+    ]
+    steps += [life.advance, life.load] if dice.random() < 0.5 else []
+    steps += [life.scan, life.read_on] if dice.random() < 0.5 else []
     rare = [life.rollback, life.reopen, life.add_columns]
     freed = 0
     for _ in range(300):
@@ -222,7 +237,31 @@ def test_a_store_with_generations_equals_lists_of_values(
         life.read_on(dice)
     assert freed
     life.reopen(dice)
+    assert not beside or life.written
     assert list(life.store.all()) == life.all()
+    life.state.close()
+
+
+def test_what_changed_before_the_first_of_two_checkpoints_is_not_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 0)
+    dice, life = random.Random(1), Life(tmp_path / "s", "collect", monkeypatch)
+    for number, ts in enumerate((1, 2, 3)):
+        life.store.add(0, number, ts)
+        life.note(0, number, ts)
+        if ts == 1:
+            life.begin(dice)
+            life.finish(dice)
+    life.turn(dice)  # over a checkpoint without the last two values
+    for ts in (4, 5):
+        life.store.add(1, ts, ts)
+        life.note(1, ts, ts)
+        life.begin(dice)
+        life.use(dice)
+    assert life.store.free(1000) == 3
+    assert list(life.store.fetch(0)) == life.live(0)
+    check_stores(life.state)
     life.state.close()
 
 
