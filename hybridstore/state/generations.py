@@ -152,8 +152,8 @@ def current_shards(place: Storage, *, writing: bool = False) -> Generation | Non
             f"{place.url}: found shards {', '.join(shards)} without {generation_name(1)}, expected the description of "
             "them (restore it from a copy)"
         )
-    # on a disk a fork is renamed into its place as a whole; queries have no shards here
-    if not isinstance(place, LocalStorage) and FORKS in folders and SPARK_FOLDER not in folders:
+    # queries have no shards here
+    if FORKS in folders and SPARK_FOLDER not in folders:
         _refuse_half_fork(place)
     return None
 

@@ -366,5 +366,11 @@ def test_damage_on_the_store_itself_is_still_named(
     )
     storage = CountedStorage(requests, damaged)
     route(monkeypatch, storage)
-    with open_far("another") as state, pytest.raises(hs.HybridStoreError, match="checksum mismatch"):
-        state.key_value("names").get_many(map(key_of, batch()))
+    with open_far("another") as state:
+        names = state.key_value("names")
+        with pytest.raises(hs.HybridStoreError, match="checksum mismatch"):
+            names.get_many(map(key_of, batch()))
+        requests.reset()
+        with pytest.raises(hs.HybridStoreError, match="checksum mismatch"):
+            names.get(key_of(batch()[0]))
+        assert requests.number == 1, "there is no copy that could be damaged, so that nothing is asked for again"
