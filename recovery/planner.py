@@ -364,8 +364,11 @@ def pack_records(
     pieces = columns.split(limit)[::-1]
     while pieces:
         piece = pieces.pop()
+        if _too_long(piece, _bytes_of_large(piece)):  # it need not be packed to be divided
+            pieces += piece.halves()[::-1]
+            continue
         data, hashed = pack(piece)
-        if len(data) > BLOCK_BYTES and len(piece.keys) > 1 and len(data) > _BOUNDS * _bounds_bytes(piece):
+        if _too_long(piece, len(data)):
             pieces += piece.halves()[::-1]
             continue
         number, offset = writer.add(plan.capture.number, plan.next_block, data, hashed)
@@ -373,6 +376,22 @@ def pack_records(
         plan.next_block += 1
         plan.packed += 1
         plan.packed_bytes += len(data)
+
+
+def _too_long(piece: Columns, size: int) -> bool:
+    """Return whether records of so many packed bytes become two blocks. O(1)."""
+    return size > BLOCK_BYTES and len(piece.keys) > 1 and size > _BOUNDS * _bounds_bytes(piece)
+
+
+def _bytes_of_large(piece: Columns) -> int:
+    """Return fewer than the packed bytes of records that are large: the length of their bytes; 0 where the record in
+    the middle is small. O(records), or O(1).
+    """
+    values = piece.values
+    middle = values[len(values) // 2] if values else None
+    if type(middle) is not bytes or len(middle) * len(values) < BLOCK_BYTES:
+        return 0
+    return sum(len(value) for value in values if type(value) is bytes)
 
 
 def _shares(items: Sequence[Any], change: BucketChange) -> Iterator[tuple[Any, BucketChange | None]]:

@@ -27,8 +27,6 @@ from .snapshots import SnapshotToken
 from .window_runs import index_of, parts_of, rows_between
 
 _BY_TIME_AND_KEY: Final = itemgetter(0, 1)
-# What is read by key at once has so many pieces of a scan.
-_CUT_PIECES: Final = 4
 
 
 def _value_at(run: Any, ts: int) -> Any:
@@ -289,7 +287,7 @@ class WindowReads(BucketRows, Generic[K, V]):
 
     def cuts(self, time_from: int, time_to: int) -> list[K]:
         """Return keys, in order, between which the rows of a range of times (ms, both inclusive) that are in cold
-        blocks have about the bytes of a few pieces of a scan; none where memory is not short. O(cold blocks).
+        blocks have about the bytes of a piece of a scan; none where memory is not short. O(cold blocks).
 
         >>> hs.open("state").window("pages", retention="1 hour").cuts(0, 3_600_000)
         []
@@ -305,7 +303,7 @@ class WindowReads(BucketRows, Generic[K, V]):
         size = 0
         for key, more in sorted(ends, key=itemgetter(0)):
             size += more
-            if size > _CUT_PIECES * SPARING.piece:
+            if size > SPARING.piece:
                 keys, size = keys if keys and keys[-1] == key else [*keys, key], 0
         return keys
 

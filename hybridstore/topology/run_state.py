@@ -26,7 +26,7 @@ RESULTS: Final = "results of the last commits"
 # many bytes: as objects, of which one piece is in memory, they take seven times as much.
 _FIRST_ROWS: Final = 1024
 _GROWTH: Final = 4
-_PIECE_BYTES: Final = 1 << 18
+_PIECE_BYTES: Final = 1 << 17
 
 
 class RunState(NamedTuple):
@@ -105,23 +105,24 @@ class Keeping:
     def take(self, piece: ResultColumns) -> None:
         """Keep a piece of the results. O(results)."""
         assert self._table is not None
-        self.keep(self._table(piece))
+        self._put(self._table(piece))
 
     def keep(self, table: ResultTable) -> None:
-        """Keep results, as many pieces as they need. O(results)."""
-        if not table:
-            return
-        start, results = 0, table.results
-        while True:
-            end = min(results, start + self.rows)
-            packed = _encoded(table.between(start, end))
-            self._results.put((self._commit, self.pieces), packed)
-            self.pieces += 1
-            self.rows = max(1, min(_GROWTH * self.rows, (end - start) * _PIECE_BYTES // len(packed)))
+        """Keep results, in as many pieces as they need. O(results)."""
+        start = 0
+        while start < table.results:
+            end = start + self.rows
+            self._put(table.between(start, end))
             start = end
-            if start >= results:
-                break
-        self.size += table.size
+        if table and not table.results:
+            self._put(table)  # only late rows
+
+    def _put(self, piece: ResultTable) -> None:
+        packed = _encoded(piece)
+        self._results.put((self._commit, self.pieces), packed)
+        self.pieces += 1
+        self.size += piece.size
+        self.rows = max(1, min(_GROWTH * self.rows, piece.results * _PIECE_BYTES // len(packed)))
 
 
 def _encoded(table: ResultTable) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from recovery import planner
+from recovery import planner, write
 
 NEVER = hs.CheckpointPolicy(max_restore="1 hour", keep=1)
 # A hundredth of the real ones: a block of 10 kB and keys as large.
@@ -53,3 +53,16 @@ def test_keys_are_written_little_more_than_once(
         assert packed(path) - first < (32 + 1) * KEY + KEYS * KEY * (2 / 16 + 0.05)
     with hs.open(path) as state:
         assert state.stores["store"].num_records == KEYS
+
+
+def test_large_values_are_packed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not with each half of the blocks that they would be too large for."""
+    packed: list[Any] = []
+    pack = planner.pack_block
+    monkeypatch.setattr(planner, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(write, "pack_block", lambda columns: (packed.extend(columns.values), pack(columns))[1])
+    with hs.open(tmp_path / "state", checkpoints=NEVER) as state:
+        state.key_value("store").put_many({number: bytes(BLOCK // 10) for number in range(100)})
+        state.commit()
+        state.checkpoint(wait=True)
+        assert len(packed) == 100
