@@ -37,6 +37,8 @@ PATIENCE_SECONDS = 60.0
 PROGRAM: Final = "import sys; sys.path[:] = sys.argv[1:]; from hybridstore.state.writer_process import main; main()"
 
 
+# NumPy, which packs columns, loads a library that starts a thread for each core, and has nothing to do for them.
+_ENVIRONMENT: Final = {"OPENBLAS_NUM_THREADS": "1"}
 # The priority of the process: the owner and other programs run first.
 _NICE: Final = 5
 # The process looks into every block that has changed: it keeps so many open tables, up to 16 MB.
@@ -145,7 +147,7 @@ class WriterProcess:
                 pid = os.posix_spawn(
                     sys.executable,
                     [sys.executable, "-c", PROGRAM, *map(str, sys.path)],  # some programs have paths among them
-                    os.environ,
+                    {**_ENVIRONMENT, **os.environ},
                     # what it prints is no message
                     file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), (os.POSIX_SPAWN_DUP2, 2, 1)],
                 )

@@ -67,6 +67,21 @@ def test_under_a_limit_the_process_waits_for_its_first_job(tmp_path: Path, monke
     thread.join()  # waits for the process
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("asked", [None, "3"])
+def test_numpy_starts_no_threads_in_the_process_unless_the_user_asks(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", asked)
+    process = WriterProcess()
+    process.start(process)
+    environment = Path(f"/proc/{process.pid}/environ").read_text(encoding="utf-8", errors="replace").split("\0")
+    process.kill("has been looked at")
+    assert f"OPENBLAS_NUM_THREADS={asked or 1}" in environment
+
+
 @pytest.mark.parametrize("limit", [None, 1 << 40])
 def test_under_a_limit_the_process_makes_smaller_checkpoints(tmp_path: Path, limit: int | None) -> None:
     with hs.open(tmp_path, durability="os", memory_limit=limit, checkpoints=NEVER) as state:
