@@ -42,6 +42,7 @@ class Older(list[dict[Any, Any]]):
     wide       of a sliding store: how many of them may have changed keys, which are cut when they are freed
     before     of a sliding store: what had changed when the first of `sealed` was begun, since when, and late
     cut        of a sliding store: of changed keys the values that came since the checkpoint in use was begun
+    due        of a sliding store: keys to be looked at, because their last value may have expired
     sealed     how many checkpoints were begun since the store became cold over one
     beside     keys with values beside a cold block that a checkpoint has merged into that block
     """
@@ -51,6 +52,7 @@ class Older(list[dict[Any, Any]]):
         "beside",
         "cut",
         "deleted",
+        "due",
         "fresh",
         "heaps",
         "loaded",
@@ -68,6 +70,7 @@ class Older(list[dict[Any, Any]]):
         self.heaps: list[list[Any]] = []
         self.beside: set[Any] = set()
         self.cut: dict[Any, Any] = {}
+        self.due: list[list[Any]] = []
         self.before: SealedBucket | None = None
         self.places: Places | None = None
         self.offered: Places | None = None

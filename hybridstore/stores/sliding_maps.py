@@ -148,6 +148,8 @@ class SlidingMaps(SlidingRuns, Generic[K, V, A]):
                 self._take_back(key, state, value[1] if self._timed else value, ts)
             raise
         self._stream_time, self._low = now, low
+        if self._older.due:
+            self._drop_due(2 * len(keys))
 
     def apply_together(
         self, keys: list[Any], values: list[Any], times: list[int], *, each: bool = True, grouped: Grouped | None = None
@@ -197,6 +199,8 @@ class SlidingMaps(SlidingRuns, Generic[K, V, A]):
             start = stop
         self._note_changed(keys, times)
         self.apply_time(times[-1])
+        if self._older.due:
+            self._drop_due(2 * len(keys))
         return slid.results if each else [list(map(states.__getitem__, batch.codes.tolist()))]
 
     def _states_of(self, keys: list[Any]) -> list[Any] | None:

@@ -1,6 +1,7 @@
 """Records that expire together: they are gone at once, and commits free them in slices."""
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +64,38 @@ def test_expired_records_stay_while_an_iterator_reads_them(tmp_path: Path) -> No
         for _ in range(20):
             state.commit()
         assert [value for _, value in rows] == list(range(1, 1000))
+
+
+def test_keys_of_a_sliding_store_go_quiet_together_and_are_removed_in_slices(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", checkpoints=NEVER) as state:
+        store = state.sliding("l", size=1000, aggregator=hs.Sum())
+        for key in range(5000):
+            store.add(key, 1, key % 10)
+        state.commit()
+        state.checkpoint(wait=True)
+        store.advance(2000)
+        remaining = [len(store._runs)]
+        assert 0 < 5000 - remaining[0] <= 300
+        assert [store.get(key) for key in range(5000)] == [None] * 5000
+        assert (list(store.all()), list(store.aggregates())) == ([], [])
+        assert store.add(7, 2, 2000) == (7, 1000, 2000, 2)
+        check_stores(state)
+        while store._older.due:
+            state.set("commits", len(remaining))
+            state.commit()
+            remaining.append(len(store._runs))
+            check_stores(state)
+        assert (remaining[-1], len(remaining) > 3) == (1, True)
+        assert all(before - after <= 2500 for before, after in pairwise(remaining))
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path / "s") as state:
+        assert state.stores["l"].num_records == 1
+
+
+def test_rows_that_go_together_remove_as_many_quiet_keys(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", checkpoints=NEVER) as state:
+        store = state.sliding("l", size=1000, aggregator=hs.Sum())
+        store.add_columns(list(range(20_000)), [1] * 20_000, [0] * 20_000)
+        store.add_columns([*range(10_000)], [1] * 10_000, [5000] * 10_000)
+        assert len(store._runs) == 10_000
+        check_stores(state)
