@@ -9,6 +9,8 @@ u64 for each place, little-endian hosts only:
     hash of the key (crc32) << 32 | number of the pack     0: free
     where the slot of the key is in the pack << 32 | how far behind the begin of the block's content that is
 
+Of a store with a ttl, behind all places: the time of the record, a u64 for each; a block has it far from the slot.
+
 The files are no part of the state: they have no names once they are mapped, and nothing in them is believed before the
 key and the checksum of its record were compared. What they do not know, and what is damaged, is looked for in the
 blocks.
@@ -41,6 +43,8 @@ UNKNOWN: Final = object()
 # The pack of a key of which the blocks have to be asked; packs count from 1.
 BY_BLOCKS: Final = 0xFFFFFFFF
 ENTRY_BYTES: Final = 16
+TIME_BYTES: Final = 8
+_TIME: Final = struct.Struct("<Q")
 _slot_at: Final = SLOT.unpack_from
 # The number of a store, and the files of its places, by the first bits of a hash: a power of two, of one size. A file
 # with the hashes of several such bits is there for each of them.
@@ -87,16 +91,20 @@ def _mapped(path: str) -> memoryview:
 class Places:
     """Where the records of one store are, for the readers of one checkpoint, whose mapped packs are `packs`."""
 
-    __slots__ = ("_last", "_pack", "_packs", "_parts", "_shift")
+    __slots__ = ("_last", "_pack", "_packs", "_parts", "_shift", "_timed")
 
     def __init__(self, parts: Sequence[memoryview], packs: dict[int, memoryview]) -> None:
         self._parts, self._packs = parts, packs
         self._pack = packer()  # packing an atom runs no Python code, so nothing can use the packer meanwhile
-        self._last = len(parts[0]) - 1
+        words = len(parts[0])
+        self._timed = words % 3 == 0  # the places are a power of two
+        self._last = (words // 3 * 2 if self._timed else words) - 1
         self._shift = 33 - len(parts).bit_length()
 
     def value_of(self, key: Any) -> Any:
-        """Return the value of a key, UNKNOWN where the blocks have to be asked. O(1)."""
+        """Return the value of a key, of a store with a ttl `(value, time)`; UNKNOWN where the blocks have to be asked.
+        O(1).
+        """
         packed = self._pack(key) if type(key) in EXACT else pack(plain(key))
         hashed = zlib.crc32(packed)
         slots, last = self._parts[hashed >> self._shift], self._last
@@ -121,6 +129,10 @@ class Places:
             if there != hashed or view[key_at : key_at + len(packed)].tobytes() != packed:
                 return UNKNOWN
             packed_value = view[start + first : start + end]
-            return unpack(packed_value) if zlib.crc32(packed_value, hashed) == check else UNKNOWN
+            checksum = zlib.crc32(packed_value, hashed)
+            if self._timed:
+                ts = slots[last + 1 + (at >> 1)]
+                return (unpack(packed_value), ts) if zlib.crc32(_TIME.pack(ts), checksum) == check else UNKNOWN
+            return unpack(packed_value) if checksum == check else UNKNOWN
         except (*UNPACK_ERRORS, struct.error):
             return UNKNOWN

@@ -24,7 +24,7 @@ from .checkpoint import CheckpointReader, StoreRecord
 from .directory import Directory
 from .errors import CheckpointError
 from .packed_key import packed_keys
-from .places import BY_BLOCKS, ENTRY_BYTES, StoreFiles
+from .places import BY_BLOCKS, ENTRY_BYTES, TIME_BYTES, StoreFiles
 from .table import SLOT, RecordTable, look_into
 
 # Below, blocks are searched nearly as fast; above, the files have a gigabyte.
@@ -59,8 +59,9 @@ class _Part:
 
     __slots__ = ("depth", "most", "path", "prefix", "slots", "used")
 
-    def __init__(self, folder: Path, bits: int, depth: int, prefix: int) -> None:
-        """Raises OSError."""
+    def __init__(self, folder: Path, bits: int, depth: int, prefix: int, *, timed: bool) -> None:
+        """`timed`: a time belongs to each place. Raises OSError."""
+        size = ENTRY_BYTES + TIME_BYTES * timed << bits
         self.depth, self.prefix, self.used = depth, prefix, 0
         self.most = int((_MOST_FULL - _EARLIER * (prefix * _GOLDEN % 1)) * (1 << bits))
         self.path = f"{folder}/.places-{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
@@ -68,10 +69,10 @@ class _Part:
         try:
             if sys.platform == "linux":
                 # a full disk is an error here; in a map of a file with holes it is the end of the process
-                os.posix_fallocate(fd, 0, ENTRY_BYTES << bits)
+                os.posix_fallocate(fd, 0, size)
             else:
-                os.ftruncate(fd, ENTRY_BYTES << bits)
-            self.slots = memoryview(mmap.mmap(fd, ENTRY_BYTES << bits)).cast("Q")
+                os.ftruncate(fd, size)
+            self.slots = memoryview(mmap.mmap(fd, size)).cast("Q")
         except BaseException:
             self.remove()
             raise
@@ -87,9 +88,9 @@ class _Part:
 class PlacesWriter:
     """The places of one store."""
 
-    def __init__(self, folder: Path, records: int) -> None:
-        """Raises OSError."""
-        self._folder = folder
+    def __init__(self, folder: Path, records: int, *, timed: bool = False) -> None:
+        """`timed`: of records that have a time, as in a store with a ttl. Raises OSError."""
+        self._folder, self._timed = folder, timed
         bits = max(_LEAST_BITS, int(records / _FULL).bit_length())
         depth = max(0, bits - PART_BITS)
         self._bits = bits - depth  # of the places of each part
@@ -101,7 +102,7 @@ class PlacesWriter:
         self.complete = False
         try:
             for prefix in range(1 << depth):
-                self._parts.append(_Part(folder, self._bits, depth, prefix))
+                self._parts.append(_Part(folder, self._bits, depth, prefix, timed=timed))
         except BaseException:
             self.remove()
             raise
@@ -162,10 +163,10 @@ class PlacesWriter:
                     yield line.keys
         self.complete = True
 
-    def _enter(self, pack: int, hashes: Sequence[int], slots: Iterable[int]) -> None:
+    def _enter(self, pack: int, hashes: Sequence[int], slots: Iterable[int], times: Iterable[int]) -> None:
         """Enter keys whose records are newer than all that was entered of these keys."""
-        parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
-        for hashed, slot in zip(hashes, slots, strict=True):
+        parts, shift, last, timed = self._parts, self._shift, (2 << self._bits) - 1, self._timed
+        for hashed, slot, ts in zip(hashes, slots, times, strict=False):
             part = parts[hashed >> shift]
             entries = part.slots
             at = hashed << 1 & last
@@ -175,7 +176,11 @@ class PlacesWriter:
                 # first the pack, which a reader in between does not know (`Places.value_of`)
                 entries[at] = hashed << 32 | pack
                 entries[at + 1] = slot
+                if timed:
+                    entries[last + 1 + (at >> 1)] = ts
             else:
+                if timed:
+                    entries[last + 1 + (at >> 1)] = ts
                 entries[at + 1] = slot
                 entries[at] = hashed << 32 | pack
                 part.used += 1
@@ -183,16 +188,20 @@ class PlacesWriter:
                     self._divide(hashed)
                     parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
 
-    def _enter_unknown(self, pack: int, hashes: Sequence[int], slots: Iterable[int], live: Set[int]) -> None:
+    def _enter_unknown(
+        self, pack: int, hashes: Sequence[int], slots: Iterable[int], times: Iterable[int], live: Set[int]
+    ) -> None:
         """Enter the keys of which nothing is known, or a pack that is no more."""
-        parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
-        for hashed, slot in zip(hashes, slots, strict=True):
+        parts, shift, last, timed = self._parts, self._shift, (2 << self._bits) - 1, self._timed
+        for hashed, slot, ts in zip(hashes, slots, times, strict=False):
             part = parts[hashed >> shift]
             entries = part.slots
             at = hashed << 1 & last
             while (word := entries[at]) and word >> 32 != hashed:
                 at = at + 2 & last
             if not word:
+                if timed:
+                    entries[last + 1 + (at >> 1)] = ts
                 entries[at + 1] = slot
                 entries[at] = hashed << 32 | pack
                 part.used += 1
@@ -202,6 +211,8 @@ class PlacesWriter:
             elif (there := word & BY_BLOCKS) != BY_BLOCKS and there not in live:
                 entries[at] = hashed << 32 | pack
                 entries[at + 1] = slot
+                if timed:
+                    entries[last + 1 + (at >> 1)] = ts
 
     def _leave(self, hashes: Iterable[int], new: int) -> None:
         """Let the blocks say of these keys whether they have records, but of those that packs from `new` on have."""
@@ -225,28 +236,33 @@ class PlacesWriter:
         """Put two parts in the place of one, or, where it is the only one and small, one of four times the size."""
         if self._bits < PART_BITS:
             self._bits = min(PART_BITS, self._bits + 2)
-            new = [_Part(self._folder, self._bits, 0, 0)] * 2
+            new = [_Part(self._folder, self._bits, 0, 0, timed=self._timed)] * 2
             self._parts = new[:1]
         else:
             depth = full.depth + 1
             if self._shift > 32 - depth:
                 self._shift -= 1
                 self._parts = [part for part in self._parts for _ in range(2)]
-            new = [_Part(self._folder, self._bits, depth, 2 * full.prefix + bit) for bit in range(2)]
+            bits, timed = self._bits, self._timed
+            new = [_Part(self._folder, bits, depth, 2 * full.prefix + bit, timed=timed) for bit in range(2)]
             each = 1 << 32 - depth - self._shift
             begin = 2 * full.prefix * each
             self._parts[begin : begin + 2 * each] = [new[0]] * each + [new[1]] * each
         full.remove()
         bit, last = 63 - full.depth, (2 << self._bits) - 1
-        for begin in range(0, len(full.slots), _PIECE):
-            piece = full.slots[begin : begin + _PIECE].tolist()
-            for word, slot in zip(piece[::2], piece[1::2], strict=True):
+        words = full.slots.nbytes // (ENTRY_BYTES + TIME_BYTES * self._timed) * 2
+        for begin in range(0, words, _PIECE):
+            piece = full.slots[begin : min(begin + _PIECE, words)].tolist()
+            times = full.slots[words + begin // 2 :][: len(piece) // 2].tolist() if self._timed else repeat(0)
+            for word, slot, ts in zip(piece[::2], piece[1::2], times, strict=False):
                 if word:
                     part = new[word >> bit & 1]
                     entries, at = part.slots, word >> 31 & last & -2
                     while entries[at]:
                         at = at + 2 & last
                     entries[at], entries[at + 1] = word, slot
+                    if self._timed:
+                        entries[last + 1 + (at >> 1)] = ts
                     part.used += 1
 
 
@@ -281,7 +297,7 @@ class StatePlaces:
                     places.remove()
                     places = None
                 if before is None or places is None:
-                    places = self._stores[number] = PlacesWriter(self._folder, store.records)
+                    places = self._stores[number] = PlacesWriter(self._folder, store.records, timed=_is_timed(store))
                     for _ in places.build(reader, store) if store.records <= _AT_ONCE else ():
                         alive()
                 else:
@@ -308,13 +324,18 @@ class StatePlaces:
 
 
 def _stores_of(reader: CheckpointReader) -> dict[int, StoreRecord]:
-    """Return the stores whose places are entered, by number: those whose records have no times. O(pages)."""
+    """Return the stores whose places are entered, by number: those whose records have no times, or a ttl. O(pages)."""
     return {
         store.number: store
         for store in reader.meta.stores
         if FEWEST_RECORDS <= store.records <= MOST_RECORDS
-        and all(page.high < 0 for page in reader.directory(store.number).pages)
+        and (_is_timed(store) or all(page.high < 0 for page in reader.directory(store.number).pages))
     }
+
+
+def _is_timed(store: StoreRecord) -> bool:
+    """Return whether a store is a key-value store with a ttl."""
+    return store.parameters.get("ttl_ms") is not None
 
 
 def _continues(before: CheckpointReader, reader: CheckpointReader) -> bool:
@@ -344,15 +365,19 @@ def _changed(before: Directory, now: Directory) -> tuple[list[BlockEntry], list[
     )
 
 
-def _slots_of(reader: CheckpointReader, store: int, line: BlockEntry, place: Extent) -> tuple[list[int], Iterable[int]]:
-    """Return the hashes of the keys of a block's base or layer, and the second word of each. O(keys)."""
+def _slots_of(
+    reader: CheckpointReader, store: int, line: BlockEntry, place: Extent
+) -> tuple[list[int], Iterable[int], Iterable[int]]:
+    """Return the hashes of the keys of a block's base or layer, the second word of each, and, endless without one, the
+    time of each. O(keys).
+    """
     table = look_into(reader.raw_block(place), f"block {line.block} of store {store}", kept=False)
     if not isinstance(table, RecordTable):
         hashes = packed_keys(reader.layer(store, line, place).keys).hashes
-        return hashes, repeat(0, len(hashes))  # where a pack begins is no slot
+        return hashes, repeat(0, len(hashes)), repeat(0)  # where a pack begins is no slot
     hashes, begin = table.hashes.tolist(), table.begin
     first = place.offset + 4 + begin
     if first + table.size > _MOST_OFFSET:
-        return hashes, repeat(0, len(hashes))
+        return hashes, repeat(0, len(hashes)), repeat(0)
     step = SLOT.size << 32 | SLOT.size
-    return hashes, range(first << 32 | begin, (first << 32 | begin) + step * len(hashes), step)
+    return hashes, range(first << 32 | begin, (first << 32 | begin) + step * len(hashes), step), table.slot_times()

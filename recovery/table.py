@@ -21,7 +21,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice, pairwise, repeat
 from math import isqrt
 from typing import Any, Final, TypeAlias
 
@@ -355,6 +355,18 @@ class RecordTable:
         wanted = PackedKey(key, packed, hashed, exact)
         i = self.slot_of(wanted, i)
         return None if i < 0 else only_record(self.rows_at(i, wanted))
+
+    def slot_times(self) -> Iterable[int]:
+        """Return the first integer of the first record of each hash, 0 for a hash of no record. O(keys)."""
+        if not self._ints or self._order is None:
+            return repeat(0)
+        rows = None if self._rows is None else self._rows.tolist()
+        (first, *_), count = self._ints, len(self) if rows is None else rows[-1]
+        times = array("Q")
+        times.frombytes(self._payload[first : first + 8 * count])
+        if rows is None:
+            return list(map(times.__getitem__, self._order))
+        return [times[rows[place]] if rows[place] < rows[place + 1] else 0 for place in self._order]
 
     def counts_of(self, keys: Sequence[Any]) -> list[int]:
         """Return how many records each of the keys has. Raises CorruptCheckpointError. O(log keys) for each."""

@@ -180,7 +180,7 @@ class KeyGenerations(Generations):
             older.pop(key, None)
 
     def use_places(self, places: Places | None, *, attached: bool) -> None:
-        self._older.offered = places if self.ttl_ms is None else None
+        self._older.offered = places
         if attached:
             self._older.places = self._older.offered
 

@@ -104,12 +104,14 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
                 if value is not UNKNOWN:
                     self.lookups.missed += 1
                     SPARING.loaded += 1
-                    self._older.twice += 1
-                    if self._order is None:
+                    if self._order is None and self.ttl_ms is None:
+                        self._older.twice += 1
                         self._runs[key] = value
-                    else:
-                        self._install_row(key, value)
-                    return value
+                        return value
+                    self._install_row(key, value)
+                    row = self._runs.get(key, _MISSING)  # it may have expired
+                    self._older.twice += row is not _MISSING
+                    return row
             cold, firsts = self._bucket.cold, self._firsts
             if len(firsts) != len(cold):  # a page was opened
                 firsts = self._firsts = list(map(first_key, cold))
