@@ -144,10 +144,11 @@ class DirectoryLock:
         except FileNotFoundError:
             what = "gone"
         if what:
+            elsewhere = "" if self.path.is_absolute() else "the program has changed its working directory, "
             raise ForeignFileError(
-                f"{self.path}: is {what}, not the file that this writer has locked: the directory was moved or "
-                "replaced, or the file removed, so that another writer may be at work here (nothing was written; open "
-                "the state where it is now)"
+                f"{self.path}: is {what}, not the file that this writer has locked: {elsewhere}the directory was moved "
+                "or replaced, or the file removed, so that another writer may be at work here (nothing was written; "
+                "open the state where it is now)"
             )
 
     def release(self, closed: dict[str, Any] | None = None) -> None:

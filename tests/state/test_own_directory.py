@@ -92,6 +92,24 @@ def test_a_writer_whose_lock_was_removed_overwrites_nothing_of_the_next_one(tmp_
         assert len(state.key_value("kv")) == 7
 
 
+def test_a_writer_that_changes_its_working_directory_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with opened(Path("s")) as state:
+        state.key_value("kv")["a"] = 1
+        state.commit()
+        monkeypatch.chdir("elsewhere")
+        look_again(state)
+        state.key_value("kv")["a"] = 2
+        with pytest.raises(hs.StatePoisonedError, match="the program has changed its working directory"):
+            state.commit()
+    assert not list((tmp_path / "elsewhere").iterdir())
+    with opened(tmp_path / "s") as state:
+        assert state.key_value("kv")["a"] == 1
+
+
 class MovingFiles(QuickFiles):
     """Moves the state away, and begins another, just before a file would be published."""
 
