@@ -334,6 +334,14 @@ def test_a_broken_law_is_found(aggregator: Aggregator, law: str) -> None:
         check_laws(aggregator, samples)
 
 
+def test_laws_hold_for_values_of_several_types_in_their_order() -> None:
+    samples = [0.5, 1, "a"]
+    check_laws(Aggregator(list, lambda items, value: [*items, value], lambda items, more: items + more), samples)
+    newest = Reduce(lambda _, value: value, commutative=True, name="newest")
+    with pytest.raises(ValueError, match=r"commutative: .*: found 0.5, expected 'a'"):
+        check_laws(newest, samples)
+
+
 def test_laws_need_samples() -> None:
     with pytest.raises(ValueError, match="found 2, expected at least 3"):
         check_laws(Sum(), [1, 2])

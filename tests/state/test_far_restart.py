@@ -25,6 +25,7 @@ from recovery import ahead, checkpoint
 from recovery.ahead import ReadAhead
 from recovery.checkpoint import CheckpointReader
 from recovery.layout import FENCES
+from recovery.pack import HEADER
 from tests.tools.hooks import crash
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.requests import CountedStorage, Requests, counted
@@ -335,7 +336,7 @@ def test_a_cache_that_survived_makes_it_a_local_restart(open_far: Open, requests
         assert requests.bytes == tail < 10_000
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "empty"])
+@pytest.mark.parametrize("damage", ["flipped", "inside", "cut", "empty"])
 def test_a_damaged_cache_is_dropped_and_read_once_more(
     open_far: Open, filled: MemoryStorage, tmp_path: Path, damage: str
 ) -> None:
@@ -343,8 +344,10 @@ def test_a_damaged_cache_is_dropped_and_read_once_more(
         reader_of(state).bring(lambda: True)
     for path in (tmp_path / "cache").glob("*.object"):
         data = path.read_bytes()
-        if damage == "flipped":
-            path.write_bytes(bytes(byte ^ 0x55 for byte in data))
+        if damage in ("flipped", "inside"):
+            # with its header a copy is opened, and seen to be damaged where it is read
+            sound = 0 if damage == "flipped" else HEADER.size
+            path.write_bytes(data[:sound] + bytes(byte ^ 0x55 for byte in data[sound:]))
         else:
             path.write_bytes(data[: len(data) // 2 if damage == "cut" else 0])
     with open_far() as state:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -79,6 +79,10 @@ def test_windows_are_aligned_to_a_moment() -> None:
     # an aware time is the same moment in every zone
     aware = hs.TumblingWindows("1 day", align_to=datetime(2024, 1, 1, 5, tzinfo=UTC), time_zone="Europe/Berlin")
     assert aware == early
+    # and without a zone one on the clock of UTC
+    east = datetime(2024, 1, 1, 8, tzinfo=timezone(timedelta(hours=2)))
+    (start,) = hs.TumblingWindows("1 day", align_to=east).windows_for(ms(datetime(2024, 7, 1, 2, tzinfo=UTC)))
+    assert datetime.fromtimestamp(start / 1000, UTC) == datetime(2024, 6, 30, 6, tzinfo=UTC)
     assert hs.TumblingWindows(10, align_to=3).windows_for(2) == [0]
     assert hs.TumblingWindows(10, align_to=13).describe() == ["tumbling", 10, 0, "align 3"]
     assert repr(monday) == "TumblingWindows(size='7 days', grace=None, align_to=datetime.date(2024, 1, 1))"

@@ -5,6 +5,7 @@ changelog.
 from __future__ import annotations
 
 import random
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -166,20 +167,43 @@ def test_distinct_values_by_column_equal_those_by_row(windows: Any, emit: Any, s
             assert fast.runner.dropped == slow.runner.dropped
 
 
+def test_many_keys_in_many_windows_are_grouped_as_row_by_row() -> None:
+    r = random.Random(7)
+    topology = (
+        hs.stream(key="key", timestamp="time")
+        .windowed_by(hs.TumblingWindows(20))
+        .aggregate(emit="commit", **DISTINCT, **{f"{name} row": part for name, part in AGGREGATES["rows"].items()})
+    )
+    fast, slow = (Shard(topology, by_row=by_row) for by_row in (False, True))
+    for _ in range(2):
+        table = batch(r, 0, 300, 5, nulls=True, timestamps=False, two=True)
+        table = table.set_column(1, "time", pa.array([r.randrange(4000) for _ in range(300)]))
+        for name in ("key", "large"):
+            table = table.append_column(name, pa.array([r.randrange(100) for _ in range(300)]))
+        assert fast.process(table, None) == slow.process(table, None)
+        assert fast.went
+
+
 @pytest.mark.parametrize(
-    ("table", "why"),
+    ("aggregator", "n", "why"),
     [
-        (pa.table({"user": ["a"], "time": [1], "n": [1.5]}), Why.VALUES),
-        (pa.table({"user": ["a"], "time": [1], "n": [2**62 + 1]}), Why.LARGE),
+        (hs.CountDistinct("n"), [1.5, 1.5, None], Why.VALUES),
+        (hs.Max("n"), [2**62 + 1, 3, None], Why.LARGE),
+        (hs.MaxBy("n", "user"), [2**62 + 1, 3, None], Why.LARGE),
+        (hs.MaxBy("n", "user"), ["b", "a", None], Why.VALUES),
+        (hs.MaxBy("n", "user"), [1.5, float("nan"), None], None),
+        (hs.MinBy("n", "user"), [float("inf"), float("-inf"), 0.0], None),
+        (hs.LastBy("n", ["n", "user"]), [datetime(2024, 1, 1), datetime(2023, 1, 1), None], None),
     ],
 )
-def test_values_that_cannot_be_told_apart_by_column_go_row_by_row(table: Any, why: Why) -> None:
-    topology = hs.stream(key="user", timestamp="time").aggregate(
-        emit="commit", **({"n": hs.CountDistinct("n")} if why is Why.VALUES else {"n": hs.Max("n")})
-    )
-    run = ShardRun(topology, StoreGroup(lambda body: None))
-    run.process_batch(table)
-    assert run.why is why
+def test_values_that_have_no_way_by_column_go_row_by_row(aggregator: Any, n: Any, why: Why | None) -> None:
+    topology = hs.stream(key="user", timestamp="time").aggregate(emit="commit", n=aggregator)
+    table = pa.table({"user": ["a", "a", "b"], "time": [1, 2, 3], "n": n})
+    runs = [ShardRun(topology, StoreGroup(lambda body: None)) for _ in range(2)]
+    row_by_row(runs[1])
+    results = [repr(run.table(run.process_batch(table), "ms").arrow().to_pylist()) for run in runs]
+    assert results[0] == results[1]
+    assert runs[0].why is why
 
 
 @pytest.mark.parametrize(
