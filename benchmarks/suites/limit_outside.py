@@ -1,5 +1,6 @@
 """Limit from outside: the anonymous memory of many states under one limit, with a store of each kind, while they load,
-work and are iterated; of a run whose windows close together; and of shards of a topology that work and are rescaled.
+work and are iterated, and suppression buffers are flushed; of a run whose windows close together; and of shards of a
+topology that work and are rescaled.
 
     python -m benchmarks.suites.limit_outside [--records 400000] [--limit 40000000] [--states 20] [--shards 4] \
         [--kinds key-value,window]
@@ -65,6 +66,11 @@ def states(folder: str, kind: str, states: int, records: int, operations: int, l
         for at, subject in enumerate(subjects):
             iterate(kind, subject, at, each)
             subject.commit()
+    if kind == "suppression":
+        phase("flush")
+        for at, subject in enumerate(subjects):
+            _flush(subject, at, each)
+            subject.commit()
     numbers_of = [subject.state.metrics() for subject in subjects]
     phase(END)
     for subject in subjects:
@@ -100,6 +106,15 @@ def _iterate_backwards(kind: str, subject: Any, at: int, each: int) -> None:
     for i, row in zip(reversed(range(each)), subject.store.all(reverse=True), strict=True):
         check(row == _row(kind, subject, i), f"state {at}: record {i} of a scan backwards")
     check(len(subject.store) == each, f"state {at}: {len(subject.store)} records, expected {each}")
+
+
+def _flush(subject: Any, at: int, each: int) -> None:
+    """Flush a suppression buffer, and check what it emits, which is one list."""
+    emitted = subject.store.flush()
+    for i, (key, value, _) in enumerate(emitted, subject.first):
+        check((key, value) == (key_of(i), value_of(subject.expected[i])), f"state {at}: record {i} of a flush")
+    check(len(emitted) == each, f"state {at}: {len(emitted)} records of a flush, expected {each}")
+    check(len(subject.store) == 0, f"state {at}: {len(subject.store)} records behind a flush, expected none")
 
 
 def _row(kind: str, subject: Any, i: int) -> tuple[Any, bytes]:

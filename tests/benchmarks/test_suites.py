@@ -469,6 +469,7 @@ def test_the_memory_of_many_states_is_read_from_outside(tmp_path: Path) -> None:
     )
     parts = ["load", "work", "iterate", "iterate, backwards", "lookups"]
     phases = [f"3 states, {kind}, {part}" for kind in kinds.split(",") for part in parts]
+    phases.insert(-1, "3 states, suppression, flush")
     phases += [f"{kind}, {part}" for kind in closing.split(",") for part in ("load", "close")]
     assert list(lines) == [*phases, "2 shards, load", "2 shards, work", "2 shards to 4, rescale"]
     assert lines["3 states, key-value, lookups"] == "500 hits, 0 misses"
