@@ -20,6 +20,7 @@ from ..clock import INT64_MAX
 from .buckets import TOMBSTONE, Sealed
 from .cold_blocks import PartBlock, TouchedBlock, only
 from .cold_tail import Maps
+from .expiries import Expiries
 from .generations import Generations
 from .key_order import KeyOrder
 
@@ -32,7 +33,7 @@ class KeyGenerations(Generations):
 
     ttl_ms: int | None
     _expired: int
-    _heap: list[tuple[int, Any]]
+    _heap: Expiries
     # the keys in order, from the first ordered scan on
     _order: KeyOrder | None
 
@@ -137,8 +138,8 @@ class KeyGenerations(Generations):
                 self._older.fresh += 1
                 self._runs = self._bucket.runs = {}
                 if self._heap:
-                    self._older.heaps.append(self._heap)
-                    self._heap = []
+                    self._older.heaps += self._heap.lists
+                    self._heap = Expiries()
                 self._order = None
         elif self._bucket.cold and self._dirty:
             self._over_cold |= self._dirty
@@ -215,7 +216,7 @@ class KeyGenerations(Generations):
             deleted = [key for key, row in runs.items() if row is TOMBSTONE]
             self._older.insert(0, before)
             if self._heap:
-                others.append(self._heap)
+                others += self._heap.lists
                 self._rebuild_heap()
         else:
             # of thousands of changed keys most are there: a look at each took 30 ms

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
-from heapq import heapify, heappop, heappush
 from itertools import compress
 from types import NoneType
-from typing import Any, Final
+from typing import Any
 
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
@@ -28,10 +27,9 @@ from .buckets import TOMBSTONE
 from .cold_tail import ColdTail, Maps
 from .columns import accepted, batches, column_list, columns_of, time_list
 from .edge import K, V
+from .expiries import Expiries
 from .key_value_reads import KeyValueReads
 from .sizes import HEAP_BYTES
-
-_FEW_ROUNDS: Final = 4  # a heap of up to so many times the new rows is rebuilt instead of extended
 
 
 class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
@@ -56,7 +54,6 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
     __hash__ = object.__hash__
     __eq__ = object.__eq__
     ops = PUT, PUT_COLUMNS, DELETE
-    _heap: list[tuple[int, Any]]
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
         self.ttl_ms: int | None = parameters["ttl_ms"]
@@ -317,9 +314,10 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         if ts > self._stream_time and self._by_records:
             self.apply_time(ts)
         self.apply_put(key, (value, ts))
-        heappush(self._heap, (ts, key))
-        if len(self._heap) > 2 * len(self._runs) + 64:
-            self._rebuild_heap()
+        heap, runs = self._heap, self._runs
+        heap.add(ts, key)
+        if heap.count > 2 * len(runs) + 64:  # as `tidy`, without a call
+            heap.tidy(runs, 1)
 
     def apply_delete(self, key: Any) -> None:
         bucket, older = self._bucket, self._older
@@ -353,9 +351,10 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
             self._cold_changed()
 
     def _expire_rows(self) -> None:
-        heap, runs = self._heap, self._runs
-        while heap and heap[0][0] <= self._expired:
-            ts, key = heappop(heap)
+        if not self._heap.due(self._expired):
+            return
+        runs = self._runs
+        for ts, key in self._heap.pop(self._expired):
             row = runs.get(key)
             if row is not None and row is not TOMBSTONE and row[1] == ts:
                 self.apply_delete(key)
@@ -421,19 +420,13 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         self._wait_delete(key, NO_TIME)
 
     def _rebuild_heap(self) -> None:
-        self._heap = [(row[1], key) for key, row in self._runs.items() if row is not TOMBSTONE]
-        heapify(self._heap)
+        self._heap = Expiries()
+        places = [(row[1], key) for key, row in self._runs.items() if row is not TOMBSTONE]
+        self._heap.extend(places, len(places))
 
     def _wait(self, places: Iterable[tuple[int, Any]], count: int) -> None:
-        heap = self._heap
-        if len(heap) < _FEW_ROUNDS * count:
-            heap += places
-            heapify(heap)
-        else:
-            for place in places:
-                heappush(heap, place)
-        if len(heap) > 2 * len(self._runs) + 64:
-            self._rebuild_heap()
+        self._heap.extend(places, count)
+        self._heap.tidy(self._runs, count)
 
     def _prune_tombstones(self) -> None:
         """Forget tombstones over blocks that are no longer cold, unless they may be over rows that were put apart."""
@@ -448,7 +441,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
     def clear_state(self) -> None:
         super().clear_state()
         self._firsts = []
-        self._heap = []
+        self._heap = Expiries()
         self._expired = NO_TIME
 
     def _install(self, columns: Columns) -> None:
@@ -530,10 +523,10 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
         return self._expired
 
     def _maps_bytes(self) -> int:
-        return super()._maps_bytes() + HEAP_BYTES * sum(map(len, (self._heap, *self._older.heaps)))
+        return super()._maps_bytes() + HEAP_BYTES * (len(self._heap) + sum(map(len, self._older.heaps)))
 
     def maps(self) -> list[Maps]:
-        return [*super().maps(), self._heap]
+        return [*super().maps(), *self._heap.lists]
 
     def _check(self) -> None:
         super()._check()

@@ -80,6 +80,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.time_buckets",
         "hybridstore.stores.bucket_rows",
         "hybridstore.stores.key_blocks",
+        "hybridstore.stores.expiries",
         "hybridstore.stores.generations",
         "hybridstore.stores.key_generations",
         "hybridstore.stores.key_order",
