@@ -14,6 +14,7 @@ HOURS ?= 2
 MUTANTS ?= 20
 SEED ?=
 JOBS ?= auto
+ROOM ?=
 ARGS ?=
 
 # Spark talks to its workers over the loopback interface only.
@@ -84,10 +85,11 @@ fmt: $(READY)  ## format the code and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-cover: $(READY)  ## branch coverage of the tests that run without Spark
+cover: $(READY)  ## branch coverage of the tests that run without Spark; ROOM=stores: of one room, by its own tests
 	@$(INSTALL) coverage
-	@$(BIN)/coverage run -m pytest -q -m "not spark" $(ARGS)
-	@$(BIN)/coverage report --skip-covered --sort=cover
+	@$(BIN)/coverage run -m pytest -q -m "not spark" $(if $(ROOM),tests/$(ROOM)) $(ARGS)
+	@$(BIN)/coverage report --show-missing --skip-covered --sort=cover \
+		$(if $(ROOM),--include="*/$(ROOM)/*")
 
 mutate: $(READY)  ## change the code at MUTANTS=20 random places, and list those that no quick test notices; SEED=to repeat
 	@$(BIN)/python scripts/mutate.py --mutants $(MUTANTS) $(if $(SEED),--seed $(SEED)) $(ARGS)
