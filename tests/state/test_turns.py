@@ -180,7 +180,7 @@ def test_no_public_method_of_a_store_is_forgotten(five: Five) -> None:
         "cold_blocks", "cold_records", "cool", "count_lookups", "cuts", "decoded_blocks", "end_version", "far", "free",
         "maps", "num_records", "part", "prefetch", "read_in", "recall", "seal", "unseal", "use_places",
         "records_in_memory", "rows_of", "apply_waiting", "pin_key_type", "apply_some_waiting", "refuse_calls", "touch",
-        "waiting_rows", "warm",
+        "take_ended", "waiting_rows", "warm",
         "add_for_columns", "hold_columns", "move_time", "times_of",
     }  # fmt: skip
     # each by way of another one, and a look at a value in memory
