@@ -46,6 +46,8 @@ AGGREGATES: dict[str, dict[str, Any]] = {
         "greatest": hs.MinBy("n", "user", where=lambda row: row["m"] % 3),
         "first": hs.FirstBy("time", ["n"]),
         "last": hs.LastBy("time", ["m", "n"], where=lambda row: row["m"] % 2),
+        "top": hs.TopK(2, by="n", columns=["user", "m"]),
+        "newest": hs.TopK(3, by="time", columns="n", where=lambda row: row["m"] % 3),
         "n": hs.Max("n"),
     },
 }

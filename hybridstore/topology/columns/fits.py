@@ -110,8 +110,9 @@ def _pick(part: Aggregator, batch: pa.Table, valid: Ints, times: Ints) -> Pick |
     single = isinstance(projection.columns, str)
     chosen = [projection.columns] if isinstance(projection.columns, str) else projection.columns
     moments = times if projection.time is not None else np.zeros(len(times), np.int64)
-    greatest, latest = part.name in ("max_by", "last_by"), part.name == "last_by"
+    greatest, latest = part.name in ("max_by", "last_by", "topk"), part.name == "last_by"
     return Pick(
+        part.parameters[0] if part.name == "topk" else 1,
         valid,
         deciding if greatest else -deciding,
         moments if latest else -moments,

@@ -45,10 +45,11 @@ class ValueCounts(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """How rows of a batch are chosen by a column: of rows with a value (1, else 0) those with the greatest `deciding`
-    and, of these, with the greatest `order`; their times (ms), and as `columns` what decides and what is chosen of a
-    row: the cells, or one `single` cell."""
+    """How rows of a batch are chosen by a column: of rows with a value (1, else 0) the `most` with the greatest
+    `deciding` and, of equal ones, with the greatest `order`; their times (ms), and as `columns` what decides and what
+    is chosen of a row: the cells, or one `single` cell."""
 
+    most: int
     valid: Ints
     deciding: Any
     order: Ints
@@ -65,7 +66,7 @@ class Pick(NamedTuple):
 
 
 class Winners(NamedTuple):
-    """The groups and the rows that may be chosen: several of a group that are equal but for what is chosen of them."""
+    """The groups and the rows that may be chosen: also those that are equal to the last but for what is chosen."""
 
     pick: Pick
     groups: Ints
@@ -178,8 +179,10 @@ def _winners(pick: Pick, group: Ints, at: Ints) -> Winners:
     ascending = np.lexsort((order, deciding, group))
     rows, group, deciding, order = rows[ascending], group[ascending], deciding[ascending], order[ascending]
     ends = np.flatnonzero(np.append(group[1:] != group[:-1], True))
-    end = np.repeat(ends, np.diff(ends, prepend=-1))
-    best = (deciding == deciding[end]) & (order == order[end])
+    sizes = np.diff(ends, prepend=-1)
+    # the last of those that may be chosen, with which others may be equal
+    least = np.repeat(np.maximum(ends - pick.most + 1, ends - sizes + 1), sizes)
+    best = (np.arange(len(rows)) > least) | ((deciding == deciding[least]) & (order == order[least]))
     return Winners(pick, group[best], rows[best])
 
 

@@ -14,7 +14,6 @@ if it was late before the commit began. (By a watermark no record makes another 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal
 from operator import add
 from types import NoneType
@@ -305,7 +304,7 @@ class TimeColumns:
                 columns.append(_with_tally(olds, groups.tallies[place]))
                 continue
             if picked(part):
-                columns.append(_with_winners(part.add, olds, next(winners)))
+                columns.append(_with_winners(part, olds, next(winners)))
                 continue
             pick = part.merge
             assert pick is not None
@@ -399,9 +398,10 @@ def _with_tally(olds: list[Any], tally: ValueCounts) -> list[dict[Any, int]]:
     return counts
 
 
-def _with_winners(add: Callable[[Any, Any], Any], olds: list[Any], winners: Winners) -> list[list[Any] | None]:
-    """Return the row that is chosen in each group, which may be the stored one. O(groups)."""
-    chosen = list(olds)
+def _with_winners(part: Aggregator, olds: list[Any], winners: Winners) -> list[Any]:
+    """Return the rows that are chosen in each group, of the stored ones and those of the batch. O(groups + rows)."""
+    init, add, copy = part.init, part.add, part.copy
+    chosen = [init() if old is None else old if copy is None else copy(old) for old in olds]
     for group, value in zip(winners.groups.tolist(), winners.pick.values(winners.rows), strict=True):
         chosen[group] = add(chosen[group], value)
     return chosen

@@ -76,5 +76,5 @@ def tallied(part: Aggregator) -> bool:
 
 
 def picked(part: Aggregator) -> bool:
-    """Whether the aggregate is one row, of which some columns are chosen."""
-    return isinstance(part, OfRows) and part.better is not None and part.chosen_columns is not None
+    """Whether the aggregate is one row, or a number of rows, of which some columns are chosen."""
+    return isinstance(part, OfRows) and part.chosen_columns is not None
