@@ -26,7 +26,7 @@ from hybridstore.spark.program import TopologyProgram
 from hybridstore.spark.worker import Counts
 from hybridstore.state.group import StoreGroup
 from hybridstore.topology.columns.why import Why
-from hybridstore.topology.plan import Emit
+from hybridstore.topology.plan import Emit, Plan
 from tests.conftest import STRESS
 from tests.tools.ways import few_go_together, row_by_row, shard_run
 
@@ -143,6 +143,12 @@ def table_of(rows: list[dict[str, Any]]) -> Any:
     return pa.Table.from_pylist(rows, schema=kinds)
 
 
+def same_bytes(plan: Plan) -> bool:
+    """Whether both ways write the same bytes: distinct values are kept in the order in which they came, or by column in
+    their own."""
+    return not any(part.name == "count_distinct" for part in plan.combined.parts)
+
+
 class Runners:
     """Spark's runners of all shards, without Spark; they are given rows as Spark gives them."""
 
@@ -164,9 +170,7 @@ class Runners:
 
     @property
     def state(self) -> list[Any]:
-        # distinct values are kept in the order in which they came, or by column in their own
-        same = not any(part.name == "count_distinct" for part in self.program.plan.combined.parts)
-        pairs = zip(self.groups, self.runners, strict=True)
+        same, pairs = same_bytes(self.program.plan), zip(self.groups, self.runners, strict=True)
         return [(group.digest if same else None, runner.dropped) for group, runner in pairs]
 
 

@@ -18,7 +18,7 @@ from hybridstore.spark.program import TopologyProgram
 from hybridstore.state.group import StoreGroup
 from hybridstore.topology.null_keys import given_key, stored_key
 from tests.tools.ways import row_by_row
-from tests.topology.test_every_way import AGGREGATES, DECLARED, HOLDS, WINDOWS, batches_of
+from tests.topology.test_every_way import AGGREGATES, DECLARED, HOLDS, WINDOWS, batches_of, same_bytes
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
@@ -125,7 +125,7 @@ def test_null_is_a_group_like_others_by_every_way(windows: str, seed: int, round
                 group.reached(group.version + 1, group.journal.seal())
             assert results == expected
             digests.append(group.digest)
-        assert digests[0] == digests[1]
+        assert digests[0] == digests[1] or not same_bytes(topology)
 
 
 @given(st.tuples(PARTS, PARTS) | PARTS)
