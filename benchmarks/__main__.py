@@ -274,17 +274,18 @@ def main() -> int:
     parser.add_argument("--only", default="", help="suites, separated by commas")
     report = "write the pages from this file of results (default: the one they are from); nothing is measured"
     parser.add_argument("--report", type=Path, nargs="?", const=Path(), help=report)
-    parser.add_argument("--docs", type=Path, default=pages.DOCS, help="where the pages go")
+    parser.add_argument("--docs", type=Path, help="where the pages go (default: docs; of a quick run nowhere)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where raw results go")
     parser.add_argument("--folder", type=Path, default=Path(gettempdir()), help="where states are made")
     parser.add_argument("--full", action="store_true", help="the long ones too, as FULL=1")
     parser.add_argument("--before", default=BEFORE, help="the version that is compared with, in turns")
     asked = parser.parse_args()
+    docs = asked.docs or pages.DOCS
     if asked.report is not None:
         if asked.report == Path():
-            pages.refresh(asked.docs)
+            pages.refresh(docs)
         else:
-            pages.write(asked.docs, asked.report)
+            pages.write(docs, asked.report)
         return 0
     full = asked.full or os.environ.get("FULL", "0") not in ("", "0")
     chosen = suites(asked.folder, full, asked.quick, asked.before)
@@ -308,10 +309,12 @@ def main() -> int:
             show(result)
             raw = keep(result)
     print(f"raw results: {raw}")
-    if names == list(chosen) and raw is not None:
-        pages.write(asked.docs, raw)
+    if asked.quick and asked.docs is None:
+        pass  # its figures say nothing
+    elif names == list(chosen) and raw is not None:
+        pages.write(docs, raw)
     elif not asked.quick and asked.results == RESULTS:
-        pages.refresh(asked.docs)
+        pages.refresh(docs)
     return int(failed)
 
 

@@ -99,6 +99,23 @@ def result_of(suite: str, **figures: float) -> Result:
     return Result(suite, {}, [Line(name, value, value, value, "ms") for name, value in figures.items()])
 
 
+def test_a_quick_run_writes_pages_only_where_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import __main__ as suites
+
+    written: list[Path] = []
+    monkeypatch.setattr(suites, "suites", lambda *_: {"restore": [lambda: result_of("restore", ready=1)]})
+    monkeypatch.setattr(suites.pages, "write", lambda docs, _: written.append(docs))
+    monkeypatch.setattr(suites.pages, "refresh", written.append)
+    quick = ["benchmarks", "--quick", "--results", str(tmp_path / "results"), "--folder", str(tmp_path)]
+    for more in ([], ["--only", "restore"], ["--docs", str(tmp_path / "docs")]):
+        monkeypatch.setattr(sys, "argv", [*quick, *more])
+        assert suites.main() == 0
+    assert written == [tmp_path / "docs"]
+    capsys.readouterr()
+
+
 def test_a_finding_is_told_only_when_the_figures_say_so() -> None:
     from benchmarks.findings import Figures, checkpoint, left_out, wall
 
