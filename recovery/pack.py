@@ -17,7 +17,8 @@ import os
 import struct
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -50,6 +51,7 @@ _MOST_SMALL: Final = 1024
 _LARGE_TABLE: Final = 32 << 10
 # The errors of mounted object stores for a map of one of their files.
 _CANNOT_MAP: Final = frozenset((errno.ENODEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP))
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PackRecord(NamedTuple):
@@ -81,6 +83,19 @@ class PackWriter:
         self._number = first
         self._pack_bytes = pack_bytes or PACK_BYTES
         self._begin()
+
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Context manager around all that is added: where the disk has no room for it, the packs are deleted, which no
+        checkpoint names. They would take the room that commits have.
+        """
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                with suppress(OSError):
+                    self._storage.delete([record.name for record in self.packs])
+            raise
 
     def _begin(self) -> None:
         self._nonce = os.urandom(_NONCE_BYTES)

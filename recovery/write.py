@@ -174,20 +174,21 @@ def write_checkpoint(
         pack_bytes = bounded(pack_bytes, previous.meta.size)
     writer = PackWriter(storage, version, max((record.number for record in old_packs), default=0) + 1, pack_bytes)
     try:
-        # a table knows no more than MOST_KEYS keys
-        pack = pack_with_table if tables else pack_block
-        limit = min(sizes.block_records, MOST_KEYS // 2) if tables else sizes.block_records
-        plans = [Planner(capture, previous, writer, limit, pack, erased).plan() for capture in captures]
-        items = [item for plan in plans for item in plan.items]
-        if previous is not None and previous.storage.url != storage.url:
-            # A copy to another place copies every block.
-            old = {record.number for record in old_packs}
-        else:
-            old = packs_to_rewrite(old_packs, items, sizes, pack_bytes)
-        old |= frozenset() if erased is None else erased.packs
-        rewriter = _Rewriter(previous, writer, old, sizes)
-        tops = [rewriter.pages(plan) for plan in plans]
-        writer.finish()
+        with writer.all_or_none():
+            # a table knows no more than MOST_KEYS keys
+            pack = pack_with_table if tables else pack_block
+            limit = min(sizes.block_records, MOST_KEYS // 2) if tables else sizes.block_records
+            plans = [Planner(capture, previous, writer, limit, pack, erased).plan() for capture in captures]
+            items = [item for plan in plans for item in plan.items]
+            if previous is not None and previous.storage.url != storage.url:
+                # A copy to another place copies every block.
+                old = {record.number for record in old_packs}
+            else:
+                old = packs_to_rewrite(old_packs, items, sizes, pack_bytes)
+            old |= frozenset() if erased is None else erased.packs
+            rewriter = _Rewriter(previous, writer, old, sizes)
+            tops = [rewriter.pages(plan) for plan in plans]
+            writer.finish()
         before = (0, 0) if previous is None else (previous.meta.packed, previous.meta.written)
         return _conclude(
             storage,

@@ -16,6 +16,7 @@ import pytest
 
 import hybridstore as hs
 from changelog.files import AppendFile, Files
+from changelog.storage import LocalStorage
 from hybridstore.state.opening import Tuning
 from tests.tools.checkpoints import versions
 from tests.tools.faults import FullDisk, QuickFiles
@@ -55,6 +56,32 @@ def test_a_full_disk_poisons_the_store_with_the_cause_and_loses_no_commit(tmp_pa
         state.commit()
     with hs.open(tmp_path / "state") as state:
         assert state.key_value("kv")["more"] == 1
+
+
+def test_a_checkpoint_for_which_a_disk_has_no_room_leaves_its_room_to_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery.pack.PACK_BYTES", 3000)  # many packs
+    create, names = LocalStorage.create, list[str]()
+
+    def full(storage: LocalStorage, name: str, data: bytes) -> bool:
+        if name.startswith("packs/"):
+            names.append(name)
+            if len(names) == 4:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return create(storage, name, data)
+
+    monkeypatch.setattr(LocalStorage, "create", full)
+    with hs.open(tmp_path, checkpoints=NEVER, _tuning=Tuning(block_records=4)) as state:
+        state.key_value("kv").put_many((i, "x" * 50) for i in range(400))
+        state.commit()
+        with pytest.raises(hs.errors.CheckpointError, match="No space left"):
+            state.checkpoint(wait=True)
+        assert (len(names), list((tmp_path / "packs").iterdir())) == (4, [])
+        state.checkpoint(wait=True)
+        assert len(list((tmp_path / "packs").iterdir())) == len(names) - 4 > 4
+    with hs.open(tmp_path) as state:
+        assert len(state.key_value("kv")) == 400
 
 
 class BrokenSync(QuickFiles):
