@@ -197,10 +197,13 @@ class StateMachine(RuleBasedStateMachine):
                     assert then == now, f"{name}.{call} at {version}: found {then}, expected {now}"
                 stores[0]._check()
 
-    @rule()
-    def force_cold(self) -> None:
+    @rule(records=st.sampled_from([0, 5, 1000]))
+    def force_cold(self, records: int) -> None:
+        """Become cold, and free so many records of each store that the checkpoint has, too."""
         self.commit()
         force_cold(self.state)
+        for store in self.state.stores.values():
+            store.free(records)
 
     @precondition(lambda self: self.iterators)
     @rule(some=st.integers(0, 3))
