@@ -28,7 +28,7 @@ def check(answer: subprocess.CompletedProcess[str], killed: str) -> None:
 
 @pytest.mark.spark
 def test_a_killed_job_ends_with_the_results_of_one_that_never_was(tmp_path: Path) -> None:
-    sizes = ("--batches", "3", "--shards", "2")
+    sizes = ("--lines", "4000", "--batches", "3", "--shards", "2")
     check(traffic(tmp_path / "demo", "--engine", "spark", "--kills", "1", *sizes), "once")
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
 
