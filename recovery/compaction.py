@@ -1,10 +1,10 @@
 """Compaction: which packs the next checkpoint rewrites, so that packs are few and most of their bytes are in use.
 
     sparse   as long as less than half of the bytes of all packs is in use, those with the smallest share in use
-    small    when 48 wait, the 13 with the least in use of the size class (factor 8) that has the most
+    small    when 64 wait, the 17 with the least in use of the size class (factor 8) that has the most
 
 A pack of a 64th of the state is not small, since there can be no more than 64 of those: a checkpoint that changes much
-of the state is written once. So a state has at most 64 + 48 packs. A small pack waits for long, and meanwhile most of
+of the state is written once. So a state has at most 64 + 64 packs. A small pack waits for long, and meanwhile most of
 its layers become part of newer ones; what lives is written again once or twice, 4 times in 40,000 checkpoints.
 
 Under a limit of memory the writer cuts packs off at `pack_bytes`. A pack of half of that is never merged either,
@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
 
     block_records: int = BLOCK_RECORDS
     page_lines: int = PAGE_LINES
-    small_packs: int = 48
+    small_packs: int = 64
     large_bytes: int = 4 << 20
 
     @property

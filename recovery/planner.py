@@ -49,6 +49,8 @@ LAYERS: Final = 8
 # Blocks that change equally much are written anew at so many different times: a checkpoint in which all of them are
 # takes ten times as long as those before it, and commits wait for it.
 _APART: Final = 4
+# The smaller of the two blocks that one becomes has at least so many of 512 of its records.
+_LEAST_PART: Final = 205
 # A block is rewritten when its layers have one of so many of the bytes of its base, or of its keys.
 LAYERED_SHARE: Final = 2
 # Packs records as a block: (its bytes, the hash of its content).
@@ -207,7 +209,7 @@ class Planner:
             whole = entry_of(line.block, line.bucket, merged, line.places[0])
             if self._add_layer(line, change, whole, keys):
                 return  # with the expired records of the block, which its line counts
-        self._rewrite(line.bucket, self._live_rows(merged))
+        self._rewrite(line.bucket, self._live_rows(merged), line)
 
     def _looked(self, line: BlockEntry, change: BucketChange) -> Lookup | None:
         """Return what finds single records of a block, or only counts them where no row of the change is laid over
@@ -297,8 +299,12 @@ class Planner:
         plan.kept = True
         return True
 
-    def _rewrite(self, bucket: int, columns: Columns) -> None:
-        pack_records(self._plan, self._writer, bucket, columns, self._limit, self._pack_block)
+    def _rewrite(self, bucket: int, columns: Columns, line: BlockEntry | None = None) -> None:
+        """Write records as blocks; those of the block of a `line`, if they become two, as parts that its hash makes
+        differ in size, so that blocks that grow together are not divided together for ever. O(records).
+        """
+        for part in [columns] if line is None else _unequal(columns, self._limit, line.hash[1]):
+            pack_records(self._plan, self._writer, bucket, part, self._limit, self._pack_block)
 
 
 def _counted(line: BlockEntry, change: BucketChange, look: Lookup) -> BlockEntry | None:
@@ -333,6 +339,17 @@ def _counted(line: BlockEntry, change: BucketChange, look: Lookup) -> BlockEntry
     if columns.ints and columns.values:
         low, high = min(low, min(columns.ints[0])), max(high, max(columns.ints[0]))
     return line._replace(keys=keys, records=records, first=first, last=last, low=low, high=high)
+
+
+def _unequal(columns: Columns, limit: int, by: int) -> list[Columns]:
+    """Return records that become two blocks as two parts, the first with 0.4 to 0.6 of them as a byte says. O(n)."""
+    records, keys = len(columns), len(columns.keys)
+    if not limit + limit // 2 < records <= 2 * limit or keys < 2:
+        return [columns]
+    first = records * (_LEAST_PART + by * (512 - 2 * _LEAST_PART) // 255) // 512
+    if columns.counts is not None:
+        first = bisect_right(columns.offsets(), first) - 1  # a key's records stay together
+    return list(columns.pieces((0, min(max(1, first), keys - 1), keys)))
 
 
 def _bounds_bytes(columns: Columns) -> int:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.columns import WHOLE, Columns, joined
+from recovery.planner import _unequal
 
 Plain = list[tuple[int, list[tuple[int, Any]], int]]
 
@@ -66,6 +67,24 @@ def test_split_pieces_are_the_whole_and_no_longer_than_said(rows: Plain, limit: 
         first, second = whole.halves()
         assert joined([first, second]).same_as(whole)
         assert 0 <= len(second.keys) - len(first.keys) <= 1
+
+
+@given(plain | single, st.integers(1, 6), st.integers(0, 255))
+def test_parts_of_other_sizes_are_the_whole(rows: Plain, limit: int, by: int) -> None:
+    whole = columns(rows)
+    parts = _unequal(whole, limit, by)
+    assert len(parts) == (2 if limit + limit // 2 < len(whole) <= 2 * limit and len(rows) > 1 else 1)
+    assert joined(parts).same_as(whole)
+    assert len(whole) == 0 or all(part.keys for part in parts)
+
+
+def test_the_parts_of_a_block_differ_by_its_hash() -> None:
+    single, pairs = ([(i, [(1, "v")] * each, None) for i in range(7000 // each)] for each in (1, 2))
+    for rows in (single, pairs):
+        firsts = [len(_unequal(columns(rows), 4096, by)[0]) for by in range(256)]
+        assert firsts == sorted(firsts)
+        assert len(set(firsts)) > 100
+        assert 0.4 < firsts[0] / 7000 < 0.401 < 0.599 < firsts[-1] / 7000 < 0.6
 
 
 @given(plain | single, st.data())
