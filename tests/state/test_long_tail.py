@@ -174,7 +174,9 @@ def refuse(*given: Any, **named: Any) -> Any:
 def test_under_a_limit_a_failed_checkpoint_is_tried_again_sooner_and_ever_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = SimpleNamespace(monotonic=lambda: 100.0, time=time.time, perf_counter=time.perf_counter)
+    clock = SimpleNamespace(
+        monotonic=lambda: 100.0, time=time.time, perf_counter=time.perf_counter, process_time=time.process_time
+    )
     monkeypatch.setattr(checkpointer, "time", clock)
     for limit, expected in ((3_000_000, [1, 2, 4, 8, 16, 30, 30]), (None, [30, 30])):
         with hs.open(tmp_path / str(limit), memory_limit=limit, checkpoints=NEVER) as state:
