@@ -543,7 +543,7 @@ def test_the_bytes_of_each_kind_are_estimated_from_its_records(tmp_path: Path) -
         for name in KINDS:
             assert 0 < sizes[0][name] < sizes[-1][name]
         # a dict, its keys and its numbers: about 200 bytes a record, whatever Python's release
-        assert 100 < sizes[-1]["k"] / 2000 < 300
+        assert 90 < sizes[-1]["k"] / 2000 < 300  # 98 from Python 3.12 on
         big = state.key_value("big")
         for i in range(100):
             big.put(i, {"text": "x" * 1000, "list": list(range(1000, 1100))})
