@@ -29,6 +29,8 @@ from hybridstore.aggregation import Sum
 from hybridstore.state.directory import open_store
 
 COMMIT_OPERATIONS: Final = 1000
+# of a key and its value (`key_of`, `value_of`)
+RECORD_BYTES: Final = 52
 LOAD: Final = "load"
 RESTART: Final = "restart after a kill"
 # Shares of operations, and how records are chosen. YCSB's core workloads: A updates, B reads mostly, C reads only, D

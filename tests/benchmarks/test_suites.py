@@ -349,6 +349,8 @@ def test_turns_of_two_engines_have_a_ratio_each(tmp_path: Path) -> None:
     lines = {entry.name: entry for entry in beyond_memory._lines("ours", turns, 10**6, theirs, 1.5)}
     ratio = lines["ours: times RocksDB's rate"]
     assert (ratio.value, ratio.low, ratio.high, ratio.met) == (1.0, 0.5, 1.5, False)
+    assert beyond_memory._bounds(5_000_000, 10**8)["zipf"] == 2
+    assert beyond_memory._bounds(20_000_000, 10**8)["zipf"] == 1
     assert lines["ours: longest operation"].value == 45
     assert lines["ours: longest operation beside the kernel's sync"].value == 5
     assert lines["ours: longest operation beside the kernel's sync"].met
