@@ -72,7 +72,7 @@ _PRESSED: Final = 0.8
 _FULL: Final = 0.85
 # Up to here a commit waits no longer than at the limit: a checkpoint that is late once costs many commits a little,
 # and not one of them much. Up to `_FAR_OVER` beyond the limit the wait then grows to that of a large commit.
-_STRAINED: Final = 1.05
+_STRAINED: Final = 1.15
 # The share of what is in memory that the tail may have where a state becomes cold without a new checkpoint.
 _TAIL: Final = 1 / 8
 # A checkpoint begins after so many records, too, once memory is used: what it copies at a commit stays short. In a
@@ -95,7 +95,7 @@ _LARGE_SECONDS: Final = (100e-6, 1.0)
 # Far beyond the limit, by so much of it and so many bytes, a commit waits until the checkpoint has been made, unless it
 # brought few records: the checkpoint is late because the machine is busy, and more records in memory would end the
 # process.
-_FAR_OVER: Final = 0.1
+_FAR_OVER: Final = 0.25
 _FAR_OVER_BYTES: Final = 1 << 20
 _FAR_SECONDS: Final = (5e-3, 5.0)
 _NO_WAIT: Final = (0.0, 0.0)

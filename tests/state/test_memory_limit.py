@@ -327,7 +327,8 @@ def test_a_checkpoint_begins_where_a_part_of_the_limit_has_changed_and_not_where
 def test_far_beyond_the_limit_a_commit_waits_until_the_checkpoint_has_been_made(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
         memory, store = state._memory, state.key_value("k")
-        for records, each in ((0, 0.0), (5, 0.0), (6, None), (7, None), (8, 100e-6), (14, 100e-6), (24, 5e-3)):
+        waits = ((0, 0.0), (5, 0.0), (6, None), (7, None), (8, 20e-6), (9, 100e-6), (14, 100e-6), (24, 5e-3))
+        for records, each in waits:
             while len(store) < records:
                 store.put(len(store), "x" * 140_000)
             memory.relief(Logged(1, 1, 2000), renewed=True)
