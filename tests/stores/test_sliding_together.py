@@ -59,7 +59,7 @@ def went(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def batches(r: random.Random, width: int, rare: list[Any]) -> Iterator[Rows]:
     """Batches in order of time, some rows of which are older than the batch before, or late; time leaps now and then.
 
-    The first is one that goes together.
+    The first two are ones that go together.
     """
 
     def number() -> Any:
@@ -68,10 +68,10 @@ def batches(r: random.Random, width: int, rare: list[Any]) -> Iterator[Rows]:
     now = 0
     for batch in range(14):
         rows = []
-        share = r.choice([0, 0.02]) if batch else 0
-        for _ in range(r.choice([1, 6, 40, 300]) if batch else 40):
+        share = r.choice([0, 0.02]) if batch > 1 else 0
+        for _ in range(r.choice([1, 6, 40, 300]) if batch > 1 else 40):
             now += r.choice([0, 0, 1, 3]) if r.random() < 0.99 else r.choice([30, 45, 200])
-            late = r.randint(1, 60) if r.random() < 0.05 else 0
+            late = r.randint(1, 60) if r.random() < 0.05 and batch != 1 else 0
             value = [number() for _ in range(width)]
             rows.append((max(0, now - late), r.choice("aaaabbcd") if r.random() < 0.9 else r.choice("efghijk"), value))
         rows.sort(key=lambda row: row[0])
