@@ -202,10 +202,21 @@ class Scan:
         assert combine is not None
         return lay_over(columns, over, combine) if len(over) else columns
 
-    def of_bucket(self, bucket: int, skip: set[int]) -> Iterator[Row]:
-        """Yield the live records of one bucket by key, leaving out the blocks with these ids. O(blocks read)."""
-        entries = [entry for entry in self.entries if entry.bucket == bucket and entry.block not in skip]
-        return self._bucket(bucket, entries, EVERYTHING)
+    def of_buckets(self, buckets: set[int], skip: set[int]) -> Iterator[Row]:
+        """Yield the live records of these buckets by key, leaving out the blocks with these ids. O(blocks read); memory
+        of a block of each bucket.
+        """
+        entries: dict[int, list[BlockEntry]] = {bucket: [] for bucket in buckets}
+        for entry in self.entries:
+            if entry.bucket in buckets and entry.block not in skip:
+                entries[entry.bucket].append(entry)
+        return merge(*(self._bucket(bucket, entries[bucket], EVERYTHING) for bucket in buckets), key=_key_order)
+
+    @property
+    def bucket_ms(self) -> int | None:
+        """How long a bucket is (ms); None for a kind whose buckets do not follow from the time."""
+        length: int | None = self.capture.state.get("width_ms")
+        return length
 
     def _blocks(
         self, entries: list[BlockEntry], selection: Selection, touched: set[Any], over: Columns | None, reverse: bool

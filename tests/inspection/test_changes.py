@@ -80,6 +80,25 @@ def test_diff_is_the_difference_of_what_was_held(tmp_path: Path, seed: int) -> N
                 assert same(change.new, new.get((change.key, change.times)))
 
 
+def test_diff_knows_records_again_whose_retention_has_changed(tmp_path: Path) -> None:
+    """Their buckets have another length since."""
+
+    def step(row: dict[str, Any], stores: Any) -> None:
+        stores["win"].put(row["k"], row["n"], row["ts"])
+
+    rows = [{"k": f"k{n % 3}", "n": n, "ts": n * 60_000} for n in range(30)]
+    for count, retention in ((20, "1 hour"), (30, "2 hours")):
+        topology = hs.stream(key="k", timestamp="ts").process(
+            step, stores=[hs.window_store("win", retention=retention)]
+        )
+        assert list(topology.run(rows[:count], tmp_path / "s", commit_rows=10)) == []
+    state = hs.inspect(tmp_path / "s")
+    differences = state.at(2).diff(state)["win"]
+    assert [(of.change, of.key, of.times) for of in differences] == [
+        ("added", row["k"], (row["ts"],)) for row in rows[20:]
+    ]
+
+
 def test_diff_reads_no_block_that_both_sides_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hs.open(tmp_path / "s", _tuning=Tuning(block_records=10, parts=SMALL_PARTS)) as state:
         kv = state.key_value("kv")
