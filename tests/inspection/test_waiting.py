@@ -90,19 +90,21 @@ def test_rows_wait_for_a_table_only_with_a_grace(tmp_path: Path, capsys: pytest.
     waiting(tmp_path / "counts", capsys, code=1)
 
 
-def test_a_row_whose_partner_has_expired_is_not_shown_as_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("later", [[], [{"k": 1, "rt": 55, "b": 2}]])
+def test_a_row_whose_partner_has_expired_has_no_number_of_partners(
+    later: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Engine(interval("inner", 10, 100, 0), tmp_path / "state", durability="os") as engine:
         commits: list[dict[str, list[dict[str, Any]]]] = [
             {"left": [{"k": 1, "lt": 10, "a": 1}], "right": [{"k": 1, "rt": 0, "b": 1}]},
-            {"left": [{"k": 2, "lt": 60, "a": 1}]},
+            {"left": [{"k": 2, "lt": 60, "a": 1}], "right": later},
             {"left": [{"k": 3, "lt": 61, "a": 1}]},
         ]
         pairs = 0
         for commit in commits:
             pairs += len(engine.process_many(commit))
             engine.commit()
-    assert pairs == 1
-    assert [(row["key"], row["partners"]) for row in waiting(tmp_path / "state", capsys)] == [(1, None), (2, 0), (3, 0)]
+    assert pairs == 1 + len(later)
+    lefts = [row for row in waiting(tmp_path / "state", capsys) if row["input"] == "left"]
+    assert [(row["key"], row["partners"]) for row in lefts] == [(1, None), (2, 0), (3, 0)]
     assert [row["key"] for row in waiting(tmp_path / "state", capsys, "--alone")] == [2, 3]

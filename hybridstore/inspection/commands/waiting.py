@@ -96,13 +96,15 @@ def _rows(look: Look, view: View, wait: Wait, chosen: Selection, *, alone: bool)
         (ts,) = record.times
         if former and ts < former.of(record.key) - wait.due_ms:
             continue
-        low = None if wait.before_ms is None else max(0, ts - wait.before_ms)
-        partners = None
+        low = partners = None
         if wait.before_ms is not None:
-            near = Selection(record.key, record.key, time_from=low, time_to=ts + wait.after_ms)
-            partners = 0 if other is None else sum(1 for _ in other.records(near))
-            if not partners and other is not None and max(0, ts - wait.before_ms) <= other.expired_through:
-                partners = None  # a partner may have expired: only where such rows come out alone is it kept so long
+            low = max(0, ts - wait.before_ms)
+            if other is None:
+                partners = 0
+            # else a partner may have expired: only where such rows come out alone is it kept so long
+            elif low > other.expired_through:
+                near = Selection(record.key, record.key, time_from=low, time_to=ts + wait.after_ms)
+                partners = sum(1 for _ in other.records(near))
             if alone and partners != 0:
                 continue
         yield {
