@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from changelog.changes import DELETED, Change
 
-from ..clock import expired_through
 from ..markup import Labelled
 from ..stores.kinds import KINDS, Row
 from .changes import ChangedVersion, ChangeHistory
@@ -48,12 +47,11 @@ class _Key:
     """The records of one key from version to version."""
 
     def __init__(self, kind: str, parameters: dict[str, Any]) -> None:
-        described = KINDS[kind]
-        self._one_per_key = described.one_per_key
-        self._leaves = described.may_have_left
-        self._parameters = parameters
-        self._duplicates = described.keeps_equal(parameters)
-        self._span = parameters.get("retention_ms") or parameters.get("ttl_ms")
+        self._kind = KINDS[kind]
+        self._one_per_key = self._kind.one_per_key
+        # those of the version in hand
+        self.parameters = parameters
+        self._duplicates = self._kind.keeps_equal(parameters)
         self.records: dict[Any, tuple[tuple[int, ...], Any]] = {}
         self.known = False
 
@@ -78,12 +76,11 @@ class _Key:
 
     def may_have_left(self, key: Any, stream_time: int) -> bool:
         """Whether a record of the key may have been removed by the time alone, without a mutation."""
-        return any(self._leaves(self._parameters, key, times, stream_time) for times, _ in self.records.values())
+        leaves = self._kind.may_have_left
+        return any(leaves(self.parameters, key, times, stream_time) for times, _ in self.records.values())
 
     def expire(self, version: int, wall_ms: int, stream_time: int) -> Iterator[Event]:
-        if type(self._span) is not int:
-            return
-        through = expired_through(stream_time, self._span)
+        through = self._kind.expired_through(self.parameters, stream_time)
         for slot, (times, value) in list(self.records.items()):
             if times and times[0] <= through:
                 del self.records[slot]
@@ -109,6 +106,9 @@ def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterato
             yield from _base(place, store, key, base, state)
         # a store that was rebuilt, as for a changed program, has another number since
         numbers = {number for number, name in story.names.items() if name == store}
+        number = max(numbers & logged.commit.times.keys(), default=None)
+        if number in story.parameters:
+            state.parameters = story.parameters[number]
         yield from _events(place, logged, numbers, store, key, state)
     if base and not state.known:
         yield from _base(place, store, key, base, state)

@@ -80,23 +80,40 @@ def test_diff_is_the_difference_of_what_was_held(tmp_path: Path, seed: int) -> N
                 assert same(change.new, new.get((change.key, change.times)))
 
 
-def test_diff_knows_records_again_whose_retention_has_changed(tmp_path: Path) -> None:
-    """Their buckets have another length since."""
+def with_another_retention(path: Path, rows: list[dict[str, Any]], before: str, after: str) -> None:
+    """Commit rows one by one to a window store, whose retention changes behind the first half."""
 
     def step(row: dict[str, Any], stores: Any) -> None:
         stores["win"].put(row["k"], row["n"], row["ts"])
 
+    for count, retention in ((len(rows) // 2, before), (len(rows), after)):
+        stores = [hs.window_store("win", retention=retention)]
+        topology = hs.stream(key="k", timestamp="ts").process(step, stores=stores)
+        assert list(topology.run(rows[:count], path, commit_rows=1)) == []
+
+
+@pytest.mark.parametrize("retentions", [("1 hour", "2 hours"), ("2 hours", "1 hour")])
+def test_diff_knows_records_again_whose_retention_has_changed(tmp_path: Path, retentions: tuple[str, str]) -> None:
+    """Their buckets have another length since."""
     rows = [{"k": f"k{n % 3}", "n": n, "ts": n * 60_000} for n in range(30)]
-    for count, retention in ((20, "1 hour"), (30, "2 hours")):
-        topology = hs.stream(key="k", timestamp="ts").process(
-            step, stores=[hs.window_store("win", retention=retention)]
-        )
-        assert list(topology.run(rows[:count], tmp_path / "s", commit_rows=10)) == []
+    with_another_retention(tmp_path / "s", rows, *retentions)
     state = hs.inspect(tmp_path / "s")
-    differences = state.at(2).diff(state)["win"]
+    differences = state.at(10).diff(state)["win"]
     assert [(of.change, of.key, of.times) for of in differences] == [
-        ("added", row["k"], (row["ts"],)) for row in rows[20:]
+        ("added", row["k"], (row["ts"],)) for row in rows[10:]
     ]
+
+
+@pytest.mark.parametrize("retentions", [("1 hour", "2 hours"), ("2 hours", "1 hour")])
+def test_history_expires_records_by_the_retention_of_their_version(tmp_path: Path, retentions: tuple[str, str]) -> None:
+    rows = [{"k": "ab"[n > 0], "n": n, "ts": n * 45 * 60_000} for n in range(6)]
+    with_another_retention(tmp_path / "s", rows, *retentions)
+    state = hs.inspect(tmp_path / "s")
+    for key in "ab":
+        events = state.history("win", key)
+        for commit in state.versions:
+            stored = {row.times: row.value for row in state.at(commit.version)["win"].get(key)}
+            assert replayed(events, commit.version) == stored, (key, commit.version)
 
 
 def test_diff_reads_no_block_that_both_sides_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
