@@ -106,8 +106,8 @@ class InspectedStore:
         time_to: int | None = None,
         reverse: bool = False,
     ) -> Iterator[Row]:
-        """Iterate over the records within the bounds, which are inclusive; None is open. `time_from` and `time_to`
-        bound the first of the times (ms).
+        """Iterate over the records within the bounds, which are inclusive; None is open. `time_from` bounds the first
+        of a record's times (ms) and `time_to` the last: of sessions those that have a part between both.
 
         Raises TypeError for a bound of another type than the keys. O(blocks touched).
 
