@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import compress
+from itertools import chain, compress, repeat
 from typing import Any
 
 from changelog.turn import read
@@ -149,19 +149,27 @@ class BucketRows(TimeBuckets):
         load_or_leave(bucket.cold, wanted, partial(self._load, bucket))
         return blocks
 
-    def _cold_rows(
-        self, bucket: Any, block: ColdBlock, low: int, high: int
-    ) -> Iterator[tuple[Any, tuple[int, ...], Any]]:
-        """Yield (key, times, value) of the rows of a cold block with times from `low` to `high`, but for those that
-        rows in memory replace. Raises CorruptCheckpointError. O(block).
+    def _cold_rows(self, bucket: Any, block: ColdBlock, low: int, high: int) -> list[Sequence[Any]]:
+        """Return the columns (key, times, value) of the rows of a cold block with times from `low` to `high`, but for
+        those that rows in memory replace; by key. Raises CorruptCheckpointError. O(block).
         """
         columns = block.columns()
-        rows = (row for row in columns.rows() if low <= row[1][0] <= high)
-        if self._combine is None:  # rows do not replace others
-            return rows
+        ints, keys = columns.ints, columns.keys
         runs = bucket.runs
-        over = {key: set(zip(*self._parts(runs[key])[:-1], strict=True)) for key in runs.keys() & columns.keys}
-        return (row for row in rows if row[1] not in over.get(row[0], ())) if over else rows
+        # rows of a store that keeps all replace no others
+        known = runs.keys() & keys if self._combine is not None else ()
+        over = {key: set(zip(*self._parts(runs[key])[:-1], strict=True)) for key in known}
+        if columns.counts is not None:
+            keys = list(chain.from_iterable(map(repeat, keys, columns.counts)))
+        parts: list[Sequence[Any]] = [keys, *ints, columns.values]
+        if over:
+            rows = zip(keys, zip(*ints, strict=True), strict=True)
+            kept = [low <= times[0] <= high and times not in over.get(key, ()) for key, times in rows]
+        elif min(ints[0], default=low) < low or max(ints[0], default=high) > high:
+            kept = [low <= time <= high for time in ints[0]]
+        else:
+            return parts
+        return [list(compress(part, kept)) for part in parts]
 
     # --- blocks and checkpoints -------------------------------------------------------------------------------
 
@@ -184,7 +192,7 @@ class BucketRows(TimeBuckets):
             bucket = self._buckets[number]
             cold = self._unloaded(bucket, None, None, expired + 1, INT64_MAX)
             if cold is not None:
-                total += sum(1 for block in cold() for _ in self._cold_rows(bucket, block, expired + 1, INT64_MAX))
+                total += sum(len(self._cold_rows(bucket, block, expired + 1, INT64_MAX)[0]) for block in cold())
                 for run in bucket.runs.values():
                     times, *_, values = self._parts(run)
                     total += sum(value is not TOMBSTONE for value in values[bisect_right(times, expired) :])

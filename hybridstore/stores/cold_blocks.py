@@ -100,16 +100,20 @@ class ColdBlock:
         """
         return self._load(self.entry).between(key, key)
 
-    def range_of(self, bounds: Bounds) -> Columns:
-        """Return the records of a range of keys. Raises CorruptCheckpointError. O(records + log keys) in a block with a
-        table, but for the first range that is read; else O(block).
+    def range_of(self, bounds: Bounds) -> dict[Any, Any]:
+        """Return the records of a range of keys, of one record each, by key and in order: values, or tuples of a value
+        and its integers. Raises CorruptCheckpointError. O(records + layers) of a part of a block with a table, but for
+        the first one; else O(block).
         """
-        lookup = self.lookup or self._opened()
-        if lookup.kept or isinstance(lookup, Whole):
-            with suppress(CorruptCheckpointError):  # see `decoded_rows_of`
-                return range_of(lookup, bounds)
-        columns = self._load(self.entry)
-        return columns.cut(*bounds(columns.keys))
+        low, high = bounds((self.entry.first, self.entry.last))
+        if high - low < 2:
+            lookup = self.lookup or self._opened()
+            if lookup.kept or type(lookup) is Whole:
+                try:
+                    return range_of(lookup, bounds)
+                except CorruptCheckpointError:
+                    pass  # see `decoded_rows_of`
+        return range_of(Whole(self.columns()), bounds)
 
     def record_of(self, key: Any) -> Record | None:
         """Return the only record of one key, which was not taken, or None. Raises and costs as `rows_of`."""

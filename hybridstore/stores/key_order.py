@@ -31,6 +31,8 @@ class KeyOrder:
     def keys(self) -> SortedList:
         """Return all live keys in order. O(changed log n), and O(n log n) after many changes."""
         runs, keys, changed = self._runs, self._keys, self.changed
+        if keys is not None and not changed:
+            return keys
         self._keys = None  # sorted anew if what follows is cut short
         if keys is None or len(changed) * _FEW > len(runs):
             keys = SortedList(key for key, value in runs.items() if value is not TOMBSTONE)

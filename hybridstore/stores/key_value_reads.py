@@ -279,17 +279,18 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
         expired, timed = self._expired, self.ttl_ms is not None
 
         def merged(first: int, last: int, block: ColdBlock | None) -> list[tuple[Any, Any]]:
-            piece = list(zip(keys[first:last], rows[first:last], strict=True))
-            if block is not None:
-                low, high = bounds((block.entry.first, block.entry.last))
-                columns = block.columns() if high - low == 2 else block.range_of(bounds)
-                stored = zip(columns.values, *columns.ints, strict=True) if timed else columns.values
-                hidden = deleted.union(keys[first:last])
-                piece += [
-                    (key, row)
-                    for key, row in zip(columns.keys, stored, strict=True)
-                    if key not in hidden and not (timed and row[1] <= expired)
-                ]
+            in_memory = zip(keys[first:last], rows[first:last], strict=True)
+            if block is None:
+                return list(in_memory)
+            stored = block.range_of(bounds)
+            if timed:
+                stored = {key: row for key, row in stored.items() if row[1] > expired}
+            for key in deleted.intersection(stored):
+                del stored[key]
+            count = len(stored)
+            stored.update(in_memory)
+            piece = list(stored.items())
+            if len(piece) > count:
                 piece.sort(key=itemgetter(0))
             return piece
 

@@ -104,7 +104,8 @@ class KeyRule:
 
     def check(self, key: Any) -> None:
         """Raise as `admit`, and decide nothing: the key is a bound, or is not read now."""
-        self.admit(key, pin=False)
+        if type(key) is not self.fast or len(key) > SMALL:
+            self.admit(key, pin=False)
 
     def _be_fast(self, kind: type | None) -> None:
         self.fast = self.read = kind if kind in _FAST else None
@@ -207,7 +208,8 @@ class CountedKeys(KeyRule):
         return super().admit(key, pin=pin)
 
     def check(self, key: Any) -> None:
-        super().admit(key, pin=False)
+        if type(key) is not self.fast or len(key) > SMALL:
+            super().admit(key, pin=False)
 
     def _be_fast(self, kind: type | None) -> None:
         super()._be_fast(kind)

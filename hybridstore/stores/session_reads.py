@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Generic
 
 from changelog.turn import read
+from recovery.table_range import between
 
 from ..clock import INT64_MAX, check_time
 from .bucket_rows import BucketRows
@@ -250,12 +251,13 @@ class SessionReads(BucketRows, Generic[K, V]):
                 rows.reverse()
             return iter([rows] if rows else [])
 
+        of_keys = between(key_from, key_to)
+
         def stored(block: ColdBlock, low: int, high: int) -> list[_Row]:
-            return [
-                (end, key, -start, value)
-                for key, (end, start), value in self._cold_rows(bucket, block, low, high)
-                if start <= latest and (key_from is None or key >= key_from) and (key_to is None or key <= key_to)
-            ]
+            keys, ends, starts, values = self._cold_rows(bucket, block, low, high)
+            part = slice(*of_keys(keys))
+            rows = zip(ends[part], keys[part], starts[part], values[part], strict=True)
+            return [(end, key, -start, value) for end, key, start, value in rows if start <= latest]
 
         def in_memory(low: int, high: int) -> list[_Row]:
             rows = _rows(bucket, key_from, key_to, low, high, latest)

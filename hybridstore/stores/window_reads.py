@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, Final, Generic
 
 from changelog.turn import in_place, read
+from recovery.table_range import between
 
 from ..clock import check_time
 from .bucket_rows import BucketRows
@@ -337,12 +338,12 @@ class WindowReads(BucketRows, Generic[K, V]):
                 rows.reverse()
             return iter([rows] if rows else [])
 
+        of_keys = between(key_from, key_to)
+
         def stored(block: ColdBlock, low: int, high: int) -> list[Any]:
-            return [
-                (ts, key, value)
-                for key, (ts,), value in self._cold_rows(bucket, block, low, high)
-                if (key_from is None or key >= key_from) and (key_to is None or key <= key_to)
-            ]
+            keys, times, values = self._cold_rows(bucket, block, low, high)
+            part = slice(*of_keys(keys))
+            return list(zip(times[part], keys[part], values[part], strict=True))
 
         def in_memory(low: int, high: int) -> list[Any]:
             rows = rows_between(bucket.runs, key_from, key_to, low, high)
