@@ -109,11 +109,15 @@ def _iterate_backwards(kind: str, subject: Any, at: int, each: int) -> None:
 
 
 def _flush(subject: Any, at: int, each: int) -> None:
-    """Flush a suppression buffer, and check what it emits, which is one list."""
-    emitted = subject.store.flush()
-    for i, (key, value, _) in enumerate(emitted, subject.first):
-        check((key, value) == (key_of(i), value_of(subject.expected[i])), f"state {at}: record {i} of a flush")
-    check(len(emitted) == each, f"state {at}: {len(emitted)} records of a flush, expected {each}")
+    """Flush a suppression buffer with a commit behind each piece, and check what it emits."""
+    i = subject.first
+    for piece in subject.store.flush():
+        subject.commit()
+        for key, value, _ in piece:
+            check((key, value) == (key_of(i), value_of(subject.expected[i])), f"state {at}: record {i} of a flush")
+            i += 1
+    emitted = i - subject.first
+    check(emitted == each, f"state {at}: {emitted} records of a flush, expected {each}")
     check(len(subject.store) == 0, f"state {at}: {len(subject.store)} records behind a flush, expected none")
 
 

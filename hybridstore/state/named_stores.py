@@ -167,8 +167,8 @@ class NamedStores(ABC):
         >>> results = hs.open("state").suppression("results", time_limit="1 minute")
         >>> results.put("ann", 1, ts=0), results.put("ann", 2, ts=5_000)
         ([], [])
-        >>> results.advance(65_000)
-        [('ann', 2, 5000)]
+        >>> list(results.advance(65_000))
+        [[('ann', 2, 5000)]]
         """
         final = until_window_closes is not None
         if final and time_limit is not None:

@@ -152,8 +152,10 @@ class KeyBlocks(Edge):
                 on_block()
 
     @in_place
-    def _load(self, index: int) -> None:
-        """Load one block, the last one of a page, and put its records under those written since."""
+    def _load(self, index: int, columns: Columns | None = None) -> None:
+        """Load one block, the last one of a page, and put its records under those written since. `columns`: the block
+        was read already.
+        """
         turn = self._turn
         turn.check()
         before, turn.busy = turn.busy, self
@@ -162,7 +164,8 @@ class KeyBlocks(Edge):
             index = open_page(cold, index)
             block = cold[index]
             assert isinstance(block, ColdBlock)
-            columns = block.columns()  # a damaged block stays cold
+            if columns is None:
+                columns = block.columns()  # a damaged block stays cold
             SPARING.load(len(columns), block.entry.bytes)
             with self._journal.sure:
                 del cold[index]
@@ -191,7 +194,7 @@ class KeyBlocks(Edge):
             if times:
                 through = max(through, times[len(times) // _FIRST_SHARE])
             if not times or times[-1] <= through:
-                self._load(index)
+                self._load(index, columns)
                 return
             first = only(columns, [ts <= through for ts in columns.ints[0]])
             with self._journal.sure:

@@ -21,16 +21,18 @@ from changelog.turn import entry, read
 
 from ..clock import INT64_MAX, check_time
 from ..collector import collector_held
-from ..errors import BufferFullError
+from ..errors import BufferFullError, HybridStoreError
 from .cold_blocks import SPARING, ColdBlock
 from .columns import columns_of
 from .edge import K, V
 from .keys import shown
 from .pieces import by_place
 from .suppression_maps import Emission, SuppressionMaps
+from .suppression_tail import boundary_of
 
 _FEW_ROWS: Final = 8  # up to so many rows, building columns costs more than it saves
 _BY_PLACE: Final = itemgetter(0, 1)
+_PIECE: Final = 1000  # what emits many emits so many at a time
 _FULL_ROWS: Final = 64  # so many rows are put into a full buffer one by one before the room is computed again
 
 
@@ -43,8 +45,8 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
     >>> window = ("ann", 0, 300_000)  # a key that ends in start and end of its window
     >>> final.put(window, 1, ts=60_000), final.put(window, 2, ts=250_000)
     ([], [])
-    >>> final.advance(360_000)  # the end of the window and its grace
-    [(('ann', 0, 300000), 2, 250000)]
+    >>> list(final.advance(360_000))  # the end of the window and its grace
+    [[(('ann', 0, 300000), 2, 250000)]]
     """
 
     _in_order = "buffered"
@@ -137,64 +139,90 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         return self._within_bounds(emitted) if self._bounded else emitted
 
     @entry
-    def advance(self, ts: int) -> list[Emission[K, V]]:
-        """Move stream time to `ts` (ms) without a record, and return the emitted records.
+    def advance(self, ts: int) -> Iterator[list[Emission[K, V]]]:
+        """Move stream time to `ts` (ms) without a record, and return an iterator over the emitted records, by the piece
+        of up to 1,000.
 
-        Raises BufferFullError. O(emitted log n).
+        Time has moved when the call returns. A piece is emitted when the iterator comes to it: what was not taken of
+        the due records stays in the buffer, and leaves with the next `put` or `advance`. So a commit behind each piece
+        keeps few records in memory, and a piece belongs to the version of the next commit. Raises BufferFullError, the
+        iterator too. O(emitted log n).
 
         >>> results = hs.open("state").suppression("results", time_limit="1 minute")
         >>> results.put("ann", 1, ts=0)
         []
-        >>> results.advance(59_999), results.advance(60_000)
-        ([], [('ann', 1, 0)])
+        >>> list(results.advance(59_999)), list(results.advance(60_000))
+        ([], [[('ann', 1, 0)]])
         """
         check_time(ts, f"store {self.name!r}: ts")
         self.move_time(ts)
-        self._load_due(self._due)
-        if self._sizes is not None:
-            self._measure()
-        emitted = self._evict(self._due) if self._is_due() else []
-        return self._within_bounds(emitted) if self._bounded else emitted
+        return self._pieces(self._due)
 
     @entry
-    def flush(self) -> list[Emission[K, V]]:
-        """Emit all records and return them, in the order of emission; time does not move. A buffer that waits for
-        windows to close must not be flushed while a window may still change: the results would not be final. O(n log
-        n).
+    def flush(self) -> Iterator[list[Emission[K, V]]]:
+        """Return an iterator that emits all records, in the order of emission, by the piece of up to 1,000; see
+        `advance`. Time does not move. A buffer that waits for windows to close must not be flushed while a window may
+        still change: the results would not be final. O(n log n).
 
-        >>> results = hs.open("state").suppression("results", time_limit="1 minute")
+        >>> state = hs.open("state")
+        >>> results = state.suppression("results", time_limit="1 minute")
         >>> results.put_many([("ann", 1, 0), ("bob", 4, 5_000)])
         []
-        >>> results.flush()
-        [('ann', 1, 0), ('bob', 4, 5000)]
+        >>> for records in results.flush():
+        ...     print(state.commit(), records)  # a consumer that has taken version 1 does not take it again
+        1 [('ann', 1, 0), ('bob', 4, 5000)]
         """
         self._keys.admit_all([])  # raises when the state was closed
-        self._load_all()
-        if self._sizes is not None:
-            self._measure()
-        return self._evict(INT64_MAX) if self._runs else []
+        return self._pieces(None)
 
-    def _evict(self, through: int) -> list[Emission]:
-        """Emit the records with a buffer time up to `through`, and log the eviction."""
-        with self._journal.sure:
-            self._log_row(True, (self.number * 16 + EVICT, through, None))
-            return self.apply_evict(through)
+    def _pieces(self, through: int | None) -> Iterator[list[Emission]]:
+        while piece := self._next_piece(through):
+            yield piece
 
-    def _within_bounds(self, emitted: list[Emission]) -> list[Emission]:
-        """Emit the oldest records until all bounds hold, log the place reached, and return `emitted` with them. Raises
-        BufferFullError if the bounds raise.
+    @entry
+    def _next_piece(self, through: int | None) -> list[Emission]:
+        """Emit the oldest records, a piece of them: those with a buffer time up to `through`, if time is not before it
+        again, and those beyond the bounds; None: all records. An empty piece is behind the last.
+        """
+        self._keys.admit_all([])  # raises when the state was closed
+        emitted: list[Emission] = []
+        if through is None:
+            self._evict_while(lambda first: len(emitted) < _PIECE, emitted)
+            return emitted
+        boundary = boundary_of(min(through, self._due))
+        self._evict_while(lambda first: first <= boundary and len(emitted) < _PIECE, emitted)
+        return self._within_bounds(emitted, _PIECE) if self._bounded and len(emitted) < _PIECE else emitted
+
+    def _within_bounds(self, emitted: list[Emission], most: int = INT64_MAX) -> list[Emission]:
+        """Emit the oldest records until all bounds hold, or as many as make `most` of `emitted`, and return `emitted`
+        with them. Raises BufferFullError if the bounds raise.
         """
         if not self._over():
             return emitted
         if self._raises:
             raise self._full(emitted)
+        self._evict_while(lambda first: self._over() and len(emitted) < most, emitted)
+        return emitted
+
+    def _evict_while(self, more: Callable[[tuple[int, Any]], bool], emitted: list[Emission]) -> None:
+        """Emit the oldest records into `emitted` while `more` is true of the place of the first, and log the place that
+        was reached. The error of a damaged block is raised if no record left before it; else by the next call.
+        """
+        first, reached = self._first(), None
+        if self._sizes is not None:
+            self._measure()
         try:
-            last = first = self._first()
-            while first is not None and self._over():
+            while first is not None and more(first):
                 emitted += self.apply_evict(*first)
-                last, first = first, self._first()
-            if last is not None:
-                through, key = last
+                reached = first
+                try:
+                    first = self._first()
+                except (HybridStoreError, OSError):
+                    break
+                if self._sizes is not None:
+                    self._measure()
+            if reached is not None:
+                through, key = reached
                 # the key is not needed if no other record has its buffer time
                 alone = first is None or first[0] > through
                 named = None if alone else key
@@ -202,7 +230,6 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         except BaseException as error:
             self._journal.fail(error)
             raise
-        return emitted
 
     def put_many(self, rows: Iterable[tuple[K, V | None, int]]) -> list[Emission[K, V]]:
         """Put many `(key, value, ts)`, in order: the same as a put for each, and faster.
@@ -407,8 +434,8 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
 
         >>> state = hs.open("state")
         >>> results = state.suppression("results", time_limit="1 minute")
-        >>> results.put("ann", 1, ts=0), results.advance(60_000), state.commit()
-        ([], [('ann', 1, 0)], 1)
+        >>> results.put("ann", 1, ts=0), list(results.advance(60_000)), state.commit()
+        ([], [[('ann', 1, 0)]], 1)
         >>> results.emitted()
         [(1, 'ann', 1, 0)]
         """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from itertools import count
 from sys import getsizeof
 from typing import Any, Final, Generic
@@ -25,7 +25,7 @@ from recovery.directory import Directory
 
 from ..clock import INT64_MAX, NO_TIME, due_through
 from ..collector import collector_held
-from .cold_blocks import SPARING, ColdPage, DecodedBlock, TakenBlock, open_page
+from .cold_blocks import SPARING, ColdBlock, ColdPage, DecodedBlock, TakenBlock, open_page
 from .cold_tail import Maps
 from .edge import K, V
 from .key_blocks import KeyBlocks
@@ -37,6 +37,11 @@ NEVER: Final = INT64_MAX + 1
 _FEW_BLOCKS: Final = 4  # a heap of up to so many blocks' records is rebuilt instead of extended
 _SPARSE: Final = 4  # if a replay has fewer rows than one for so many records, the rows are put one by one
 _NEWEST: Final = 64  # if the newest version has more than one row in so many, its emissions are computed when asked for
+
+
+def _place(block: ColdBlock | ColdPage) -> tuple[int, Any]:
+    """Return a place in the order of emission that no record of a cold block is before."""
+    return block.low, block.first
 
 
 class SuppressionMaps(KeyBlocks, Generic[K, V]):
@@ -56,7 +61,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     # version in progress
     _emitted: bytes | Unasked | list[Emission]
     _emitting: list[Emission]
-    _cold_low: int
+    _cold_first: Boundary  # no cold record is before it
     _cold_held: int
     _due: int
 
@@ -200,7 +205,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         if self._tail:
             self._tail.events.append(TailEvent(len(self._tail), None, boundary_of(through, key)))
             return
-        self._load_due(through)
+        self._load_before(boundary_of(through, key))
         self.apply_evict(through, key)
 
     def end_version(self, ts: int) -> None:
@@ -226,7 +231,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         if tail:
             if self._bucket.cold:  # with a damaged block, all rows keep waiting
                 self._load_for(set(tail.keys()), self._stream_time)
-                self._load_due(max((event.boundary[0] for event in tail.events if event.boundary), default=NO_TIME))
+                self._load_before(max((event.boundary for event in tail.events), default=()))
             with self._applying_tail(), collector_held():
                 self._sizes = None
                 emitting, self._emitting = self._emitting, []
@@ -312,19 +317,6 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
 
     # --- looking ----------------------------------------------------------------------------------------------
 
-    def _is_due(self) -> bool:
-        """True if a loaded record has become due. Outdated entries do not count: they depend on the history of the
-        heap, and the log must not. O(overtaken log n).
-        """
-        heap, runs = self._heap, self._runs
-        while heap and heap[0][0] <= self._due:
-            at, key = heap[0]
-            record = runs.get(key)
-            if record is not None and record[0] == at:
-                return True
-            heappop(heap)
-        return False
-
     def _first(self) -> tuple[int, Any] | None:
         """Return the buffer time and key of the next record to be emitted, after loading it; None when the buffer is
         empty.
@@ -333,9 +325,9 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         while True:
             while heap and ((row := runs.get(heap[0][1])) is None or row[0] != heap[0][0]):
                 heappop(heap)
-            if self._cold_low == NEVER or (heap and heap[0][0] < self._cold_low):
+            if not self._bucket.cold or (heap and heap[0] < self._cold_first):
                 return heap[0] if heap else None
-            self._load_due(self._cold_low)
+            self._load_oldest(NO_TIME)
 
     def _kept(self) -> list[Emission]:
         """Return the emissions of the newest version; the first call unpacks or computes them."""
@@ -361,19 +353,30 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
             self.lookups.asked += len(keys)
         for key in keys:
             self._touch(key, absent=True)
-        self._load_due((max(ts, self._stream_time) if self._by_records else self._stream_time) - self._lag)
+        now = max(ts, self._stream_time) if self._by_records else self._stream_time
+        self._load_before(boundary_of(now - self._lag))
 
-    def _load_due(self, through: int) -> None:
-        """Load the cold records with a buffer time up to `through`: where memory is not short, their blocks."""
-        while (cold := self._bucket.cold) and self._cold_low <= through:
-            i = next(i for i, block in enumerate(cold) if block.low == self._cold_low)
-            block = cold[i]
-            if isinstance(block, ColdPage):
-                open_page(cold, i)
-            elif not SPARING.on or (type(block) is TakenBlock and block.mostly_taken):
-                self._load(i)
-            else:
-                self._load_first(i, through)
+    def _load_before(self, boundary: Boundary) -> None:
+        """Load the cold records at or before a boundary: where memory is not short, their blocks."""
+        while self._bucket.cold and self._cold_first <= boundary:
+            self._load_oldest(boundary[0])
+
+    def _load_oldest(self, through: int) -> None:
+        """Load the block that has the first of the cold records in the order of emission; where memory is short, only
+        its records with a buffer time up to `through`, those that leave before all other cold records, or a share.
+        """
+        cold = self._bucket.cold
+        (place, i), *others = nsmallest(2, ((_place(block), i) for i, block in enumerate(cold)))
+        if place != self._cold_first:  # pages were opened: their blocks are known better
+            self._cold_first = place
+            return
+        block = cold[i]
+        if isinstance(block, ColdPage):
+            open_page(cold, i)
+        elif not SPARING.on or (type(block) is TakenBlock and block.mostly_taken):
+            self._load(i)
+        else:
+            self._load_first(i, max(through, others[0][0][0] - 1 if others else INT64_MAX))
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
@@ -409,7 +412,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         return {key: runs[key] for key in changed if key in runs}, changed
 
     def _cold_changed(self) -> None:
-        self._cold_low = min((block.low for block in self._bucket.cold), default=NEVER)
+        self._cold_first = min(map(_place, self._bucket.cold), default=(NEVER,))
 
     def _taken(self, records: int) -> None:
         self._cold_held -= records
@@ -469,7 +472,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         # blocks count records that are in memory, too, behind `cool`
         assert 0 <= self._cold_held <= self._block_records, ("cold", self._cold_held)
         assert bucket.cold or not self._cold_held, ("cold records without blocks", self._cold_held)
-        assert self._cold_low == min((block.low for block in bucket.cold), default=NEVER), ("cold low",)
+        assert self._cold_first <= min(map(_place, bucket.cold), default=(NEVER,)), ("cold first",)
         if self._sizes is not None:
             # sizes are those of the records in memory
             assert self._sizes.keys() <= runs.keys(), ("sizes", self._sizes.keys() - runs.keys())

@@ -91,7 +91,7 @@ def change(state: Any, version: int) -> None:
     for i in range(10 if version <= 5 else 1):  # keys with many rows, to which some are added
         handles["added"].put("many", f"row {i} of version {version}", now + i)
         handles["added"].put("more", version, now + i - 15 * (version == 7))
-    handles["suppression"].advance(now + 30)
+    list(handles["suppression"].advance(now + 30))
     state.set("position", [version, now])
 
 

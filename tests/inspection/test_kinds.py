@@ -51,7 +51,7 @@ def follow_up(path: Path) -> list[Any]:
         answers: list[Any] = [list(alerts.buffered()), alerts.num_records]
         answers += [load.add(f"k{i}", i, clock + i) for i in range(14)]
         answers += [alerts.put(f"k{i}", i, clock + i) for i in range(14)]
-        answers.append(alerts.advance(clock + 1000))
+        answers.append(list(alerts.advance(clock + 1000)))
         return answers
 
 

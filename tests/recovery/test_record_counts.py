@@ -120,7 +120,7 @@ def test_deletes_evictions_times_and_settings_count(tmp_path: Path) -> None:
         session.delete("a", 1, 5)
         state.set("position", 1)
         state.commit()
-        state.stores["s"].advance(10**6)
+        list(state.stores["s"].advance(10**6))
         state.commit()
         buffered = ROWS
         evicted = applied(tmp_path)[1, EVICT]

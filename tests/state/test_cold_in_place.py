@@ -12,7 +12,7 @@ import hybridstore as hs
 from hybridstore.state.memory import Memory
 from hybridstore.stores.buckets import StoreBucket
 from hybridstore.stores.window import WindowStore
-from tests.tools.hooks import check_stores, crash
+from tests.tools.hooks import check_stores, crash, drained
 from tests.tools.vector_runner import SMALL
 
 NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
@@ -265,7 +265,7 @@ def test_sliding_stores_and_buffers_become_cold_without_a_replay(
         sums.advance(1199)
         right = {"key 07": 1000, "key 39": 199, "new": 1}
         assert dict(sums.aggregates()) == right
-        emitted = buffer.flush()
+        emitted = drained(buffer.flush())
         assert [key for key, _, _ in emitted] == [f"key {i:03}" for i in range(2, 202)]
         assert [value for _, value, _ in emitted] == [*range(2, 150), "last", *range(151, 202)]
         state.commit()
@@ -364,13 +364,13 @@ class Side:
             "sliding add": lambda: sliding.add(key, number, ts),
             "sliding get": lambda: sliding.get(key),
             "buffer put": lambda: buffer.put(key, number, ts),
-            "buffer advance": lambda: buffer.advance(ts),
+            "buffer advance": lambda: list(buffer.advance(ts)),
             "buffer size": lambda: (len(buffer), buffer.min_timestamp),
             "sized put": lambda: sized.put(key, "x" * (number % 30), ts),
             "sized size": lambda: (len(sized), sized.buffer_size),
             "final put": lambda: final.put((key, ts // 100 * 100, ts // 100 * 100 + 100), number, ts),
-            "final advance": lambda: final.advance(ts),
-            "final flush": lambda: final.flush() if number % 9 == 0 else len(final),
+            "final advance": lambda: list(final.advance(ts)),
+            "final flush": lambda: list(final.flush()) if number % 9 == 0 else len(final),
         }
         return calls[kind]()
 

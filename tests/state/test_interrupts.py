@@ -114,7 +114,7 @@ class Stores:
             lambda: self.session.put(key, value, start=max(0, ts - 5), end=ts), lambda: self.session.put_many(spans),
             lambda: [self.session.delete(*entry[0]) for entry in list(self.session.fetch(key))[:1]],
             lambda: self.buffer.put(key, value, ts), lambda: self.buffer.put_many(rows),
-            lambda: self.buffer.advance(ts),
+            lambda: list(self.buffer.advance(ts)),
             lambda: self.sliding.add(key, value, ts), lambda: self.sliding.add_many(rows),
             lambda: self.sliding.advance(ts),
             lambda: self.state.set("setting", value), lambda: self.state.key_value(f"more{dice.randint(0, 3)}"),

@@ -131,7 +131,7 @@ class Stores:
             lambda: [self.session.delete(*place) for place, _ in list(self.session.find_sessions(key))[:1]],
             lambda: self.sliding.add(key, number, ts),
             lambda: self.buffer.put(key, number, ts),
-            lambda: self.buffer.advance(ts),
+            lambda: list(self.buffer.advance(ts)),
         ]
         changes[kind % len(changes)]()
 

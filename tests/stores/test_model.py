@@ -116,4 +116,4 @@ def test_key_value_rows_expire_by_event_time() -> None:
 def test_final_result_is_emitted_when_its_window_closes() -> None:
     buffer = model("suppression", until_window_closes=5)
     assert buffer.put(("k", 0, 10), "1", 3) == []
-    assert (buffer.advance(14), buffer.advance(15)) == ([], [(("k", 0, 10), "1", 3)])
+    assert (list(buffer.advance(14)), list(buffer.advance(15))) == ([], [[(("k", 0, 10), "1", 3)]])

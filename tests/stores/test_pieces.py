@@ -340,7 +340,7 @@ def test_a_buffer_with_a_bound_of_bytes_is_measured_without_its_blocks_in_memory
             both = [buffer.put(key, value, ts) for buffer in buffers]
             assert both[0] == both[1]
             if turn % 97 == 0:
-                assert buffers[0].advance(now) == buffers[1].advance(now)
+                assert list(buffers[0].advance(now)) == list(buffers[1].advance(now))
             if turn % 150 == 120:
                 plain.commit()
                 force_cold(short)
@@ -352,5 +352,5 @@ def test_a_buffer_with_a_bound_of_bytes_is_measured_without_its_blocks_in_memory
                 assert buffers[1].buffer_size == buffers[0].buffer_size
                 assert buffers[1].records_in_memory < len(buffers[1]) / 2
             buffers[1]._check()
-        assert buffers[0].flush() == buffers[1].flush()
+        assert list(buffers[0].flush()) == list(buffers[1].flush())
         assert buffers[1].buffer_size == 0

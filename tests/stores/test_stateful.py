@@ -9,6 +9,7 @@ import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import hybridstore as hs
 from changelog.segment import list_segments
 from hybridstore.clock import BY_ADVANCE
+from hybridstore.stores import suppression
 from tests.tools.checkpoints import versions
 from tests.tools.hooks import crash, force_cold
 from tests.tools.model import ModelBufferFullError, ModelState, ModelStore
@@ -48,6 +50,7 @@ directions = st.booleans()
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for place, bound in (SMALL_RUNS | SMALL_TAIL).items():
         monkeypatch.setattr(place, bound)
+    monkeypatch.setattr(suppression, "_PIECE", 2)
 
 
 def size_of(key: Any, value: Any) -> int:
@@ -478,13 +481,17 @@ class SuppressionRules(StateMachine):
     newest: list[tuple[Any, ...]]
     pending: list[tuple[Any, ...]]
 
-    def emitting(self, call: str, *args: Any) -> None:
+    def emitting(self, call: str, *args: Any, pieces: int | None = None) -> None:
         outcomes = []
         for store in self.store("b"):
+            records: list[tuple[Any, ...]] = []
             try:
-                outcomes.append(("emitted", getattr(store, call)(*args)))
+                answer = getattr(store, call)(*args)
+                for piece in [answer] if call == "put" else islice(answer, pieces):
+                    records += piece
+                outcomes.append(("emitted", records))
             except (hs.BufferFullError, ModelBufferFullError) as error:
-                outcomes.append(("full", error.emitted))
+                outcomes.append(("full", records + error.emitted))
         assert outcomes[0] == outcomes[1]
         self.pending += outcomes[0][1]
 
@@ -505,9 +512,9 @@ class SuppressionRules(StateMachine):
     def suppression_jump(self, key: int, value: Any, jump: int) -> None:
         self.emitting("put", self.keys[key], value, self.time("b", jump))
 
-    @rule(offset=offsets | jumps)
-    def suppression_advance(self, offset: int) -> None:
-        self.emitting("advance", self.time("b", offset))
+    @rule(offset=offsets | jumps, pieces=st.none() | st.integers(0, 2))
+    def suppression_advance(self, offset: int, pieces: int | None) -> None:
+        self.emitting("advance", self.time("b", offset), pieces=pieces)
 
     @rule()
     def suppression_hold(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from tests.tools.hooks import crash, force_cold
+from tests.tools.hooks import crash, drained, force_cold
 from tests.tools.vector_runner import SMALL, opened
 
 
@@ -50,7 +50,7 @@ def test_emissions_come_from_wherever_the_state_does(tmp_path: Path, way: str) -
         elif way == "cold":
             force_cold(state)
         elif way == "rollback":
-            buffer.advance(1000)
+            assert drained(buffer.advance(1000)) == [(("l", 2), None, 17)]
             state.rollback()
         else:
             crash(state)
@@ -133,7 +133,7 @@ def test_full_raises_and_keeps_the_record_and_what_left_before(state: hs.State) 
         buffer.put("c", 4, 60)
     assert full.value.emitted == []
     assert [key for key, _, _ in buffer.buffered()] == ["a", "b", "c"]
-    buffer.advance(150)
+    assert [key for key, _, _ in drained(buffer.advance(150))] == ["a", "b"]
     assert buffer.put("d", 5, 150) == []
     assert buffer.put("e", 6, 160) == [("c", 4, 60)]
     with pytest.raises(hs.BufferFullError) as full:
@@ -150,7 +150,7 @@ def test_final_results_wait_for_their_window(state: hs.State) -> None:
     assert buffer.min_timestamp == 10
     assert buffer.put(("l", 10, 20), None, 15) == [(("k", 0, 10), "late but in grace", 9)]
     # the tombstone of l is dropped when it would leave
-    assert buffer.advance(25) == [(("k", 10, 20), "other", 14)]
+    assert drained(buffer.advance(25)) == [(("k", 10, 20), "other", 14)]
     assert buffer.num_records == 0
     state.commit()
     assert [row[1:] for row in buffer.emitted()] == [
@@ -192,7 +192,7 @@ def test_time_alone_measures_a_buffer_whose_records_have_other_sizes_now(state: 
     buffer = state.suppression("b", max_bytes=10, size_of=lambda key, value: 4)
     assert buffer.put("a", 1, 1) + buffer.put("b", 2, 2) == []
     buffer.bind(lambda key, value: 6)
-    assert buffer.advance(3) == [("a", 1, 1)]
+    assert drained(buffer.advance(3)) == [("a", 1, 1)]
 
 
 def test_the_size_is_of_packed_key_and_value_unless_given(state: hs.State) -> None:
@@ -218,7 +218,7 @@ def test_under_a_limit_a_block_of_which_all_records_are_due_is_loaded_whole(tmp_
     with hs.open(tmp_path, **options) as state:
         buffer = state.suppression("b", time_limit=10)
         assert buffer.cold_records == 300
-        assert sorted(buffer.advance(19)) == rows  # the last of them are just due
+        assert sorted(drained(buffer.advance(19))) == rows  # the last of them are just due
         assert buffer.cold_records == 0
 
 
@@ -230,7 +230,7 @@ def test_only_blocks_that_are_needed_are_loaded(state: hs.State) -> None:
     assert blocks > 10
     assert (buffer.num_records, buffer.put("050", "new", 200), buffer.num_records) == (100, [], 100)
     assert buffer.cold_blocks == blocks - 1
-    assert buffer.advance(1003) == [("000", 0, 0), ("001", 1, 1), ("002", 2, 2), ("003", 3, 3)]
+    assert drained(buffer.advance(1003)) == [("000", 0, 0), ("001", 1, 1), ("002", 2, 2), ("003", 3, 3)]
     assert buffer.cold_blocks >= blocks - 3
     assert buffer.min_timestamp == 4
     buffer._check()

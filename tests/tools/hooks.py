@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -28,6 +29,11 @@ def crash(state: hs.State | ModelState) -> None:
         return
     state._checkpoints.finish(wait=True)
     state._abandon()
+
+
+def drained(pieces: Iterable[list[Any]]) -> list[Any]:
+    """Take all pieces of what a store emits, and return their records."""
+    return list(chain.from_iterable(pieces))
 
 
 def force_cold(state: hs.State | ModelState) -> None:

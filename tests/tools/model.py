@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf
 from typing import Any
+
+from hybridstore.stores import suppression
 
 Row = tuple[Any, ...]
 MAX_TIME = 2**63 - 1
@@ -381,13 +384,13 @@ class ModelSuppression(ModelStore):
     def put_many(self, records: Iterable[Row]) -> list[Row]:
         return [row for record in records for row in self.put(*record)]
 
-    def advance(self, ts: int) -> list[Row]:
+    def advance(self, ts: int) -> Iterator[list[Row]]:
         super().advance(ts)
-        return self.evict()
+        return iter(lambda: self.evict(suppression._PIECE), [])
 
-    def evict(self) -> list[Row]:
+    def evict(self, most: float = inf) -> list[Row]:
         emitted: list[Row] = []
-        while self.entries:
+        while self.entries and len(emitted) < most:
             at, key, value, ts = self.in_order()[0]
             if not self.over_time(at):
                 if not self.over_bounds():

@@ -126,9 +126,11 @@ def typed_stores(s: hs.State) -> float:
 
     latest: hs.SuppressionBuffer[str, int] = s.suppression("latest", time_limit="1 minute")
     assert_type(latest.put("ann", 1, ts=0), list[tuple[str, int, int]])
-    for key, value, ts in latest.advance(60_000):
-        assert_type(key, str)
-        print(value + ts)
+    assert_type(latest.flush(), Iterator[list[tuple[str, int, int]]])
+    for records in latest.advance(60_000):
+        for key, value, ts in records:
+            assert_type(key, str)
+            print(value + ts)
 
     sums: hs.SlidingStore[str, int, float] = s.sliding("sums", size="1 minute", aggregator=hs.Mean())
     assert_type(sums.add("web-1", 5, ts=0), tuple[str, int, int, float] | None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, Final
 
 from ...clock import BY_ADVANCE
@@ -53,11 +54,11 @@ class Suppressed:
 
     def advance(self, stream_time: int) -> list[Result]:
         """Move the buffer's stream time and return the due results."""
-        return [] if stream_time < 0 else list(map(_result, self._buffer.advance(stream_time)))
+        return [] if stream_time < 0 else list(map(_result, chain.from_iterable(self._buffer.advance(stream_time))))
 
     def flush(self) -> list[Result]:
         """Emit all results held back, and return them."""
-        return list(map(_result, self._buffer.flush()))
+        return list(map(_result, chain.from_iterable(self._buffer.flush())))
 
 
 def _result(emitted: tuple[Any, Any, int]) -> Result:
