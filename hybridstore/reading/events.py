@@ -145,7 +145,10 @@ def _events(
     if not evicted and type(stream_time) is int:
         evicted = state.may_have_left(key, stream_time)
     # An eviction only has the place up to which records were emitted; the records follow from the buffer.
-    if evicted and state.records and next(open_view(place, version).store(store).of_key(key), None) is None:
+    if evicted and not state.known:
+        # versions before the oldest checkpoint cannot be read, so nothing says whether the record was emitted
+        state.records.clear()
+    elif evicted and state.records and next(open_view(place, version).store(store).of_key(key), None) is None:
         for times, value in state.records.values():
             yield Event(version, wall, "evict", times, value, _ABSENT)
         state.records.clear()

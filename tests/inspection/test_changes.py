@@ -104,6 +104,21 @@ def test_diff_knows_records_again_whose_retention_has_changed(tmp_path: Path, re
     ]
 
 
+def test_history_of_a_buffer_begins_before_the_oldest_version_that_can_be_read(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", checkpoints=hs.CheckpointPolicy(keep=1), _tuning=TUNING) as state:
+        buffer = state.suppression("buffer", time_limit=20)
+        for number in range(200):
+            buffer.put(f"k{number % 7}", number, 5 * number)
+            state.commit()
+            if number % 10 == 0:
+                state.checkpoint(wait=True)
+        buffered = {key: value for key, value, _ in buffer.buffered()}
+    look = hs.inspect(tmp_path / "s")
+    assert look.versions[0].version > 1
+    for key in (f"k{number}" for number in range(7)):
+        assert look.history("buffer", key)[-1].new == buffered.get(key, DELETED)
+
+
 @pytest.mark.parametrize("retentions", [("1 hour", "2 hours"), ("2 hours", "1 hour")])
 def test_history_expires_records_by_the_retention_of_their_version(tmp_path: Path, retentions: tuple[str, str]) -> None:
     rows = [{"k": "ab"[n > 0], "n": n, "ts": n * 45 * 60_000} for n in range(6)]
