@@ -62,7 +62,7 @@ _CHANGES: Final = 1 / 4
 # Between the next share and `_PRESSED` lies what comes in while a checkpoint is made: where that does not fit, commits
 # wait. At 75 % they did most of the time: 39,000 operations/s over 5 million records rather than 58,000.
 _RENEWED: Final = 0.5
-# Where records are read and few of them written, becoming cold makes those that were read first ready to be freed.
+# Where few of the records read are written, becoming cold makes the earliest ready to be freed. A scan loads no more.
 _TURNED: Final = 0.4
 # From here on the writer process waits for its first job: its start takes 100 ms, and seconds on a busy machine.
 _EXPECTED: Final = 0.2
@@ -412,6 +412,7 @@ class Memory:
         if used > _EXPECTED * limit:
             checkpoints.expect(soon=True)
         self._freeing = 0 if used <= _KEPT * limit else 1 if used <= _PRESSED * limit else _FREED_FOR_A_RECORD
+        SPARING.full = used > _TURNED * limit
         kept = used - self._spare  # what is not freed before a checkpoint has been made
         self._wait = _pressed_wait(kept / max(1, limit))
         in_memory = max(1, self._in_memory())

@@ -124,6 +124,7 @@ class Budget:
     def _decide(self) -> None:
         limit = self.limit
         self.renew_room(limit)
+        SPARING.full = False  # until it is counted
         SPARING.piece = max(LEAST_PIECE, (limit or 0) // BLOCK_SHARE)
         KEPT.make_room(0 if limit is None else limit // TABLES_SHARE // LAYER_BYTES)
         # An owner without a limit keeps its speed beside a reader: its blocks are loaded whole.

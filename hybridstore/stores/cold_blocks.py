@@ -38,11 +38,12 @@ class Sparing:
     """Whether memory is short: then the touch of a key loads no whole block. `loaded` counts the records that were
     loaded since, for those who count memory, and `whole` those of them that came with a whole block. `room`: blocks of
     up to so many bytes together may be loaded whole until the next commit, because their keys are touched more often
-    than others: a commit alone frees records. `piece`: a scan has rows of about so many bytes of blocks at a time.
+    than others: a commit alone frees records. `full`: so much is in memory that a scan loads no block, because records
+    that are used more often would go. `piece`: a scan has rows of about so many bytes of blocks at a time.
     """
 
     def __init__(self) -> None:
-        self.on = False
+        self.on = self.full = False
         self.loaded = self.whole = 0
         self.room = self.piece = 0
 
@@ -507,7 +508,8 @@ def load_or_leave(
     for i in chosen(cold, wanted, first, end):
         block = cold[i]
         assert isinstance(block, ColdBlock)
-        if SPARING.on and type(block) is not DecodedBlock and block.entry.bytes > SPARING.room:
+        no_room = SPARING.full or block.entry.bytes > SPARING.room
+        if SPARING.on and no_room and type(block) is not DecodedBlock:
             remaining.append(block)
         else:
             load(i)

@@ -139,6 +139,25 @@ def test_until_a_commit_blocks_of_a_part_of_the_limit_are_loaded_whole(tmp_path:
         assert len(users) == 20_002
 
 
+@pytest.mark.parametrize("records", [1, 6000])
+def test_a_scan_loads_blocks_only_while_little_of_the_limit_is_used(tmp_path: Path, records: int) -> None:
+    tuning = Tuning(block_records=200)
+    with hs.open(tmp_path / "s", checkpoints=NEVER, _tuning=tuning) as state:
+        state.key_value("k").put_many({i: -i for i in range(20_000)})
+        state.commit()
+        state.checkpoint(wait=True)
+    limit = 64 * memory.BLOCK_SHARE * 200
+    with hs.open(tmp_path / "s", checkpoints=NEVER, memory_limit=limit, _tuning=tuning) as state:
+        users = state.key_value("k")
+        users.put_many({-1 - i: i for i in range(records)})
+        state.commit()
+        assert memory.SPARING.full == (records > 1)
+        blocks = users.cold_blocks
+        assert list(users.scan(90, 4100)) == [(i, -i) for i in range(90, 4101)]
+        assert (users.cold_blocks < blocks) == (records == 1)
+    assert not memory.SPARING.full
+
+
 def test_a_touched_key_is_taken_alone_while_memory_is_limited(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s", _tuning=SMALL) as state:
         fill(state, 0)
