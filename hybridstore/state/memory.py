@@ -17,7 +17,8 @@ take a quarter of the limit (of a shard of Spark's, too: `is_long`), and a commi
 that of memory (`_tail_share`). A restart that finds more than fits makes checkpoints of pieces (`in_place`).
 
 Beyond 70 % a key-value store frees as many records as come in, beyond 80 % twice as many: those that were not used for
-the longest time, of those that the checkpoint in use has (`stores.key_generations`). They count as room in all else.
+the longest time, of those that the checkpoint in use has (`stores.key_generations`). They count as room in all else. A
+sliding store frees what that has of changed keys, too: from a quarter on a commit puts apart what was used (`age`).
 
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). While a checkpoint is in
 progress, a commit waits up to 20 ms, so that the room lasts until the checkpoint is expected to have been made. The
@@ -207,19 +208,16 @@ class Memory:
         # maps of records that are no more, to be emptied, too
         self._ended: list[Maps] = []
         # of the bytes that were counted last, those of records that stores can free, and of each such record; how many
-        # are freed for each that comes in
+        # are freed for each that comes in, and how many are to be freed
         self._spare, self._spare_each = 0, 0.0
-        self._freeing = 0.0
-        self._due = 0.0  # records to be freed
+        self._freeing, self._due = 0.0, 0.0
         # how many records were in memory when the state became cold
         self._cooled = 0
         # records per key of the old maps; and what was freed since the state was opened
         self._old_each = 1.0
-        self._freed_keys = 0.0
-        self._freed_bytes = 0
+        self._freed_keys, self._freed_bytes = 0.0, 0
         # the misses whose bytes are counted, and these bytes
-        self._missed = 0
-        self._missed_bytes = 0.0
+        self._missed, self._missed_bytes = 0, 0.0
         # the sizes of the stores when they were estimated last, of how many records, and how often asked for since
         self._sizes: list[int] = []
         self._sized, self._asked = 0, 0
@@ -261,6 +259,8 @@ class Memory:
         incoming = self._logged + self._read
         for store in self._group.stores.values():
             self._ended += store.take_ended()
+            if self._filled:
+                store.age()
         if self._old or self._ended:
             self._free(COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * incoming)
         if self._freeing:

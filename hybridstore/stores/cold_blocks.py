@@ -18,7 +18,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import compress
@@ -288,6 +288,13 @@ class TakenBlock(PartBlock):
         self._untouched -= len(self.taken)
         self.taken.update(keys)
         self._untouched += len(self.taken)
+
+    def give_back(self, keys: Container[Any]) -> None:
+        """Let the block count again for these keys; how many records it has of them is estimated. O(keys taken)."""
+        self.taken = {key for key in self.taken if key not in keys}
+        taken, all_keys = len(self.taken), self.entry.keys
+        self._untouched = min(self._untouched, taken)
+        self._records = self.entry.records * max(0, all_keys - taken) // all_keys
 
     def copy(self) -> TakenBlock:
         """Return a copy, for a copy of the bucket. O(keys taken)."""

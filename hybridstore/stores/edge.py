@@ -110,6 +110,9 @@ class Edge(Tailed):
     def count_lookups(self, limited: bool) -> None:
         """Count lookups from now on while memory is `limited`, and no longer without a limit. O(1)."""
 
+    def age(self) -> None:
+        """Put the records that were used since the last call where `free` finds them, if they are many. O(records)."""
+
     def part(self, *, begins: bool) -> None:
         """A checkpoint `begins` behind which the store will become cold: what has changed may be put apart; or the
         checkpoint has begun. O(1).

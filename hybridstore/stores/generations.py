@@ -24,6 +24,8 @@ from .sizes import map_bytes
 # The dict becomes an older one when it has as many records as one in so many of the older ones have: so these are few,
 # and each has records of about one age.
 _SHARE: Final = 4
+# A map of a sliding store of fewer keys than one in so many of the next older one becomes a part of that.
+_SMALL: Final = 4
 
 
 class Older(list[dict[Any, Any]]):
@@ -35,20 +37,20 @@ class Older(list[dict[Any, Any]]):
     places     where records are that are not in memory, without a search of the cold blocks; None: the blocks say it
     offered    the places of the newest checkpoint, which are used when the store is cold over that checkpoint: no
                tombstone hides what is deleted of its records before
-    loaded     a block was loaded whole: no tombstone hides what is deleted of its records, so no places are used
+    loaded     a block was loaded whole: no tombstone hides what is deleted of its records, so no places are used; a
+               sliding store cannot read them there again
     twice      the records in the youngest dict that are in cold blocks, too, besides those that the blocks count
     deleted    the keys that were deleted since the last checkpoint began; None: they are among the changed keys
     heaps      of the expiries of the dicts that have changes: not needed, to be freed in slices
     wide       of a sliding store: how many of them may have changed keys, which are cut when they are freed
-    before     of a sliding store: what had changed when the first of `sealed` was begun, since when, and late
-    cut        of a sliding store: of changed keys the values that came since the checkpoint in use was begun
+    newer      of a sliding store: how many of them may have keys that changed since the first of `seals`
+    cut        of a sliding store: of changed keys the values that came since the checkpoint in use was begun, or more
     due        of a sliding store: keys to be looked at, because their last value may have expired
-    sealed     how many checkpoints were begun since the store became cold over one
+    seals      of a sliding store: what had changed before each checkpoint that was begun since it became cold over one
     beside     keys with values beside a cold block that a checkpoint has merged into that block
     """
 
     __slots__ = (
-        "before",
         "beside",
         "cut",
         "deleted",
@@ -56,26 +58,39 @@ class Older(list[dict[Any, Any]]):
         "fresh",
         "heaps",
         "loaded",
+        "newer",
         "offered",
         "parting",
         "places",
-        "sealed",
+        "seals",
         "twice",
         "wide",
     )
 
     def __init__(self) -> None:
-        self.fresh = self.twice = self.wide = self.sealed = 0
+        self.fresh = self.twice = self.wide = self.newer = 0
         self.deleted: set[Any] | None = None
         self.heaps: list[list[Any]] = []
         self.beside: set[Any] = set()
         self.cut: dict[Any, Any] = {}
         self.due: list[list[Any]] = []
-        self.before: SealedBucket | None = None
+        self.seals: list[SealedBucket] = []
         self.places: Places | None = None
         self.offered: Places | None = None
         self.loaded = False
         self.parting = False
+
+    def merge(self) -> None:
+        """Put small maps into the next older ones, so that a key is looked for in few. O(records of small maps)."""
+        self[: self.wide] = wide = [each for each in self[: self.wide] if each]
+        self.wide = len(wide)
+        for first in (self.wide, 0):
+            last = len(self) if first else self.wide
+            while last - first > 1 and _SMALL * len(self[first]) < len(self[first + 1]):
+                small = self.pop(first)
+                self[first].update(small)
+                last -= 1
+                self.wide -= not first
 
 
 class Generations(KeyBlocks):

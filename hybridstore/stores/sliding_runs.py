@@ -3,8 +3,9 @@
     runs   key -> window state (a value log with what its strategy derives from it), or
                   [array of times, list of values] as they came from a block or the changelog, until the key is touched
     older  maps of window states of before, where memory is short (`generations`): the first ones, `wide` of them, may
-           have keys that have changed since the checkpoint in use was begun
-    cut    key -> the values of a changed key that came since then, to lie beside the blocks of the checkpoint
+           have keys that have changed since the checkpoint in use was begun; a commit begins one (`age`)
+    cut    key -> the times and then the values of what came since then of a changed key, in one tuple, which takes half
+           of the bytes of a run, to lie beside the blocks of the checkpoint
     idle   when to look -> keys of `runs` that may have gone quiet by then
 
 Which values a key has changes by `SlidingMaps.apply_...` and by time (`apply_time`). A window state has all values of
@@ -24,7 +25,7 @@ from typing import Any, Final
 
 from changelog.journal import Journal
 from changelog.mutation import PUT_AT, PUT_COLUMNS
-from recovery.block import BucketChange, Columns, Combine
+from recovery.block import BlockEntry, BucketChange, Columns, Combine
 from recovery.directory import Directory
 
 from ..aggregation import Strategy, WindowState
@@ -32,16 +33,14 @@ from ..clock import INT64_MAX, NO_TIME, slid_out_through
 from .buckets import Sealed, SealedBucket
 from .cold_blocks import TakenBlock, taken_block, with_keys
 from .cold_tail import ColdTail, Maps
-from .columns import beside_each_other, run_of
-from .generations import Generations, Older
+from .columns import beside_each_other
+from .generations import Generations
 from .sizes import STATE_BYTES, map_bytes, run_bytes
 
 # So many keys at most are looked at when time moves, and so many by a commit: some 0.3 and 2 ms.
 _DUE_OF_A_ROW: Final = 256
 _DUE_OF_A_COMMIT: Final = 2048
 _COUNTED: Final = 512  # the values of up to so many keys are counted where an estimate is asked for
-# A map of fewer keys than one in so many of the next older one becomes a part of that.
-_SMALL: Final = 4
 # A key takes about one in so many of its bytes when its values are cut.
 _CUT_REST: Final = 4
 _IDLE_STEPS: Final = 16  # searches for keys without live values in the time of one window
@@ -196,6 +195,12 @@ class SlidingRuns(Generations):
 
     def _put_back(self, key: Any, run: Any) -> None:
         """Put what an older map had of a key into the map, unless no value is in the window any more."""
+        if type(run) is tuple:
+            count = len(run) // 2
+            # the blocks may be those of a later checkpoint than when it was cut
+            run = self._since([array("q", run[:count]), list(run[count:])], self._used_since)
+            if not run[1]:
+                return
         newest = _newest(run)
         if newest >= self._low:
             self._runs[key] = run
@@ -208,8 +213,19 @@ class SlidingRuns(Generations):
         """Return how many values of a key of an older map the blocks have, too. O(values since the checkpoint)."""
         if type(run) is list:
             return 0
-        dirty = self._dirty or ()
-        return len(run) - (len(self._since(run)[1]) if key in dirty else 0)
+        changed = any(key in each for each in self._changed_sets())
+        return len(run) - (len(self._since(run, self._used_since)[1]) if changed else 0)
+
+    @property
+    def _all_changed(self) -> bool:
+        """Whether no checkpoint is in use. O(1)."""
+        seals = self._older.seals
+        return (seals[0].dirty if seals else self._dirty) is None
+
+    def _changed_sets(self) -> list[set[Any]]:
+        """Return the sets of keys that have changed since the checkpoint in use was begun. O(checkpoints begun)."""
+        sets = [*(each.dirty for each in self._older.seals), self._dirty]
+        return [each for each in sets if each]
 
     def _gather(self) -> None:
         """Put what the checkpoint in use does not have into one map again. O(records put)."""
@@ -219,7 +235,7 @@ class SlidingRuns(Generations):
                 for key, run in chain.from_iterable(each.items() for each in (*older[: older.wide], older.cut)):
                     self._put_back(key, run)
                 del older[: older.wide]
-                older.wide = 0
+                older.wide = older.newer = 0
                 older.cut = {}
 
     def _values_of(self, state: WindowState) -> tuple[array[int], list[Any]]:
@@ -261,25 +277,53 @@ class SlidingRuns(Generations):
         kept, whole = self._cooled(lists)
         runs = self._runs
         others.append({key: runs.pop(key) for key in lists})
-        if older.sealed:
-            # what changed before is in the checkpoint, and what was touched since has left these maps
-            older.wide = older.sealed = 0
+        if older.seals:
+            # what changed before is in the checkpoint, and what was touched since is in none but the newer maps
+            changed = older.cut.keys() & (self._dirty or ())
             others.append(older.cut)
-            older.cut = {}
+            older.cut = {key: older.cut.pop(key) for key in changed}
+            older.wide, older.newer, older.seals = older.newer, 0, []
         if runs:
             older.insert(0, runs)
             older.wide += 1
         self._runs = bucket.runs = kept
-        _merge(older)
+        older.merge()
         self._become_cold(directory)
         self._mark_whole(whole)
+        older.loaded = False
         older.beside.clear()
-        older.twice = 0
-        self._idle, self._next_idle, older.due = {}, INT64_MAX, []
-        for key, run in kept.items():
-            self._watch(key, _newest(run))
+        self._watch_alone(kept)
         self._expire_cold(self._low - 1)
         return others
+
+    def _watch_alone(self, runs: dict[Any, Any]) -> None:
+        """Watch the keys of what is the map from now on, which has nothing that the blocks count. O(keys)."""
+        self._older.twice = 0
+        self._idle, self._next_idle, self._older.due = {}, INT64_MAX, []
+        for key, run in runs.items():
+            self._watch(key, _newest(run))
+
+    def age(self) -> None:
+        """See `Edge`. The window states become an older map, and blocks that they were taken out of count for them
+        again, so that they can be cut before a checkpoint has what changed.
+        """
+        older, bucket, states = self._older, self._bucket, self._runs
+        if self._all_changed or older.loaded or not self._is_generation:
+            return
+        lists = {key: run for key, run in states.items() if type(run) is list}
+        if len(lists) == len(states):
+            return
+        with self._journal.sure:
+            for key in lists:
+                del states[key]
+            older.insert(0, states)
+            older.wide += 1
+            older.newer += bool(older.seals)
+            self._runs = bucket.runs = lists
+            self._watch_alone(lists)
+            for block in bucket.cold:
+                if type(block) is TakenBlock:
+                    block.give_back(states)
 
     def _cooled(self, keys: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
         """Return the runs of these keys that stay in memory over the newest checkpoint: of what has changed, the values
@@ -293,16 +337,19 @@ class SlidingRuns(Generations):
             self._touch(key, absent=True)
         runs = self._runs
         for key in changed:
-            run = runs[key] if key in late else self._since(runs[key])
+            run = runs[key] if key in late else self._since(runs[key], self._bucket.since)
             if run[1]:
                 kept[key] = run
         return kept, whole
 
-    def _since(self, run: Any, before: SealedBucket | None = None) -> list[Any]:
-        """Return the values of a run or window state that came since the newest checkpoint was begun, or, with what had
-        changed `before` a later one was, since the one that is in use; as a run.
-        """
-        since = self._bucket.since if before is None else before.since
+    @property
+    def _used_since(self) -> int:
+        """No row in the checkpoint in use has this time or a later one; see `StoreBucket.since`. O(1)."""
+        seals = self._older.seals
+        return seals[0].since if seals else self._bucket.since
+
+    def _since(self, run: Any, since: int) -> list[Any]:
+        """Return the values of a run or window state from `since` on, as a run."""
         if type(run) is list:
             first = bisect_left(run[0], since)
             return [run[0][first:], run[1][first:]]
@@ -318,24 +365,33 @@ class SlidingRuns(Generations):
 
     def free(self, records: int) -> int:
         """See `Tailed`. Of a key that has changed since the checkpoint was begun, the values that came since stay."""
-        older, freed = self._older, 0
-        before = older.before if older.sealed else None
-        dirty, late = (self._dirty, self._bucket.late) if before is None else (before.dirty, before.late)
-        if dirty is None:  # no checkpoint has them
+        if self._all_changed:
             return 0
-        while freed < records and older:
-            last = older[-1]
-            while last and freed < records:
-                key, state = last.popitem()
-                if key in late:
-                    self._put_back(key, state)
-                elif key in dirty and (run := self._since(state, before))[1]:
-                    older.cut[key] = run
-                freed += len(state)
-            if not last:
-                older.pop()
-                older.wide = min(older.wide, len(older))
+        older, freed, changed, since = self._older, 0, self._changed_sets(), self._used_since
+        lates = [each for each in (*(seal.late for seal in older.seals), self._bucket.late) if each]
+        with self._journal.sure:
+            while freed < records and older:
+                last = older[-1]
+                while last and freed < records:
+                    key, state = last.popitem()
+                    freed += len(state)
+                    if lates and any(key in each for each in lates):
+                        self._put_back(key, state)
+                        continue
+                    for each in changed:
+                        if key in each:
+                            times, values = self._since(state, since)
+                            if values:
+                                older.cut[key] = (*times, *values)
+                            break
+                if not last:
+                    older.pop()
+                    older.wide = min(older.wide, len(older))
+                    older.newer = min(older.newer, len(older))
         return freed
+
+    def _loaded(self, entry: BlockEntry) -> None:
+        self._older.loaded = True
 
     def _cold_changed(self) -> None:
         if not self._bucket.cold:
@@ -362,8 +418,9 @@ class SlidingRuns(Generations):
                 runs[key] = [times[start:end], values[start:end]]
                 self._watch(key, newest)
             else:
-                base = zip(times[start:end], values[start:end], strict=True)
-                runs[key] = run_of([*base, *zip(*run, strict=True)])
+                older_rows = (times[start:end],), values[start:end]
+                (merged,), its_values = beside_each_other(low, older_rows, ((run[0],), run[1]))
+                runs[key] = [merged, its_values]
             start = end
 
     def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
@@ -396,10 +453,7 @@ class SlidingRuns(Generations):
             newly -= self._older.beside
             self._older.beside |= newly
         # until the store is cold over the checkpoint, its blocks do not have what changed
-        older, bucket = self._older, self._bucket
-        older.sealed += 1
-        if older.sealed == 1:  # what the older maps have has not changed since then
-            older.before = SealedBucket(self._dirty, bucket.since, bucket.late)
+        self._older.seals.append(SealedBucket(self._dirty, self._bucket.since, self._bucket.late))
         return newly
 
     def _columns(self, keys: Iterable[Any], *, changed: bool = False) -> tuple[Columns, set[Any]]:
@@ -439,8 +493,12 @@ class SlidingRuns(Generations):
 
     def unseal(self, sealed: Sealed) -> None:
         super().unseal(sealed)
-        self._older.beside -= sealed.beside
-        self._older.sealed -= 1
+        older = self._older
+        older.beside -= sealed.beside
+        if older.seals:
+            older.seals.pop()
+        if not older.seals:
+            older.newer = 0
 
     def _expired_through(self) -> int:
         return self._low - 1
@@ -458,7 +516,8 @@ class SlidingRuns(Generations):
         return [*super().maps(), self._older.cut]
 
     def _state_bytes(self, run: Any) -> int:
-        return run_bytes(run) if type(run) is list else STATE_BYTES + run_bytes(list(run.columns()))
+        kind = type(run)
+        return run_bytes(run) if kind is list or kind is tuple else STATE_BYTES + run_bytes(list(run.columns()))
 
     @property
     def records_in_memory(self) -> int:
@@ -486,9 +545,11 @@ class SlidingRuns(Generations):
             for key in keys:
                 steps.setdefault(key, []).append(step)
         older = self._older
-        assert 0 <= older.wide <= len(older), ("wide", older.wide, len(older))
+        assert 0 <= older.newer <= older.wide <= len(older), ("wide", older.newer, older.wide, len(older))
+        changed, unchanged = self._changed_sets(), {key for each in older[older.wide :] for key in each}
+        assert all(unchanged.isdisjoint(each) for each in changed), ("changed keys in maps that have none",)
         assert all(type(state) is self._state_type for each in older for state in each.values()), ("older runs",)
-        assert all(type(run) is list for run in older.cut.values()), ("cut states",)
+        assert all(type(run) is tuple for run in older.cut.values()), ("cut states",)
         keys = [key for each in (self._runs, *older, older.cut) for key in each]
         # no key is in two maps
         assert len(keys) == len(set(keys)), ("keys twice", len(keys) - len(set(keys)))
@@ -516,7 +577,7 @@ class SlidingRuns(Generations):
 
 
 def _records(run: Any) -> int:
-    return len(run[1]) if type(run) is list else len(run)
+    return len(run[1]) if type(run) is list else len(run) // 2 if type(run) is tuple else len(run)
 
 
 def _about(runs: dict[Any, Any]) -> int:
@@ -526,19 +587,6 @@ def _about(runs: dict[Any, Any]) -> int:
     # of both ends: the first keys may have more values
     sample = [*islice(runs.values(), _COUNTED // 2), *islice(reversed(runs.values()), _COUNTED // 2)]
     return sum(map(_records, sample)) * len(runs) // len(sample)
-
-
-def _merge(older: Older) -> None:
-    """Put small maps into the next older ones, so that a key is looked for in few. O(records of small maps)."""
-    older[: older.wide] = wide = [each for each in older[: older.wide] if each]
-    older.wide = len(wide)
-    for first in (older.wide, 0):
-        last = len(older) if first else older.wide
-        while last - first > 1 and _SMALL * len(older[first]) < len(older[first + 1]):
-            small = older.pop(first)
-            older[first].update(small)
-            last -= 1
-            older.wide -= not first
 
 
 def _newest(run: Any) -> int:

@@ -188,6 +188,10 @@ class Life:
             self.commit(dice)
             self.state._go_cold()
 
+    def age(self, _: random.Random) -> None:
+        """Let what is in use be freed, as a commit does where memory is short."""
+        self.store.age()
+
     def free(self, dice: random.Random) -> None:
         older, count = self.store._older, dice.choice([5, 50, 10_000])
         before, keys = self.store.spare[1], sum(map(len, older))
@@ -221,21 +225,25 @@ def test_a_store_with_generations_equals_lists_of_values(
         life.finish,
         life.use,
         life.turn,
+        life.age,
+        life.age,
         life.free,
         life.free,
     ]
     steps += [life.advance, life.load] if dice.random() < 0.5 else []
     steps += [life.scan, life.read_on] if dice.random() < 0.5 else []
     rare = [life.rollback, life.reopen, life.add_columns]
-    freed = 0
+    freed = cut = 0
     for _ in range(300):
         (dice.choice(steps) if dice.random() < 0.98 else dice.choice(rare))(dice)
         freed += bool(life.store.generations)
+        cut += bool(life.store._older.cut)
         check_stores(life.state)
     assert list(life.store.all()) == life.all()
     while life.scans:
         life.read_on(dice)
     assert freed
+    assert cut
     life.reopen(dice)
     assert not beside or life.written
     assert list(life.store.all()) == life.all()
@@ -263,6 +271,65 @@ def test_what_changed_before_the_first_of_two_checkpoints_is_not_freed(
     assert list(life.store.fetch(0)) == life.live(0)
     check_stores(life.state)
     life.state.close()
+
+
+def _over_a_checkpoint(path: Path) -> hs.State:
+    """Return a state that is cold over a checkpoint of 20 keys with four values each, the last one at 79."""
+    state = hs.open(path, memory_limit=1 << 40, checkpoints=NEVER, _tuning=SMALL)
+    store = state.sliding("l", size=1000, aggregator=hs.Sum())
+    for i in range(80):
+        store.add(i % 20, i, i)
+    state.commit()
+    state.checkpoint(wait=True)
+    state._go_cold()
+    store.free(1000)
+    return state
+
+
+def test_what_has_changed_is_cut_before_a_checkpoint_has_it(tmp_path: Path) -> None:
+    with _over_a_checkpoint(tmp_path / "s") as state:
+        store: Any = state.sliding("l", size=1000, aggregator=hs.Sum())
+        assert store.add(3, 1000, 100)[3] == 3 + 23 + 43 + 63 + 1000
+        store.get(4)
+        state.commit()
+        store.age()
+        assert store.free(1000) == 5 + 4
+        assert (store._runs, store._older, store._older.cut) == ({}, [], {3: (100, 1000)})
+        state._begin_checkpoint(state._usable())
+        store.add(3, 2000, 101)  # behind a checkpoint that is in progress
+        state.commit()
+        store.age()
+        assert store.free(1000) == 6
+        assert store._older.cut == {3: (100, 101, 1000, 2000)}
+        state._checkpoints.finish(wait=True)
+        state._go_cold()
+        check_stores(state)
+        assert store.get(3)[3] == 3 + 23 + 43 + 63 + 3000  # the first of the two is in the blocks now
+        assert store.get(4)[3] == 4 + 24 + 44 + 64
+
+
+def test_what_came_with_a_whole_block_is_not_cut(tmp_path: Path) -> None:
+    with _over_a_checkpoint(tmp_path / "s") as state:
+        store: Any = state.sliding("l", size=1000, aggregator=hs.Sum())
+        for i in range(20):
+            store.get(i)
+        while store._bucket.cold:
+            store._load(0)
+        store.age()
+        assert (store.free(1000), len(store._runs)) == (0, 20)
+        assert store.get(3)[3] == 3 + 23 + 43 + 63
+
+
+def test_a_commit_beyond_a_quarter_of_the_limit_lets_what_was_used_be_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _over_a_checkpoint(tmp_path / "s") as state:
+        store: Any = state.sliding("l", size=1000, aggregator=hs.Sum())
+        for filled in (False, True):
+            monkeypatch.setattr(state._memory, "_filled", filled)
+            store.add(3, 1, 100)
+            state.commit()
+            assert len(store._older) == filled
 
 
 def test_a_store_has_no_more_attributes_than_python_keeps_in_one_place(tmp_path: Path) -> None:

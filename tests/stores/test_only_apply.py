@@ -31,6 +31,7 @@ _SAME_RECORDS = {
     "time_buckets.py: seal": "forgets a bucket that is empty",
     "sliding_runs.py: bind": "values take the form that belongs to no strategy",
     "sliding_runs.py: cool": "window states become an older map, and runs that the checkpoint has leave the map",
+    "sliding_runs.py: age": "window states become an older map, which is read behind the new one",
     "sliding_runs.py: _put_back": "a run of an older map moves into the map",
     "sliding_runs.py: _wake": "values take the form of the strategy",
 }
