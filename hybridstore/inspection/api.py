@@ -346,7 +346,7 @@ class InspectedState(Mapping[str, InspectedStore]):
         1 put DELETED 1
         2 put 1 2
         """
-        return list(history_of(self._place, store, key, self._view.faults))
+        return history_of(self._place, store, key, self._view.faults)
 
     def diff(self, other: InspectedState) -> dict[str, list[RecordDifference]]:
         """Return the differences from this state to `other`, by store; stores without differences are left out, and so

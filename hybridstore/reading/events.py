@@ -12,7 +12,7 @@ from ..stores.kinds import KINDS, Row
 from .changes import ChangedVersion, ChangeHistory
 from .places import Place
 from .versions import reach
-from .view import open_view
+from .view import open_view, retry_while_changing
 
 # In place of a value that was written before the oldest retained version.
 UNKNOWN = Labelled("?", None)
@@ -87,11 +87,22 @@ class _Key:
                 yield Event(version, wall_ms, "expire", times, value, _ABSENT)
 
 
-def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[Event]:
-    """Yield the events of a key in a place, oldest first.
+def history_of(place: Place, store: str, key: Any, faults: list[str]) -> list[Event]:
+    """Return the events of a key in a place, oldest first; those of versions that stay, where the owner removes some.
 
     Raises KeyError for an unknown store. O(changelog).
     """
+
+    def look() -> tuple[list[Event], list[str]]:
+        read: list[str] = []
+        return list(_history(place, store, key, read)), read
+
+    events, read = retry_while_changing(place, look, lambda seen: bool(seen[1]))
+    faults.extend(read)
+    return events
+
+
+def _history(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[Event]:
     newest = open_view(place)
     view_store = newest.store(store)
     within = reach(place)

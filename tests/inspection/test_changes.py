@@ -15,6 +15,7 @@ from hybridstore.reading.changes import ChangeHistory
 from hybridstore.reading.differences import compare
 from hybridstore.reading.events import Event, history_of
 from hybridstore.reading.places import resolve
+from hybridstore.reading.versions import reach
 from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
 from tests.tools.sizes import SMALL_PARTS
@@ -119,16 +120,45 @@ def test_history_of_a_buffer_begins_before_the_oldest_version_that_can_be_read(t
         assert look.history("buffer", key)[-1].new == buffered.get(key, DELETED)
 
 
+def test_history_is_read_again_where_the_owner_has_removed_the_checkpoint_on_which_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def reach_and_prune(place: Any) -> Any:
+        nonlocal looks
+        looks, within = looks + 1, reach(place)
+        if looks == 1:
+            commit_some()
+        return within
+
+    with hs.open(tmp_path / "s", checkpoints=hs.CheckpointPolicy(keep=1), _tuning=TUNING) as state:
+        store = state.key_value("kv")
+
+        def commit_some() -> None:
+            for number in range(60):
+                store.put(f"k{number % 7}", number)
+                state.commit()
+                if number % 10 == 9:
+                    state.checkpoint(wait=True)
+
+        commit_some()
+        monkeypatch.setattr("hybridstore.reading.events.reach", reach_and_prune)
+        changes = hs.inspect(tmp_path / "s").history("kv", "k3")
+    assert looks == 2
+    assert changes[-1].new == 59
+
+
 @pytest.mark.parametrize("retentions", [("1 hour", "2 hours"), ("2 hours", "1 hour")])
 def test_history_expires_records_by_the_retention_of_their_version(tmp_path: Path, retentions: tuple[str, str]) -> None:
     rows = [{"k": "ab"[n > 0], "n": n, "ts": n * 45 * 60_000} for n in range(6)]
     with_another_retention(tmp_path / "s", rows, *retentions)
     state = hs.inspect(tmp_path / "s")
     for key in "ab":
-        events = state.history("win", key)
+        changes = state.history("win", key)
         for commit in state.versions:
             stored = {row.times: row.value for row in state.at(commit.version)["win"].get(key)}
-            assert replayed(events, commit.version) == stored, (key, commit.version)
+            assert replayed(changes, commit.version) == stored, (key, commit.version)
 
 
 def test_diff_reads_no_block_that_both_sides_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +202,7 @@ def test_history_tells_what_was_held_at_every_version(tmp_path: Path, seed: int,
     for name in ("kv", "win", "ses"):
         for key in {f"k{i}" for i in range(12)}:
             faults: list[str] = []
-            events = list(history_of(place, name, key, faults))
+            events = history_of(place, name, key, faults)
             assert faults == []
             for version, stores in kept.items():
                 if version >= first:

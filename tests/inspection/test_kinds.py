@@ -70,7 +70,7 @@ def test_history_ends_with_what_is_buffered(tmp_path: Path, seed: int, key: str)
     (place,) = resolve(tmp_path / "s")
     values = [row.value for row in open_view(place).store("alerts").of_key(key)]
     faults: list[str] = []
-    events = list(history_of(place, "alerts", key, faults))
+    events = history_of(place, "alerts", key, faults)
     assert faults == []
     assert ([events[-1].new] if events and events[-1].op == "put" else []) == values
 
