@@ -28,14 +28,15 @@ class Layers:
     replaces all older records.
     """
 
-    __slots__ = ("_index", "_names", "_parts", "_tables", "kept")
+    __slots__ = ("_index", "_names", "_parts", "_tables", "_whole_tables", "kept")
 
     def __init__(self, parts: Sequence[RecordTable | Whole], names: Sequence[bytes]) -> None:
         """`parts` are of the layers and of the base, the newest first, and `names` the hashes of their contents."""
         self._parts, self._names = parts, names
-        tables = [part for part in parts if isinstance(part, RecordTable) and part.whole]
-        # the parts, where each of them is a table whose records replace all older ones
+        tables = [part for part in parts if isinstance(part, RecordTable)]
+        # the parts, where each of them is a table; and where its records replace all older ones
         self._tables = tables if len(tables) == len(parts) else None
+        self._whole_tables = self._tables if all(table.whole for table in tables) else None
         # says which layers may have a key, once single records are read
         self._index: LayerIndex | None = None
         self.kept = all(part.kept for part in parts)
@@ -58,7 +59,7 @@ class Layers:
         """Return the records of a key, none if it was deleted. Raises CorruptCheckpointError. O(layers log keys)."""
         wanted = packed_key(key)
         rows: Columns | None = None
-        for part in self._parts:
+        for part in self._with_hash(wanted.hash):
             if isinstance(part, Whole):
                 older = part.rows_of(key)
                 if not older.keys:
@@ -80,7 +81,7 @@ class Layers:
         """Return the only record of a key, None if the block has none. Raises CorruptCheckpointError. O(layers log
         keys).
         """
-        tables = self._tables
+        tables = self._whole_tables
         if tables is None or len(tables) > MOST_LAYERS:
             return only_record(self.rows_of(key))
         exact = type(key) in EXACT
@@ -96,6 +97,14 @@ class Layers:
                 return layer.record_at(key, packed, hashed, exact, i)
         return tables[-1].record_at(key, packed, hashed, exact)
 
+    def _with_hash(self, hashed: int) -> Sequence[RecordTable | Whole]:
+        """Return the parts that may have a key of this hash, the newest first. O(1) where an index says so."""
+        tables = self._tables
+        if tables is None or len(tables) > MOST_LAYERS or not self.kept:
+            return self._parts
+        layers = (self._index or self._find_index(tables)).layers_of(hashed)
+        return [*(tables[-2 - number] for number in layers), tables[-1]]
+
     def _find_index(self, tables: list[RecordTable]) -> LayerIndex:
         """Find the index of the layers, from the one that the base knows. O(hashes of new layers)."""
         base = tables[-1]
@@ -107,7 +116,7 @@ class Layers:
         """Return how many records each of the keys has. Raises CorruptCheckpointError. O(hashes of the layers), and
         O(log keys) for each; O(layers log keys) for each that a layer knows.
         """
-        tables = self._tables
+        tables = self._whole_tables
         if tables is None:
             return [len(self.rows_of(key)) for key in keys]
         if not keys:

@@ -115,15 +115,35 @@ def test_layers_of_added_rows_are_the_rows_of_a_dict(base: Content, layers: list
     assert content(with_layers(base_columns, together)) == model
     assert content(with_layers(base_columns, [composed(together)])) == model
     stored.reverse()
-    look = Layers([look_into(data, "it", kept=False) for data in stored], list(map(content_hash, stored)))
-    for key in "abcdefghijkl":
-        assert content(look.rows_of(key)) == ({key: model[key]} if key in model else {})
-        assert look.counts_of([key]) == [len(model.get(key, []))]
-        if len(model.get(key, [])) < 2:
-            assert look.record_of(key) == (model[key][0][::-1] if key in model else None)
+    for kept in (False, True):
+        look = Layers([look_into(data, "it", kept=kept) for data in stored], list(map(content_hash, stored)))
+        for key in "abcdefghijkl":
+            assert content(look.rows_of(key)) == ({key: model[key]} if key in model else {})
+            assert look.counts_of([key]) == [len(model.get(key, []))]
+            if len(model.get(key, [])) < 2:
+                assert look.record_of(key) == (model[key][0][::-1] if key in model else None)
     # all together, and those that the oldest part has, after which no other part is searched unless it deletes
     for keys in (list("abcdefghijkl"), base_columns.keys):
         assert look.present(keys) == [key in model for key in keys]
+
+
+def test_rows_of_a_key_are_looked_for_in_the_layers_that_may_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [f"key {i:03}" for i in range(300)]
+    parts = [Columns(keys, None, (array("q", range(300)),), keys)]
+    for number in range(6):  # adds a row to some keys
+        some = keys[number::50]
+        parts.append(
+            Columns(some, None, (array("q", [1000 + number] * len(some)),), [number] * len(some), [ADDED] * len(some))
+        )
+    tables = [look_into(pack_with_table(part)[0], "", kept=True) for part in reversed(parts)]
+    asked: list[Any] = []
+    search = RecordTable.slot_of
+    monkeypatch.setattr(RecordTable, "slot_of", lambda self, *given: (asked.append(self), search(self, *given))[1])
+    layers, whole = Layers(tables, [bytes([i]) for i in range(7)]), with_layers(parts[0], parts[1:])
+    for key in [*keys, "key 300"]:
+        assert packed(content(layers.rows_of(key))) == packed(content(whole.between(key, key)))
+    assert len(asked) < 1.3 * len(keys)
+    assert layers.bytes_in_memory > 0
 
 
 @pytest.mark.parametrize("pack", [pack_block, pack_with_table])
