@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, Final, NamedTuple
 
 from changelog.codec import UNPACK_ERRORS, packer, unpack, unpacker
@@ -31,7 +31,7 @@ from changelog.errors import UnsupportedVersionError
 
 from .columns import WHOLE as WHOLE
 from .columns import Columns as Columns
-from .columns import joined, without_ones
+from .columns import joined, rows_of, without_ones
 from .errors import CorruptCheckpointError
 
 # Loads the block of a line of the directory. Stores get this function instead of a checkpoint.
@@ -367,25 +367,22 @@ def _resolved(old: Columns, changed: Columns) -> Columns:
     and O(log n) for each key.
     """
     assert changed.froms is not None
-    width = max(len(old.ints), len(changed.ints))
     counts: list[int] = []
-    ints: tuple[array[int], ...] = tuple(array("q") for _ in range(width))
-    values: list[Any] = []
+    pieces: list[tuple[Columns, int, int]] = []
     offsets, starts = old.offsets(), changed.offsets()
-    at = 0
+    at, before = 0, old.ints[0] if old.ints else ()
     for key, time, start, end in zip(changed.keys, changed.froms, starts, starts[1:], strict=False):
         at = bisect_left(old.keys, key, at)
+        count = end - start
         if time != WHOLE and at < len(old.keys) and old.keys[at] == key:
             first, last = offsets[at], offsets[at + 1]
-            last = bisect_left(old.ints[0], time, first, last)
-            for column, piece in zip(ints, old.ints, strict=True):
-                column.extend(piece[first:last])
-            values.extend(old.values[first:last])
-        for column, piece in zip(ints, changed.ints, strict=True):
-            column.extend(piece[start:end])
-        values.extend(changed.values[start:end])
-        counts.append(len(values))
-    return Columns(changed.keys, without_ones([b - a for a, b in pairwise([0, *counts])]), ints, values)
+            last = bisect_left(before, time, first, last)
+            pieces.append((old, first, last))
+            count += last - first
+        pieces.append((changed, start, end))
+        counts.append(count)
+    ints, values = rows_of(pieces, max(len(old.ints), len(changed.ints)))
+    return Columns(changed.keys, without_ones(counts), ints, values)
 
 
 def composed(layers: Sequence[Columns]) -> Columns:
@@ -403,8 +400,7 @@ def _composed(older: Columns, newer: Columns) -> Columns:
     keys = sorted({*older.keys, *newer.keys})
     counts: list[int] = []
     froms: list[int] = []
-    ints: tuple[array[int], ...] = tuple(array("q") for _ in range(max(len(older.ints), len(newer.ints))))
-    values: list[Any] = []
+    rows: list[tuple[Columns, int, int]] = []
     starts = {id(each): dict(zip(each.keys, range(len(each.keys)), strict=True)) for each in (older, newer)}
     offsets = {id(each): each.offsets() for each in (older, newer)}
     for key in keys:
@@ -417,13 +413,11 @@ def _composed(older: Columns, newer: Columns) -> Columns:
             first, last = offsets[id(layer)][at : at + 2]
             pieces.append((layer, first, bisect_left(layer.ints[0], time, first, last) if pieces else last))
             time = min(time, WHOLE if layer.froms is None else layer.froms[at])
-        for layer, first, last in reversed(pieces):
-            for column, piece in zip(ints, layer.ints, strict=True):
-                column.extend(piece[first:last])
-            values.extend(layer.values[first:last])
-            records += last - first
+            records += pieces[-1][2] - first
+        rows += reversed(pieces)
         counts.append(records)
         froms.append(time)
+    ints, values = rows_of(rows, max(len(older.ints), len(newer.ints)))
     return Columns(keys, without_ones(counts), ints, values, None if froms.count(WHOLE) == len(froms) else froms)
 
 
@@ -436,25 +430,23 @@ def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
     places = {key: i for i, key in enumerate(changed.keys) if key not in removed}
     keys: list[Any] = []
     counts: list[int] = []
-    ints: tuple[array[int], ...] = tuple(array("q") for _ in range(max(len(old.ints), len(changed.ints))))
-    values: list[Any] = []
-
-    def add(source: Columns, first: int, last: int, start: int, end: int) -> None:
-        keys.extend(source.keys[first:last])
-        counts.extend(source.counts[first:last] if source.counts is not None else [1] * (last - first))
-        for column, piece in zip(ints, source.ints, strict=True):
-            column.extend(piece[start:end])
-        values.extend(source.values[start:end])
-
+    pieces: list[tuple[Columns, int, int]] = []
     at = 0
     for key in sorted({*changed.keys, *removed}):
         i = bisect_left(old.keys, key, at)
         if i > at:
-            add(old, at, i, offsets[at], offsets[i])
+            keys += old.keys[at:i]
+            counts += repeat(1, i - at) if old.counts is None else old.counts[at:i]
+            pieces.append((old, offsets[at], offsets[i]))
         at = i + (i < len(old.keys) and old.keys[i] == key)
         if (place := places.get(key)) is not None:
-            add(changed, place, place + 1, starts[place], starts[place + 1])
-    add(old, at, len(old.keys), offsets[at], offsets[-1])
+            keys.append(changed.keys[place])
+            pieces.append((changed, starts[place], starts[place + 1]))
+            counts.append(starts[place + 1] - starts[place])
+    keys += old.keys[at:]
+    counts += repeat(1, len(old.keys) - at) if old.counts is None else old.counts[at:]
+    pieces.append((old, offsets[at], offsets[-1]))
+    ints, values = rows_of(pieces, max(len(old.ints), len(changed.ints)))
     return Columns(keys, without_ones(counts), ints, values)
 
 

@@ -158,6 +158,14 @@ def joined(parts: Sequence[Columns]) -> Columns:
     return Columns(keys, counts, ints, list(chain.from_iterable(part.values for part in parts)), froms)
 
 
+def rows_of(pieces: Sequence[tuple[Columns, int, int]], width: int) -> tuple[tuple[array[int], ...], list[Any]]:
+    """Return `width` columns of integers, and the values, of the records of each piece from one place to before another
+    one. O(records), at C speed, and a step for each piece.
+    """
+    ints = tuple(array("q", b"".join([part.ints[at][first:end] for part, first, end in pieces])) for at in range(width))
+    return ints, list(chain.from_iterable([part.values[first:end] for part, first, end in pieces]))
+
+
 def without_ones(counts: list[int] | None) -> list[int] | None:
     """Return None for counts of one record each."""
     return None if counts is None or counts.count(1) == len(counts) else counts
