@@ -110,11 +110,14 @@ def range_of(lookup: Lookup, bounds: Bounds) -> dict[Any, Any]:
 
 def stretch_bytes(lookup: Lookup) -> int:
     """Return about how many bytes the stretches take that ranges have left in memory. O(layers)."""
-    parts = lookup._parts if isinstance(lookup, Layers) else [lookup]
-    known = [part.stretches for part in parts if isinstance(part, RecordTable) and part.stretches is not None]
-    return sum(_PLACES_BYTES * len(stretches.keys) for stretches in known) + sum(
-        _KEY_BYTES * len(firsts) for firsts in {id(stretches.firsts): stretches.firsts for stretches in known}.values()
-    )
+    if not lookup.kept:
+        return 0
+    parts: Sequence[Any] = lookup._parts if isinstance(lookup, Layers) else [lookup]
+    stretches: Stretches | None = parts[-1].stretches
+    if stretches is None:
+        return 0
+    known = sum([part.stretches is not None for part in parts])
+    return len(stretches.firsts) * (_KEY_BYTES + _PLACES_BYTES * known)
 
 
 def _laid_over(
