@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, pairwise, repeat
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from changelog.codec import pack as packed
 
@@ -46,13 +46,17 @@ from .table import MOST_KEYS, Whole
 
 # So many layers of a block of about one size become one, of some blocks up to `_APART` less one more.
 LAYERS: Final = 8
-# Blocks that change equally much are written anew at so many different times: a checkpoint in which all of them are
-# takes ten times as long as those before it, and commits wait for it.
+# Layers of blocks that change equally much become one at so many different checkpoints.
 _APART: Final = 4
 # The smaller of the two blocks that one becomes has at least so many of 512 of its records.
 _LEAST_PART: Final = 205
-# A block is rewritten when its layers have one of so many of the bytes of its base, or of its keys.
-LAYERED_SHARE: Final = 2
+# A block that changes alone is rewritten when its layers have one of so many of the bytes of its base, or of its keys.
+LAYERED_SHARE: Final = 1.5
+# Beside others that change, a block may have so many times that.
+MOST_LOAD: Final = 1.5
+# Of so many blocks, or of blocks with so many bytes of new layers, it is decided together which are rewritten.
+TOGETHER: Final = 64
+_TOGETHER_BYTES: Final = 2 << 20
 # Packs records as a block: (its bytes, the hash of its content).
 PackBlock: TypeAlias = Callable[[Columns], tuple[bytes, bytes]]
 # A block has at least so many times the bytes of its first and last key, where keys are large.
@@ -71,6 +75,23 @@ class StorePlan:
     packed: int = 0
     packed_bytes: int = 0
     kept: bool = False
+
+
+class _Layer(NamedTuple):
+    """A new layer of a block that is not written yet, since the block may be rewritten instead.
+
+    `lines`: what the block becomes, in the plan's items. `whole`: the block's line but for its layers and its id.
+    `kept`: the layers below. `load`: how much all layers are, 1 where the block is rewritten if it changes alone.
+    """
+
+    lines: list[BlockEntry]
+    line: BlockEntry
+    change: BucketChange
+    whole: BlockEntry
+    kept: list[Extent]
+    data: bytes
+    hash: bytes
+    load: float
 
 
 class Planner:
@@ -92,6 +113,8 @@ class Planner:
         self._limit = limit
         self._pack_block = pack
         self._plan = StorePlan(capture, [], 1)
+        # of blocks of which it is not decided yet whether they are rewritten
+        self._waiting: list[_Layer] = []
 
     def plan(self) -> StorePlan:
         capture, plan = self._capture, self._plan
@@ -112,6 +135,8 @@ class Planner:
                 self._write_new(bucket, change)
             else:
                 self._change(bucket, items, change)
+        self._decide()
+        plan.items = [item for item in plan.items if item]  # no block is left of some
         return plan
 
     def _live(self, page: PageEntry) -> list[Item]:
@@ -261,9 +286,9 @@ class Planner:
         )
 
     def _add_layer(self, line: BlockEntry, change: BucketChange, whole: BlockEntry, keys: Sequence[int]) -> bool:
-        """Write what changed of a block as a layer over it, `whole` being the block's line but for its layers and its
+        """Plan what changed of a block as a layer over it, `whole` being the block's line but for its layers and its
         id; False if the block is to be rewritten: when it is too long now, or its layers become large. As many layers
-        of about one size are written as one. `keys` is how many keys of the base and of each layer hide older records.
+        of about one size become one. `keys` is how many keys of the base and of each layer hide older records.
         O(changed).
         """
         kept, (base_keys, *kept_keys) = list(line.layers), keys
@@ -276,7 +301,7 @@ class Planner:
         if changed * LAYERED_SHARE > min(base_keys, MOST_KEYS):
             return False
         assert self._previous is not None
-        plan, number = self._plan, self._capture.number
+        number = self._capture.number
         layer = layer_of(change.columns, change.removed)
         data, hashed = self._pack_block(layer)
         while (start := _first_alike(kept, len(data))) <= len(kept) - (LAYERS - 1 + later):
@@ -285,19 +310,46 @@ class Planner:
             data, hashed = self._pack_block(layer)
         # a block that only grows is divided soon: until then its layers may have as many bytes as its base
         share = 1 if whole.records > self._limit else LAYERED_SHARE
-        if 8 * (sum(place.size for place in kept) + len(data)) * share > (7 + later) * line.size:
-            return False
+        size = sum(place.size for place in kept) + len(data)
         # layers of few bytes (deletes, short values) may cover most of the base, whose bytes would stay for ever
-        if (sum(kept_keys) + hiding(layer)) * LAYERED_SHARE > base_keys:
+        load = max(
+            8 * size * share / ((7 + later) * line.size), (sum(kept_keys) + hiding(layer)) * LAYERED_SHARE / base_keys
+        )
+        alone = self._previous.far  # to read the block once more is more requests
+        if load > (1 if alone else MOST_LOAD):
             return False
-        pack, offset = self._writer.add(number, plan.next_block, data, hashed)
-        layers = (*kept, Extent(pack, offset, len(data), hashed))
-        plan.items.append([whole._replace(block=plan.next_block, layers=layers)])
-        plan.next_block += 1
-        plan.packed += 1
-        plan.packed_bytes += len(data)
-        plan.kept = True
+        waiting = self._waiting
+        waiting.append(_Layer([], line, change, whole, kept, data, hashed, load))
+        self._plan.items.append(waiting[-1].lines)
+        if alone or len(waiting) == TOGETHER or sum(len(each.data) for each in waiting) > _TOGETHER_BYTES:
+            self._decide()
         return True
+
+    def _decide(self) -> None:
+        """Write the new layers that wait, but rewrite the blocks with most layers, as long as the layers of all blocks
+        are more than those of blocks that were rewritten one after the other. So few are rewritten at a checkpoint,
+        also of blocks that change equally much: a checkpoint in which all of them are takes ten times as long as those
+        before it, and commits wait for it. O(changed), and the blocks that are rewritten.
+        """
+        waiting, self._waiting = self._waiting, []
+        most = most_layered([each.load for each in waiting])
+        plan, number = self._plan, self._capture.number
+        items = plan.items
+        for at, (lines, line, change, whole, kept, data, hashed, _) in enumerate(waiting):
+            if at in most:
+                assert self._previous is not None
+                plan.items = []
+                block = merge(self._previous.block(number, line), change.columns, change.removed)
+                self._rewrite(line.bucket, self._live_rows(block), line)
+                lines += [entry for item in plan.items if type(item) is list for entry in item]
+                continue
+            pack, offset = self._writer.add(number, plan.next_block, data, hashed)
+            lines.append(whole._replace(block=plan.next_block, layers=(*kept, Extent(pack, offset, len(data), hashed))))
+            plan.next_block += 1
+            plan.packed += 1
+            plan.packed_bytes += len(data)
+            plan.kept = True
+        plan.items = items
 
     def _rewrite(self, bucket: int, columns: Columns, line: BlockEntry | None = None) -> None:
         """Write records as blocks; those of the block of a `line`, if they become two, as parts that its hash makes
@@ -339,6 +391,21 @@ def _counted(line: BlockEntry, change: BucketChange, look: Lookup) -> BlockEntry
     if columns.ints and columns.values:
         low, high = min(low, min(columns.ints[0])), max(high, max(columns.ints[0]))
     return line._replace(keys=keys, records=records, first=first, last=last, low=low, high=high)
+
+
+def most_layered(loads: Sequence[float]) -> set[int]:
+    """Return which of the blocks with layers of these loads to rewrite, the greatest first: so many that the loads of
+    the others are no more than those of as many blocks which are rewritten one after the other at a load of 1: 1/n,
+    2/n, ... 1. O(n log n).
+    """
+    most: set[int] = set()
+    total = sum(loads)
+    for at in sorted(range(len(loads)), key=loads.__getitem__, reverse=True):
+        if 2 * total <= len(loads) + 1:
+            break
+        total -= loads[at]
+        most.add(at)
+    return most
 
 
 def _unequal(columns: Columns, limit: int, by: int) -> list[Columns]:

@@ -15,7 +15,7 @@ import hybridstore as hs
 from changelog.codec import pack as packed
 from changelog.storage import LocalStorage
 from hybridstore.state.opening import Tuning
-from recovery import layer_index
+from recovery import layer_index, planner
 from recovery.block import (
     ADDED,
     WHOLE,
@@ -33,7 +33,7 @@ from recovery.checkpoint import CheckpointReader
 from recovery.errors import CorruptCheckpointError
 from recovery.layers import Layers
 from recovery.pack import KEPT
-from recovery.planner import LAYERED_SHARE, LAYERS
+from recovery.planner import LAYERED_SHARE, LAYERS, MOST_LOAD, most_layered
 from recovery.table import MOST_KEYS, RecordTable, look_into, pack_with_table, table_fault
 from recovery.verify import verify
 from tests.conftest import STRESS
@@ -193,7 +193,8 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(
         for entry in line.entries() if STRESS or number % 6 == 5 else ():
             block = line.reader.block(1, entry)
             assert (entry.first, entry.last, entry.records) == (block.keys[0], block.keys[-1], len(block))
-            assert 8 * sum(layer.size for layer in entry.layers) * LAYERED_SHARE <= 10 * entry.size
+            most = 10 * (1 if far else MOST_LOAD) * entry.size
+            assert 8 * sum(layer.size for layer in entry.layers) * LAYERED_SHARE <= most
             assert len(entry.layers) < 3 * LAYERS
     loaded = {}
     for entry in line.entries():
@@ -210,6 +211,53 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(
     assert written < (8 if tables else 6) * changed_bytes
     assert any(entry.layers for entry in line.entries())
     assert all(type(line.reader._look_at(1, e, e.places[0])) is RecordTable for e in line.entries()) is tables
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(0, MOST_LOAD)))
+def test_the_blocks_with_most_layers_are_rewritten_until_the_others_have_few(loads: list[float]) -> None:
+    most = most_layered(loads)
+    rest = [load for at, load in enumerate(loads) if at not in most]
+    few = (len(loads) + 1) / 2
+    assert sum(rest) <= few + 1e-9
+    if most:
+        least = min(loads[at] for at in most)
+        assert least >= max(rest, default=0)
+        assert sum(rest) + least > few - 1e-9
+
+
+def test_a_block_that_changes_alone_is_rewritten_at_a_load_of_one() -> None:
+    assert most_layered([1.0]) == set()
+    assert most_layered([1.01]) == {0}
+    # of blocks that are rewritten one after the other none is due, and then the one with most layers
+    assert most_layered([i / 24 for i in range(1, 25)]) == set()
+    assert most_layered([i / 24 + 0.001 for i in range(1, 25)]) == {23}
+    assert most_layered([0.6] * 24) == set(range(4))
+
+
+@pytest.mark.parametrize("together", [5, 64])
+@pytest.mark.parametrize("tables", [False, True])
+def test_few_of_the_blocks_that_change_equally_much_are_rewritten_at_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool, together: int
+) -> None:
+    monkeypatch.setattr(planner, "TOGETHER", together)
+    r = random.Random(7)
+    line = Line(LocalStorage(tmp_path), tables=tables)
+    line.checkpoint({f"key {i:05d}": r.randbytes(40) for i in range(24 * 256)}, set())
+    before, most, rewritten = {entry.hash for entry in line.entries()}, 0, 0
+    for turn in range(60):
+        # deletions, too: layers of few bytes
+        keys = [f"key {i:05d}" for i in range(turn % 32, 24 * 256, 32)]
+        line.checkpoint({key: r.randbytes(40) for key in keys[::2]}, set(keys[1::2]))
+        bases = {entry.hash for entry in line.entries()}
+        most, rewritten = max(most, len(bases - before)), rewritten + len(bases - before)
+        before = bases
+    # all within two or three checkpoints, if each were rewritten when its layers have so much of its base
+    assert rewritten >= 24
+    assert most <= (3 if together > 24 else 5)
+    assert line.reader is not None
+    blocks = [line.reader.block(1, entry) for entry in line.entries()]
+    assert {key: value for block in blocks for key, value in zip(block.keys, block.values, strict=True)} == line.rows
 
 
 @pytest.mark.parametrize("room", [False, True])
