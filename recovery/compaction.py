@@ -3,6 +3,11 @@
     sparse   as long as less than half of the bytes of all packs is in use, those with the smallest share in use
     small    when 64 wait, the 17 with the least in use of the size class (factor 8) that has the most
 
+Of sparse packs a checkpoint copies up to as many bytes as it has packed, or a 64th of the state: commits wait for one
+that copies more. So the last one may be copied in part, and the rest by the next checkpoints, as long as two fifths of
+all bytes are in use. A sparse pack frees at least twice the bytes that are copied of it, so garbage does not grow for
+long.
+
 A pack of a 64th of the state is not small, since there can be no more than 64 of those: a checkpoint that changes much
 of the state is written once. So a state has at most 64 + 64 packs. A small pack waits for long, and meanwhile most of
 its layers become part of newer ones; what lives is written again once or twice, 4 times in 40,000 checkpoints.
@@ -23,8 +28,9 @@ from .block import BLOCK_BYTES, BLOCK_RECORDS, BlockEntry
 from .directory import PAGE_LINES, PageEntry
 from .pack import PACK_BYTES, PackRecord
 
-# All packs have no more than so many times the bytes in use.
+# Packs are copied that have more than so many times the bytes in use, down to the second at once.
 SPARSE_SHARE: Final = 2
+MOST_SPARSE_SHARE: Final = 2.5
 LARGE_SHARE: Final = 64
 # Packs are cut off at no less than one of so many of the bytes of a state.
 CUT_SHARE: Final = 256
@@ -91,32 +97,48 @@ def first_cut(bounds: Sizes, state: int) -> int:
     return large_bytes(bounds, state) + BLOCK_BYTES
 
 
+class Rewrites(NamedTuple):
+    """The numbers of the packs whose live blocks and pages are to be written again, and of one of which only so many
+    bytes (0: of no pack).
+    """
+
+    packs: set[int]
+    partly: int = 0
+    room: int = 0
+
+
 def packs_to_rewrite(
-    packs: Sequence[PackRecord], items: Iterable[Item], bounds: Sizes, pack_bytes: int | None = None
-) -> set[int]:
-    """Return the numbers of the packs whose live blocks and pages are to be written again.
+    packs: Sequence[PackRecord], items: Iterable[Item], packed: int, bounds: Sizes, pack_bytes: int | None = None
+) -> Rewrites:
+    """Return what a checkpoint that has packed so many bytes rewrites.
 
     `pack_bytes`: where packs are cut off (None: only large ones are). O(pages + lines + packs log packs).
     """
     live = live_bytes(items)
+    total = live.total()
     named = sorted((live[pack.number] / pack.size, pack) for pack in packs if live[pack.number])
     chosen: set[int] = set()
-    size = sum(pack.size for _, pack in named)
+    partly, size = 0, sum(pack.size for _, pack in named)
+    room = max(packed, total // LARGE_SHARE)
     for _, pack in named:
-        if size <= SPARSE_SHARE * live.total():
+        if size <= SPARSE_SHARE * total:
+            break
+        if live[pack.number] > room and size <= MOST_SPARSE_SHARE * total:
+            partly = pack.number
             break
         chosen.add(pack.number)
         size -= pack.size - live[pack.number]
-    large = large_bytes(bounds, live.total())
+        room -= live[pack.number]
+    large = large_bytes(bounds, total)
     if pack_bytes is not None:
         large = min(large, pack_bytes // 2)
     classes: dict[int, list[tuple[int, int]]] = {}
     for _, pack in named:
         used = live[pack.number]
-        if pack.number not in chosen and used < large:
+        if pack.number not in chosen and pack.number != partly and used < large:
             classes.setdefault(size_class(pack.size), []).append((used, pack.number))
     more = 1 + sum(map(len, classes.values())) - bounds.small_packs
     if more > 0:
         most = max((classes[key] for key in sorted(classes)), key=len)
         chosen.update(number for _, number in sorted(most)[: more + bounds.small_packs // 4])
-    return chosen
+    return Rewrites(chosen, partly, room)

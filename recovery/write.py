@@ -28,7 +28,7 @@ from .block import (
     pack_block,
 )
 from .checkpoint import CheckpointMeta, CheckpointReader, StoreRecord, encode_meta, index_hash
-from .compaction import SIZES, Item, Sizes, bounded, first_cut, live_bytes, packs_to_rewrite
+from .compaction import SIZES, Item, Rewrites, Sizes, bounded, first_cut, live_bytes, packs_to_rewrite
 from .directory import PageEntry, cut, encode_page, encode_top, page_entry
 from .erase import Erasure
 from .errors import CheckpointError
@@ -68,10 +68,11 @@ class CheckpointReport(NamedTuple):
 class _Rewriter:
     """Copies live blocks out of packs that are rewritten, and writes pages. O(pages + lines of those it opens)."""
 
-    def __init__(self, previous: CheckpointReader | None, writer: PackWriter, old: set[int], sizes: Sizes) -> None:
+    def __init__(self, previous: CheckpointReader | None, writer: PackWriter, old: Rewrites, sizes: Sizes) -> None:
         self._previous = previous
         self._writer = writer
-        self._old = old
+        self._old = old.packs | ({old.partly} if old.partly else set())
+        self._partly, self._room = old.partly, old.room
         self._sizes = sizes
         self.copied = 0
 
@@ -97,16 +98,24 @@ class _Rewriter:
         return self._previous.page(number, page)
 
     def _moved(self, number: int, item: Item) -> Item:
-        old = self._old
+        old, soon = self._old, self._partly
         if isinstance(item, PageEntry):
             if item.pack not in old and old.isdisjoint(item.packs[::2]):
                 return item
-            item = self._open(number, item)
-        return [line if old.isdisjoint([p.pack for p in line.places]) else self._copy(number, line) for line in item]
+            self._count(item.pack, item.size)
+            item, soon = self._open(number, item), 0
+        return [
+            line if old.isdisjoint([p.pack for p in line.places]) else self._copy(number, line, soon) for line in item
+        ]
 
-    def _copy(self, number: int, line: BlockEntry) -> BlockEntry:
+    def _copy(self, number: int, line: BlockEntry, soon: int) -> BlockEntry:
+        """Copy what a block has in old packs; not in the pack `soon` if it has many layers, since a block of a page
+        that has changed is rewritten soon.
+        """
+        stays = soon if 4 * line.bytes > 5 * line.size else 0
         base, *layers = (
-            place if place.pack not in self._old else self._copied(number, line, place) for place in line.places
+            place if place.pack not in self._old or place.pack == stays else self._copied(number, line, place)
+            for place in line.places
         )
         return line._replace(pack=base.pack, offset=base.offset, layers=tuple(layers))
 
@@ -115,7 +124,15 @@ class _Rewriter:
         data = self._previous.sound_block(number, line, place)
         pack, offset = self._writer.add(number, line.block, data, place.hash)
         self.copied += len(data)
+        self._count(place.pack, place.size)
         return place._replace(pack=pack, offset=offset)
+
+    def _count(self, pack: int, size: int) -> None:
+        """Count bytes that were copied; the rest of a pack of which only some are to be copied stays. O(1)."""
+        if pack == self._partly:
+            self._room -= size
+            if self._room <= 0:
+                self._old.discard(pack)
 
 
 def _joined(items: list[Item], few: int, open_page: Any) -> list[Item]:
@@ -182,10 +199,12 @@ def write_checkpoint(
             items = [item for plan in plans for item in plan.items]
             if previous is not None and previous.storage.url != storage.url:
                 # A copy to another place copies every block.
-                old = {record.number for record in old_packs}
+                old = Rewrites({record.number for record in old_packs})
             else:
-                old = packs_to_rewrite(old_packs, items, sizes, pack_bytes)
-            old |= frozenset() if erased is None else erased.packs
+                packed = sum(plan.packed_bytes for plan in plans)
+                old = packs_to_rewrite(old_packs, items, packed, sizes, pack_bytes)
+            if erased is not None:
+                old = Rewrites(old.packs | erased.packs)
             rewriter = _Rewriter(previous, writer, old, sizes)
             tops = [rewriter.pages(plan) for plan in plans]
             writer.finish()
@@ -308,7 +327,7 @@ class FreshCheckpoint:
         """Create the last pack and the index, and return the report. Raises OSError or CheckpointError. O(blocks)."""
         try:
             plans = list(self._plans.values())
-            rewriter = _Rewriter(None, self._writer, set(), self._sizes)
+            rewriter = _Rewriter(None, self._writer, Rewrites(set()), self._sizes)
             tops = [rewriter.pages(plan) for plan in plans]
             self._writer.finish()
             return _conclude(

@@ -14,7 +14,7 @@ from changelog.storage import LocalStorage, Storage
 from hybridstore.rescaling.sharing import blocks_of
 from hybridstore.stores.cold_blocks import Cold, ColdBlock, ColdPage, chosen, covering, unexpired
 from recovery import compaction, directory, layout, pack, prune
-from recovery.block import BucketChange, Columns, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture
 from recovery.checkpoint import CheckpointReader, read_meta
 from recovery.errors import CheckpointError, CorruptCheckpointError
 from recovery.pack import PAGE, StoredPack, damage, read_footer
@@ -144,7 +144,8 @@ def test_random_changes_leave_what_they_should_in_few_packs(seed: int, rounds: i
             report = line.checkpoint()
             check(line)
             most = max(most, report.packs)
-            assert report.live_share > 1 / (compaction.SPARSE_SHARE + 1)  # with footers
+            # with footers, and what this checkpoint has written
+            assert report.live_share > 1 / (compaction.MOST_SPARSE_SHARE + 1)
             if dice.random() < 0.5:
                 prune.collect_packs(line.storage, below=line.version + 1)
         assert most <= SMALL_PARTS.small_packs + compaction.LARGE_SHARE
@@ -215,6 +216,65 @@ def test_sparse_packs_are_written_again_and_then_gone() -> None:
     line.storage.delete([str(name) for name in layout.list_checkpoints(line.storage)[:-1]])
     assert first.name in prune.collect_packs(line.storage, below=5)
     check(line)
+
+
+def test_a_checkpoint_copies_a_part_of_a_sparse_pack_and_the_next_ones_the_rest() -> None:
+    dice = random.Random(7)
+    line = Line(MemoryStorage(), small_packs=1000, page_lines=64, block_records=64)
+    for i in range(2000):
+        line.put(0, f"k{i:04d}", i, dice.randbytes(50))
+    whole = line.checkpoint().bytes_packed
+    assert line.reader is not None
+    (first,) = line.reader.meta.packs
+    named = True
+    copied: list[int] = []
+    for turn in range(60):
+        # three quarters of the keys again and again: the rest of the first pack stays in use
+        for i in range(turn % 30, 1500, 30):
+            line.put(0, f"k{i:04d}", 2000 + turn, dice.randbytes(50))
+        report = line.checkpoint()
+        check(line)
+        room = max(report.bytes_packed, line.reader.meta.size // compaction.LARGE_SHARE)
+        assert report.bytes_copied < room + 5000  # the last block
+        assert report.live_share > 1 / (compaction.MOST_SPARSE_SHARE + 0.5)
+        named = first.name in {record.name for record in line.reader.meta.packs}
+        copied.append(report.bytes_copied)
+    assert not named
+    assert sum(copied) > whole / 5
+    assert len([size for size in copied if size]) > 3
+
+
+def _packs_and_lines(sizes: list[tuple[int, int]]) -> tuple[list[pack.PackRecord], list[compaction.Item]]:
+    """Packs of (bytes, bytes in use), each with one block."""
+    packs = [pack.PackRecord(number, f"pack {number}", size) for number, (size, _) in enumerate(sizes, 1)]
+    lines = [
+        BlockEntry(number, 0, number, number, 1, 1, used, -1, -1, bytes(16), number, 0)
+        for number, (_, used) in enumerate(sizes, 1)
+    ]
+    return packs, [lines]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "packed", "rewritten"),
+    [
+        # half in use: nothing
+        ([(1000, 500), (1000, 500)], 0, (set(), 0)),
+        # one is as sparse as it gets, and small: wholly; the other one, too, while it has room
+        ([(1000, 10), (1000, 900)], 10, ({1}, 0)),
+        ([(1000, 300), (1000, 400), (100, 100)], 1000, ({1}, 0)),
+        # less than what it may copy: a part
+        ([(1000, 450), (1000, 500)], 10, (set(), 1)),
+        # less than two fifths in use: at once, as far as that, and then a part
+        ([(1000, 200), (1000, 200), (1000, 600)], 10, ({1}, 2)),
+        ([(2000, 400), (1500, 500), (900, 800)], 10, ({1}, 0)),
+    ],
+)
+def test_sparse_packs_are_copied_by_parts_as_long_as_they_are_not_too_sparse(
+    sizes: list[tuple[int, int]], packed: int, rewritten: tuple[set[int], int]
+) -> None:
+    packs, lines = _packs_and_lines(sizes)
+    rewrites = compaction.packs_to_rewrite(packs, lines, packed, compaction.SIZES)
+    assert (rewrites.packs, rewrites.partly) == rewritten
 
 
 def test_only_packs_that_nobody_may_be_about_to_name_are_collected() -> None:
