@@ -327,7 +327,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
                 heappop(heap)
             if not self._bucket.cold or (heap and heap[0] < self._cold_first):
                 return heap[0] if heap else None
-            self._load_oldest(NO_TIME)
+            self._load_oldest(None)
 
     def _kept(self) -> list[Emission]:
         """Return the emissions of the newest version; the first call unpacks or computes them."""
@@ -361,9 +361,10 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         while self._bucket.cold and self._cold_first <= boundary:
             self._load_oldest(boundary[0])
 
-    def _load_oldest(self, through: int) -> None:
+    def _load_oldest(self, through: int | None) -> None:
         """Load the block that has the first of the cold records in the order of emission; where memory is short, only
-        its records with a buffer time up to `through`, those that leave before all other cold records, or a share.
+        its records with a buffer time up to `through`, None: those that leave before all other cold records, or a
+        share.
         """
         cold = self._bucket.cold
         (place, i), *others = nsmallest(2, ((_place(block), i) for i, block in enumerate(cold)))
@@ -376,7 +377,9 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         elif not SPARING.on or (type(block) is TakenBlock and block.mostly_taken):
             self._load(i)
         else:
-            self._load_first(i, max(through, others[0][0][0] - 1 if others else INT64_MAX))
+            if through is None:
+                through = others[0][0][0] - 1 if others else INT64_MAX
+            self._load_first(i, through)
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
