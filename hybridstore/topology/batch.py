@@ -497,17 +497,21 @@ def canonical_order(keys: Sequence[Any], values: Sequence[Any], times: Sequence[
     try:
         rows = list(zip(times, keys, values, strict=True))
         return sorted(indices, key=rows.__getitem__)
-    # values that Python cannot compare, such as None beside a number or a decimal NaN, are compared in packed form
+    # Values that Python cannot compare, such as None beside a number or a decimal NaN, are compared in packed form, but
+    # no other values: the order of a key's rows must not depend on the keys beside it.
     except (TypeError, InvalidOperation):
         pairs = list(zip(times, keys, strict=True))
         groups = groupby(sorted(indices, key=pairs.__getitem__), key=pairs.__getitem__)
-        parts = (list(places) for _, places in groups)
-        # few rows have the time and the key of another one
-        return [
-            place
-            for part in parts
-            for place in (sorted(part, key=lambda at: pack(values[at])) if len(part) > 1 else part)
-        ]
+        return [place for _, places in groups for place in _by_value(list(places), values)]
+
+
+def _by_value(places: list[int], values: Sequence[Any]) -> list[int]:
+    if len(places) == 1:  # few rows have the time and the key of another one
+        return places
+    try:
+        return sorted(places, key=values.__getitem__)
+    except (TypeError, InvalidOperation):
+        return sorted(places, key=lambda place: pack(values[place]))
 
 
 def _ascending(times: Sequence[int], indices: list[int]) -> bool:

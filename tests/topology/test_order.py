@@ -1,6 +1,7 @@
 """The canonical order of a batch: the same by column as row by row."""
 
 import random
+from decimal import Decimal
 from typing import Any
 
 import numpy
@@ -77,3 +78,9 @@ def test_values_that_python_cannot_compare_are_in_order_of_their_bytes(seed: int
     times, keys, values = map(list, zip(*rows, strict=True))
     expected = sorted(range(60), key=lambda at: (rows[at][0], rows[at][1], pack(rows[at][2])))
     assert canonical_order(keys, values, times) == expected
+
+
+@pytest.mark.parametrize("beside", [[1, 2], [None, 1], [Decimal("nan"), Decimal(1)]])
+def test_the_order_of_the_rows_of_a_key_does_not_depend_on_other_keys(beside: list[Any]) -> None:
+    """Packed, 21 is before -5."""
+    assert canonical_order(["a", "a", "b", "b"], [21, -5, *beside], [0, 0, 0, 0])[:2] == [1, 0]
