@@ -33,12 +33,14 @@ class ChangedVersion(NamedTuple):
 class ChangeHistory:
     """The changelog of a place, read in order.
 
-    `faults` lists the faults; reading continues behind a fault if possible.
+    `faults` lists the faults; reading continues behind a fault if possible. `removed` says whether the owner has
+    removed segments since they were listed, which is no fault.
     """
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.faults: list[str] = []
+        self.removed = False
         self.names: dict[int, str] = {SYSTEM: ""}
         self.kinds: dict[int, str] = {}
         self.parameters: dict[int, dict[str, Any]] = {}
@@ -79,7 +81,10 @@ class ChangeHistory:
             if isinstance(item, Fault):
                 if isinstance(item.error, UnsupportedVersionError):
                     raise item.error
-                self.faults.append(str(item.raised()))
+                if isinstance(item.error, FileNotFoundError):
+                    self.removed = True
+                else:
+                    self.faults.append(str(item.raised()))
                 continue
             if through is not None and item.commit.version > through:
                 return

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from changelog.changes import DELETED, Change
+from recovery.errors import RestoreError
 
 from ..markup import Labelled
 from ..stores.kinds import KINDS, Row
@@ -123,6 +124,8 @@ def _history(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[
         yield from _events(place, logged, numbers, store, key, state)
     if base and not state.known:
         yield from _base(place, store, key, base, state)
+    if story.removed:
+        raise RestoreError(f"{place.where}: segments were removed while they were read (read the history again)")
     faults.extend(story.faults)
 
 

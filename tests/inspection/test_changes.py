@@ -120,6 +120,19 @@ def test_history_of_a_buffer_begins_before_the_oldest_version_that_can_be_read(t
         assert look.history("buffer", key)[-1].new == buffered.get(key, DELETED)
 
 
+def test_segments_that_the_owner_removes_while_the_log_is_read_are_no_fault(tmp_path: Path, seed: int) -> None:
+    kept = build(tmp_path / "s", seed)
+    (place,) = resolve(tmp_path / "s")
+    story = ChangeHistory(place)
+    versions = story.versions()
+    first = next(versions)
+    sorted((tmp_path / "s" / "changelog").glob("*.log"))[1].unlink()
+    numbers = [first.commit.version, *(logged.commit.version for logged in versions)]
+    assert (story.faults, story.removed) == ([], True)
+    assert numbers[-1] == max(kept)
+    assert len(numbers) < len(kept)
+
+
 def test_history_is_read_again_where_the_owner_has_removed_the_checkpoint_on_which_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
