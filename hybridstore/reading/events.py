@@ -131,7 +131,7 @@ def _history(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[
 
 def _base(place: Place, store: str, key: Any, version: int, state: _Key) -> Iterator[Event]:
     """Begin with the key's records in the oldest checkpoint; records whose write is not retained are shown as found
-    there.
+    there, and those that a buffer has emitted before as evicted there.
     """
     view = open_view(place, version)
     seen = dict(state.records)
@@ -141,6 +141,9 @@ def _base(place: Place, store: str, key: Any, version: int, state: _Key) -> Iter
     for slot, (times, value) in state.records.items():
         if slot not in seen:
             yield Event(version, view.wall_ms or 0, "found", times, UNKNOWN, value)
+    for slot, (times, value) in seen.items():
+        if slot not in state.records:
+            yield Event(version, view.wall_ms or 0, "evict", times, value, _ABSENT)
 
 
 def _events(
@@ -161,7 +164,7 @@ def _events(
     # An eviction only has the place up to which records were emitted; the records follow from the buffer.
     if evicted and not state.known:
         # versions before the oldest checkpoint cannot be read, so nothing says whether the record was emitted
-        state.records.clear()
+        state.records = {slot: (times, UNKNOWN) for slot, (times, _) in state.records.items()}
     elif evicted and state.records and next(open_view(place, version).store(store).of_key(key), None) is None:
         for times, value in state.records.values():
             yield Event(version, wall, "evict", times, value, _ABSENT)
