@@ -302,7 +302,8 @@ class TimeLog:
         ordered = column.tolist()
         if ordered != sorted(ordered):
             raise ValueError("value log: times are not sorted (sort records by time, ties in order of arrival)")
-        self.clear()
+        if self.end:  # a new log has nothing to forget
+            self.clear()
         if rows:
             self.extend(column, rows)
             self.oldest = column[0]
