@@ -24,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hybridstore.state.policy import SPEED
+from hybridstore.topology import aggregating
 from tests.tools import quick_java
 from tests.tools.hooks import as_reference_machine, forget_states
 from tests.tools.worker_server import worker_server
@@ -155,6 +156,16 @@ def reference_machine() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         as_reference_machine(patch)
         patch.setattr(SPEED, "observe", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_rows_by_column() -> Iterator[None]:
+    """Small batches of Arrow go by column, as large ones do, in this process; `topology/test_few_rows.py` shows what
+    they do elsewhere.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aggregating, "_FEW_ROWS", 0)
         yield
 
 

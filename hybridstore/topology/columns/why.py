@@ -29,6 +29,7 @@ class Why(StrEnum):
     WATERMARK = "sliding windows by a watermark let records wait one by one"
     # of the batch
     NO_ROWS = "no rows"
+    FEW_ROWS = "so few rows take less time one by one"
     MISSING = "a column is missing"
     TIMES = "times are null, before 1970, or neither timestamps nor whole numbers"
     KEYS = "keys are null, or neither text nor whole numbers"
