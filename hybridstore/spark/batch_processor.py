@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..state.group import StoreGroup
 from .arrow_schema import arrow_schema
+from .contract import FRAME_ROWS
 from .operator import spark_schema
 from .session import prepare
 from .sharding import SHARD_COLUMN, check_key, shard_column
@@ -55,4 +56,4 @@ class BatchFunction:
         for shard, table in by_shard([part for part in batches if part.num_rows], self.tasks):
             runner = self.program.open(StoreGroup())
             runner.begin_alone(int(time.time() * 1000), shard, self.tasks)
-            yield from runner.process(table.cast(self.rows), self.output).to_batches()
+            yield from runner.process(table.cast(self.rows), self.output).to_batches(FRAME_ROWS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from recovery.runs import Claim
 
@@ -20,6 +20,9 @@ from .location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+FRAME_ROWS: Final = 8192
+"""Spark gets results in record batches of so many rows at most; its own have at most 10,000 by default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ The column types of aggregates follow from the built-in aggregators; a user's ag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from ..topology.failures import FailedRows
 from ..topology.plan import Plan
 from ..topology.results import Results, columns_of
 from ..topology.shard_run import LateRows, ShardRun
-from .contract import Program, Runner
+from .contract import FRAME_ROWS, Program, Runner
 from .event_time import with_times
 
 if TYPE_CHECKING:
@@ -124,6 +124,22 @@ class TopologyProgram(Program):
         return kind(self, group)
 
 
+class _ArrowPieces:
+    """Takes the results of windows that close by the piece, as they are read, and makes a table of each: as objects
+    they take several times as much.
+    """
+
+    def __init__(self, table: Callable[[Results], pa.Table]) -> None:
+        self._table = table
+        self.rows = FRAME_ROWS
+        self.tables: list[pa.Table] = []
+
+    def take(self, piece: Results) -> None:
+        """Make a table of the next piece. O(results)."""
+        with collector_held():
+            self.tables.append(self._table(piece))
+
+
 class TopologyRunner(Runner):
     """A topology that runs on one shard, a batch at a time: Arrow tables in and out."""
 
@@ -157,18 +173,23 @@ class TopologyRunner(Runner):
 
         run = self._run
         plan, logic = run.plan, run.logic
-        results = run.process_batch(table, watermark)
-        with collector_held():
-            if isinstance(logic, CustomLogic):
+        if isinstance(logic, CustomLogic):
+            results = run.process_batch(table, watermark)
+            with collector_held():
                 columns = logic.output.columns(results)
                 arrays = [output_array(field, column) for field, column in zip(output, columns, strict=False)]
                 if plan.errors_column is not None:
                     return with_errors(plan, arrays, run.late_rows, output)
                 return pa.Table.from_arrays(arrays, schema=output)
-            results = logic.known(results)
+        fields = output if plan.extra_column is None else output.remove(len(output) - 1)
+        pieces = _ArrowPieces(lambda piece: to_arrow(plan, logic.known(piece), fields))
+        if logic.windowed.emit == "close":
+            logic.windowed.taker = pieces
+        pieces.take(run.process_batch(table, watermark))
+        with collector_held():
+            known = pa.concat_tables(pieces.tables)
             if run.late_rows is None:
-                return to_arrow(plan, results, output)
-            known = to_arrow(plan, results, output.remove(len(output) - 1))
+                return known
             if isinstance(run.late_rows, FailedRows):
                 return with_errors(plan, known.columns, run.late_rows, output)
             return with_late(plan, known, run.late_rows, output)

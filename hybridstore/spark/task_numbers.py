@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from .contract import FRAME_ROWS
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -38,6 +40,6 @@ def with_numbers(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
         numbers = json.loads(table.schema.metadata[_METADATA])
         totals = {name: total + numbers[name] for name, total in totals.items()}
         none = pa.nulls(table.num_rows, kind)
-        yield from pa.Table.from_arrays([*table.columns, none], schema=schema).to_batches()
+        yield from pa.Table.from_arrays([*table.columns, none], schema=schema).to_batches(FRAME_ROWS)
     nulls = [pa.nulls(1, field.type) for field in list(schema)[:-1]]
     yield pa.RecordBatch.from_arrays([*nulls, pa.array([totals], kind)], schema=schema)

@@ -22,7 +22,7 @@ from recovery.runs import Claim
 from ..collector import Tasks
 from ..state.log_lines import SPARK, info, warn
 from .connect import BATCH, RUN
-from .contract import Batch, Runner, whole_runner
+from .contract import FRAME_ROWS, Batch, Runner, whole_runner
 from .errors import SkippedBatchError, SparkSetupError
 from .event_time import check_event_time
 from .launches import STARTS, claim
@@ -158,7 +158,7 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
                 yield from with_numbers(tables)
             else:
                 for table in tables:
-                    yield from table.to_batches()
+                    yield from table.to_batches(FRAME_ROWS)
         finally:
             work.maintain()
 

@@ -406,6 +406,9 @@ class Engine:
     def commit(self) -> list[dict[str, Any]]:
         """End the commit on every shard, durably, and return the results due at its end.
 
+        All of them are in memory, some 300 bytes each: where many windows close together, `Topology.run` hands them out
+        piece by piece. O(changes + results).
+
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> engine = minutes.aggregate(emit="close", n=hs.Count()).open("state")
         >>> engine.process({"user": "ann", "ts": 500}), engine.process({"user": "bob", "ts": 60_000})

@@ -279,21 +279,21 @@ def _check_bounds(times: TimeForm, ends: Any) -> None:
         times_as(times, [int(ends.max()) if hasattr(ends, "dtype") else max(ends)])
 
 
-def joined(tables: Sequence[ResultTable]) -> ResultTable:
-    """Return the results of several pieces of a commit as one table. O(results)."""
-    if len(tables) == 1:
-        return tables[0]
-    first = tables[0]
-    if any(table[:2] != first[:2] or table.names is None for table in tables):
-        # rows of custom logic, which may differ in their columns
-        return ResultTable(None, None, [row for table in tables for row in table.rows(dict)])
-    columns = [list(chain.from_iterable(parts)) for parts in zip(*[table.columns for table in tables], strict=True)]
-    parts = [table.late for table in tables if table.late is not None]
-    late = None
-    if parts:
-        keys, rows = (list(chain.from_iterable(part[at] for part in parts)) for at in (1, 2))
-        late = Late(parts[0].column, keys, rows)
-    return ResultTable(first.names, first.times, columns, late)
+def arrow_of(pieces: Iterable[ResultTable]) -> pa.Table | None:
+    """Return the pieces of a commit's results as an Arrow table, with the types that Arrow infers from all rows; None
+    without results. Each piece becomes a part of it before the next is asked for, but for rows that differ in their
+    columns. O(results).
+    """
+    import pyarrow as pa
+
+    some = (piece for piece in pieces if piece)
+    tables: list[pa.Table] = []
+    for piece in some:
+        if piece.names is None:
+            rows = [row for part in (piece, *some) for row in part.rows(dict)]
+            return ResultTable(None, None, rows).arrow()
+        tables.append(piece.arrow())
+    return pa.concat_tables(tables, promote_options="permissive") if tables else None
 
 
 def tabled_rows(rows: Sequence[dict[str, Any]]) -> ResultTable:

@@ -34,7 +34,7 @@ from .joins.inputs import Inputs, sources_of
 from .joins.spec import given_inputs
 from .plan import Plan
 from .progress import RunProgress
-from .results import Late, ResultTable, joined
+from .results import Late, ResultTable, arrow_of
 from .run_state import RunState, kept, kept_commits, leave_out_ordered
 from .source import Source, source_of
 
@@ -89,8 +89,8 @@ class ResultRows(Generator[ResultRow, None, None]):
         """Yield, in place of rows, the number and the results of each commit of a shard that has results. O(results).
 
         A table has the columns of the rows, with the types that Arrow infers: whole numbers are int64, times
-        timestamp[us]. All results of the commit are in memory then, which rows are not. Raises OverflowError for an int
-        beyond 64 bits.
+        timestamp[us]. All results of the commit are in memory then, as columns of Arrow, which rows are not. Raises
+        OverflowError for an int beyond 64 bits.
 
         >>> import pyarrow as pa
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
@@ -101,8 +101,8 @@ class ResultRows(Generator[ResultRow, None, None]):
         """
         with closing(self._tables) as tables:
             for commit, pieces in tables:
-                if some := [piece for piece in pieces if piece]:
-                    yield commit, joined(some).arrow()
+                if (table := arrow_of(pieces)) is not None:
+                    yield commit, table
 
 
 def _rows(tables: Tables) -> Generator[ResultRow, None, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.state.directory import open_store
 from hybridstore.stores.cold_blocks import SPARING, ColdBlock
-from hybridstore.topology.results import Result, ResultColumns, ResultTable, by_column
+from hybridstore.topology.results import Result, ResultColumns, ResultTable, arrow_of, by_column
 from hybridstore.topology.run_state import RESULTS, Keeping
 from tests.tools.hooks import force_cold
 from tests.tools.vector_runner import SMALL
@@ -150,6 +151,27 @@ def test_results_in_pieces_are_the_results_of_the_commit_and_come_again(
     ]
     tables = list(topology.run(rows, tmp_path / "other", shards=shards, commit_rows=60).tables())
     assert [table for _, table in tables] == [table.arrow() for table in expected if table]
+
+
+def test_a_piece_is_a_part_of_the_table_before_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    acts: list[str] = []
+    arrow = ResultTable.arrow
+
+    def pieces() -> Iterator[ResultTable]:
+        for values in ([None, None], [1, 2], [], [2.5]):
+            acts.append("read")
+            yield ResultTable(["n"], None, [values])
+
+    monkeypatch.setattr(ResultTable, "arrow", lambda table: (acts.append("made"), arrow(table))[1])
+    table = arrow_of(pieces())
+    assert table == pa.table({"n": [None, None, 1, 2, 2.5]})
+    assert acts == ["read", "made", "read", "made", "read", "read", "made"]
+    assert arrow_of([ResultTable(["n"], None, [[]])]) is None
+
+
+def test_rows_that_differ_in_their_columns_have_those_of_the_first() -> None:
+    pieces = [ResultTable(None, None, [{"a": 1}]), ResultTable(None, None, [{"b": 2, "a": 3}])]
+    assert arrow_of(pieces) == pa.table({"a": [1, 3]})
 
 
 @pytest.mark.parametrize("windows", ["tumbling", "hopping", "sessions"])
