@@ -28,7 +28,7 @@ from .edge import K, V
 from .keys import shown
 from .pieces import by_place
 from .suppression_maps import Emission, SuppressionMaps
-from .suppression_tail import boundary_of
+from .suppression_tail import Boundary, boundary_of
 
 _FEW_ROWS: Final = 8  # up to so many rows, building columns costs more than it saves
 _BY_PLACE: Final = itemgetter(0, 1)
@@ -186,35 +186,22 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         """
         self._keys.admit_all([])  # raises when the state was closed
         emitted: list[Emission] = []
-        if through is None:
-            self._evict_while(lambda first: len(emitted) < _PIECE, emitted)
-            return emitted
-        boundary = boundary_of(min(through, self._due))
-        self._evict_while(lambda first: first <= boundary and len(emitted) < _PIECE, emitted)
-        return self._within_bounds(emitted, _PIECE) if self._bounded and len(emitted) < _PIECE else emitted
+        self._evict_to(boundary_of(INT64_MAX if through is None else min(through, self._due)), emitted)
+        # a flush leaves none that could be too many
+        return self._within_bounds(emitted, _PIECE) if self._bounded and through is not None else emitted
 
-    def _within_bounds(self, emitted: list[Emission], most: int = INT64_MAX) -> list[Emission]:
-        """Emit the oldest records until all bounds hold, or as many as make `most` of `emitted`, and return `emitted`
-        with them. Raises BufferFullError if the bounds raise.
-        """
-        if not self._over():
-            return emitted
-        if self._raises:
-            raise self._full(emitted)
-        self._evict_while(lambda first: self._over() and len(emitted) < most, emitted)
-        return emitted
-
-    def _evict_while(self, more: Callable[[tuple[int, Any]], bool], emitted: list[Emission]) -> None:
-        """Emit the oldest records into `emitted` while `more` is true of the place of the first, and log the place that
+    def _evict_to(self, boundary: Boundary, emitted: list[Emission]) -> None:
+        """Emit the oldest records at or before a boundary, as many as make a piece of `emitted`, and log the place that
         was reached. The error of a damaged block is raised if no record left before it; else by the next call.
         """
         first, reached = self._first(), None
         if self._sizes is not None:
             self._measure()
-        try:
-            while first is not None and more(first):
-                emitted += self.apply_evict(*first)
-                reached = first
+        with self._journal.sure:
+            while first is not None and first <= boundary and len(emitted) < _PIECE:
+                # those in memory that no cold record is before
+                emitted += self._leave(min(boundary, self._cold_first), _PIECE - len(emitted))
+                reached = self._removed
                 try:
                     first = self._first()
                 except (HybridStoreError, OSError):
@@ -222,14 +209,32 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
                 if self._sizes is not None:
                     self._measure()
             if reached is not None:
-                through, key = reached
-                # the key is not needed if no other record has its buffer time
-                alone = first is None or first[0] > through
-                named = None if alone else key
-                self._log_row(key_bytes(named) <= SMALL, (self.number * 16 + EVICT, through, named))
-        except BaseException as error:
-            self._journal.fail(error)
-            raise
+                self._log_eviction(reached, first)
+
+    def _log_eviction(self, reached: tuple[int, Any], first: tuple[int, Any] | None) -> None:
+        """Log that all records up to a place were evicted; `first` is the place of the first that remains."""
+        through, key = reached
+        # the key is not needed if no other record has its buffer time
+        alone = first is None or first[0] > through
+        named = None if alone else key
+        self._log_row(key_bytes(named) <= SMALL, (self.number * 16 + EVICT, through, named))
+
+    def _within_bounds(self, emitted: list[Emission], most: int = INT64_MAX) -> list[Emission]:
+        """Emit the oldest records until all bounds hold, or as many as make `most` of `emitted`, and return `emitted`
+        with them. Raises BufferFullError if the bounds raise.
+        """
+        if len(emitted) >= most or not self._over():
+            return emitted
+        if self._raises:
+            raise self._full(emitted)
+        with self._journal.sure:
+            last = first = self._first()
+            while first is not None and len(emitted) < most and self._over():
+                emitted += self.apply_evict(*first)
+                last, first = first, self._first()
+            if last is not None:
+                self._log_eviction(last, first)
+        return emitted
 
     def put_many(self, rows: Iterable[tuple[K, V | None, int]]) -> list[Emission[K, V]]:
         """Put many `(key, value, ts)`, in order: the same as a put for each, and faster.

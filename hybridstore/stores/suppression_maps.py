@@ -61,6 +61,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     # version in progress
     _emitted: bytes | Unasked | list[Emission]
     _emitting: list[Emission]
+    _removed: tuple[int, Any]  # the place of the record that was removed last
     _cold_first: Boundary  # no cold record is before it
     _cold_held: int
     _due: int
@@ -142,15 +143,20 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         """Emit the records with a buffer time up to `through`; with a key, at `through` only up to that key."""
         return self._leave(boundary_of(through, key))
 
-    def _leave(self, boundary: Boundary) -> list[Emission]:
-        """Remove the records at or before a boundary, in order, and return those that are emitted. O(removed log n)."""
+    def _leave(self, boundary: Boundary, most: int = INT64_MAX) -> list[Emission]:
+        """Remove the records at or before a boundary, in order, until `most` are emitted, and return these.
+
+        O(removed log n).
+        """
         heap, runs, dirty, sizes = self._heap, self._runs, self._dirty, self._sizes
         emitted: list[Emission] = []
-        while heap and heap[0] <= boundary:
-            at, key = heappop(heap)
+        while heap and heap[0] <= boundary and len(emitted) < most:
+            place = heappop(heap)
+            at, key = place
             record = runs.get(key)
             if record is None or record[0] != at:
                 continue  # overtaken
+            self._removed = place
             del runs[key]
             if dirty is not None:
                 dirty.add(key)
