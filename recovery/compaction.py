@@ -1,7 +1,7 @@
 """Compaction: which packs the next checkpoint rewrites, so that packs are few and most of their bytes are in use.
 
     sparse   as long as less than half of the bytes of all packs is in use, those with the smallest share in use
-    small    when 64 wait, the 17 with the least in use of the size class (factor 8) that has the most
+    small    when 64 wait, 17 with the least in use, of the smallest class of bytes in use (factor 8) that has so many
 
 Of sparse packs a checkpoint copies up to as many bytes as it has packed, or a 64th of the state: commits wait for one
 that copies more. So the last one may be copied in part, and the rest by the next checkpoints, as long as two fifths of
@@ -136,9 +136,10 @@ def packs_to_rewrite(
     for _, pack in named:
         used = live[pack.number]
         if pack.number not in chosen and pack.number != partly and used < large:
-            classes.setdefault(size_class(pack.size), []).append((used, pack.number))
+            classes.setdefault(size_class(used), []).append((used, pack.number))
     more = 1 + sum(map(len, classes.values())) - bounds.small_packs
     if more > 0:
-        most = max((classes[key] for key in sorted(classes)), key=len)
-        chosen.update(number for _, number in sorted(most)[: more + bounds.small_packs // 4])
+        enough = more + bounds.small_packs // 4
+        most = max((classes[key] for key in sorted(classes)), key=lambda each: min(len(each), enough))
+        chosen.update(number for _, number in sorted(most)[:enough])
     return Rewrites(chosen, partly, room)

@@ -277,6 +277,21 @@ def test_sparse_packs_are_copied_by_parts_as_long_as_they_are_not_too_sparse(
     assert (rewrites.packs, rewrites.partly) == rewritten
 
 
+@pytest.mark.parametrize(
+    ("small", "large", "merged"),
+    [
+        (24, 39, set[int]()),
+        (24, 40, set(range(1, 18))),  # as many as are merged, and a 40th of the bytes
+        (17, 47, set(range(1, 18))),
+        (16, 48, set(range(17, 34))),
+        (0, 70, set(range(1, 24))),
+    ],
+)
+def test_the_small_packs_that_are_merged_have_few_bytes_in_use(small: int, large: int, merged: set[int]) -> None:
+    packs, lines = _packs_and_lines([(40_000, 900)] * small + [(40_000, 39_000)] * large)
+    assert compaction.packs_to_rewrite(packs, lines, 0, compaction.SIZES).packs == merged
+
+
 def test_only_packs_that_nobody_may_be_about_to_name_are_collected() -> None:
     # Whatever the clock of their writer: the last one is of 1970.
     storage = MemoryStorage()
