@@ -29,7 +29,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from .files import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, AppendFile
+from .files import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 from .rounds import parts, side_by_side
 from .storage import Storage
 
@@ -270,7 +270,7 @@ def bare(storage: Storage) -> Storage:
 
 
 class CachedStorage:
-    """The eight verbs over another storage, with a cache before it. `kept` says which names are worth keeping.
+    """The seven verbs over another storage, with a cache before it. `kept` says which names are worth keeping.
 
     Costs are those of local files for objects that are in the cache. Raises as the storage behind.
     """
@@ -370,10 +370,6 @@ class CachedStorage:
             with suppress(OSError):
                 return path.stat().st_size
         return self.storage.size(name)
-
-    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
-        """See `Storage`. Such a file is not kept."""
-        return self.storage.open_append(name, create=create)
 
     def path(self, name: str) -> Path | None:
         """Return the file of an object in the cache; None where it is not there, without a request."""

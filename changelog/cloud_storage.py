@@ -1,4 +1,4 @@
-"""Cloud storage: the eight verbs over S3, Google Cloud Storage, Azure Blob Storage, or memory, through `obstore`.
+"""Cloud storage: the seven verbs over S3, Google Cloud Storage, Azure Blob Storage, or memory, through `obstore`.
 
 Credentials come from the environment, from the role of the machine, or from `options`, the settings of a `Bucket`,
 whose names are obstore's. No message and no file contains an option's value. The module `bucket` has the forms of URLs.
@@ -25,7 +25,6 @@ from typing import Any, Final, TypeVar
 
 from .bucket import scrubbed, split_settings, split_url
 from .errors import HybridStoreError, StorageUnreachableError
-from .files import AppendFile
 from .rounds import merged, side_by_side
 
 LOGGER: Final = logging.getLogger("hybridstore")
@@ -151,10 +150,6 @@ class CloudStorage:
                 except FileNotFoundError:
                     continue
 
-    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
-        """See `Storage`. Raises NotImplementedError: objects do not grow."""
-        raise NotImplementedError(f"{self.url}/{name}: objects do not grow")
-
     # --- reading --------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> bytes:
@@ -254,6 +249,11 @@ def _check_installed(address: str) -> None:
         raise HybridStoreError(
             f"{address}: state on object stores needs obstore: pip install 'hybridstore[cloud]'"
         ) from None
+
+
+# Who is asked for the role of this machine where no credentials are given.
+_METADATA: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
+_ASKS_ROLE: Final = "; neither the environment nor the Bucket has credentials, so this machine was asked for a role"
 
 
 class _RangeError(OSError):
@@ -357,7 +357,8 @@ class _Client:
                     raise _RangeError(errno.EINVAL, "range beyond the end", where) from None
                 waited = time.monotonic() - started
                 if waited >= limit or not _may_pass(error):
-                    raise _unreachable(where, error, self.options, f"tried for {waited:.0f} s") from None
+                    role = _ASKS_ROLE if any(host in str(error) for host in _METADATA) else ""
+                    raise _unreachable(where, error, self.options, f"tried for {waited:.0f} s{role}") from None
                 LOGGER.warning(
                     "%s: no answer for %.0f s (%s); trying for %.0f s",
                     where,

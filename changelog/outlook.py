@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .files import AppendFile
 from .rounds import side_by_side
 from .storage import LocalStorage, Storage
 
@@ -145,9 +144,6 @@ class Outlook:
 
     def size(self, name: str) -> int:
         return self.storage.size(name)
-
-    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
-        return self.storage.open_append(name, create=create)
 
     def path(self, name: str) -> Path | None:
         return self.storage.path(name)

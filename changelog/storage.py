@@ -1,5 +1,5 @@
-"""Storage: an object store in eight verbs. hybridstore writes every byte outside a process through this
-interface.
+"""Storage: an object store in seven verbs. By them hybridstore writes all that it keeps but the growing log of a
+directory (`writer`).
 
     create(name, data) -> bool       atomic and durable; never overwrites; False: the name is taken
     get(name) -> bytes
@@ -7,7 +7,6 @@ interface.
     list(prefix, after) -> list[str]
     delete(names)
     size(name) -> int
-    open_append(name)                local only: the log of a plain store
     url                              where the storage is, for messages
 
 It has no verb to overwrite or rename: among competing writers, `create` decides. Names are relative, with `/`
@@ -88,12 +87,6 @@ class Storage(Protocol):
 
     def size(self, name: str) -> int:
         """Return the bytes of an object. Raises FileNotFoundError. O(1)."""
-
-    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
-        """Open a local file that grows; with `create` it must be new. Raises NotImplementedError elsewhere.
-
-        Such a file is visible from its creation on and may be cut short: its content says which bytes count.
-        """
 
     def path(self, name: str) -> Path | None:
         """Return the local file of an object, to be mapped: its first `size(name)` bytes are the object.
@@ -219,14 +212,6 @@ class LocalStorage:
             with suppress(FileNotFoundError):
                 if path.stat().st_mtime < oldest:
                     self.files.remove(path)
-
-    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
-        """See `Storage`. The name of a new file is not durable before `sync_folder`.
-
-        Raises FileExistsError, OSError.
-        """
-        path = self.root / name
-        return self._open_new(path) if create else self.files.append(path)
 
     def sync_folder(self, name: str) -> None:
         """Make the names in the folder of an object durable."""

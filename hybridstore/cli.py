@@ -20,10 +20,11 @@ from .reading.texts import say
 
 
 class Command(NamedTuple):
-    """A command that is not imported yet: its line in the help of its group, and an example."""
+    """A command that is not imported yet: its line in a help, an example, and its module, if it is in no group."""
 
     summary: str
     example: str
+    module: str = ""
 
 
 class CommandGroup(NamedTuple):
@@ -91,52 +92,42 @@ GROUPS: Final = {
         {"commands": {"restore": Command("The time of a restart, of your state or of a generated state.", "state/")}},
     ),
 }
-# Commands without a group: their lines in the help, and their modules.
 COMMANDS: Final = {
-    "rescale": (
-        Command(
-            "Give the state of a stopped job another number of shards.",
-            "/checkpoints/totals totals --shards 16 --dry-run",
-        ),
+    "rescale": Command(
+        "Give the state of a stopped job another number of shards.",
+        "/checkpoints/totals totals --shards 16 --dry-run",
         "hybridstore.rescaling.command",
     ),
-    "import": (
-        Command(
-            "Let a stopped Spark query of Spark's own operators go on as a job of ours.",
-            "--from-spark /checkpoints/clicks --job jobs.clicks:applied",
-        ),
+    "import": Command(
+        "Let a stopped Spark query of Spark's own operators go on as a job of ours.",
+        "--from-spark /checkpoints/clicks --job jobs.clicks:applied",
         "hybridstore.importing.command",
     ),
-    "serve": (
-        Command("Serve a state over HTTP, read-only, beside its job.", "state/ --port 8700"),
-        "hybridstore.serving.command",
+    "serve": Command(
+        "Serve a state over HTTP, read-only, beside its job.", "state/ --port 8700", "hybridstore.serving.command"
     ),
-    "rewind": (
-        Command("Go back to an older version of the state of a stopped job.", "state/ --to 41"),
-        "hybridstore.rewinding.command",
+    "rewind": Command(
+        "Go back to an older version of the state of a stopped job.", "state/ --to 41", "hybridstore.rewinding.command"
     ),
-    "fork": (
-        Command("Begin another state at a version of a state, by reference, beside its job.", "state/@41 canary/"),
+    "fork": Command(
+        "Begin another state at a version of a state, by reference, beside its job.",
+        "state/@41 canary/",
         "hybridstore.rewinding.fork",
     ),
-    "pin": (
-        Command(
-            "Give a version of a state a name, so that it is kept; without a name, list the pins.", "state/@41 good"
-        ),
+    "pin": Command(
+        "Give a version of a state a name, so that it is kept; without a name, list the pins.",
+        "state/@41 good",
         "hybridstore.rewinding.pins",
     ),
-    "bisect": (
-        Command("Find the first version at which the value of a key is bad.", "state/ totals ann --bad 'value < 0'"),
+    "bisect": Command(
+        "Find the first version at which the value of a key is bad.",
+        "state/ totals ann --bad 'value < 0'",
         "hybridstore.rewinding.bisect",
     ),
-    "erase": (
-        Command("Remove a key of a stopped job's state from every file.", "state/ alice --prove"),
-        "hybridstore.rewinding.erase",
+    "erase": Command(
+        "Remove a key of a stopped job's state from every file.", "state/ alice --prove", "hybridstore.rewinding.erase"
     ),
-    "unpin": (
-        Command("Remove a pin.", "state/ good"),
-        "hybridstore.rewinding.unpin",
-    ),
+    "unpin": Command("Remove a pin.", "state/ good", "hybridstore.rewinding.unpin"),
 }
 _ASKED: Final = ("-h", "--help")
 
@@ -208,18 +199,10 @@ def _nearest(word: str, known: Any) -> str:
 
 
 def command_parser(group: str, name: str) -> tuple[Any, Parser]:
-    """Import a command and return its module and its parser. O(one import)."""
-    module = import_module(GROUPS[group].modules.format(name))
-    parser = Parser(f"hybridstore {group} {name}", module.run.__doc__, GROUPS[group].commands[name].example)
-    module.arguments(parser)
-    return module, parser
-
-
-def lone_parser(name: str) -> tuple[Any, Parser]:
-    """Import a command without a group and return its module and its parser. O(one import)."""
-    command, path = COMMANDS[name]
-    module = import_module(path)
-    parser = Parser(f"hybridstore {name}", module.run.__doc__, command.example)
+    """Import a command and return its module and its parser; `group` is "" for one without. O(one import)."""
+    command = GROUPS[group].commands[name] if group else COMMANDS[name]
+    module = import_module(GROUPS[group].modules.format(name) if group else command.module)
+    parser = Parser(f"hybridstore {group} {name}".replace("  ", " "), module.run.__doc__, command.example)
     module.arguments(parser)
     return module, parser
 
@@ -260,7 +243,7 @@ def _run(arguments: list[str]) -> int:
         case [group, name, *words] if group in GROUPS and name in GROUPS[group].commands:
             return _call(group, name, words)
         case [name, *words] if name in COMMANDS:
-            module, parser = lone_parser(name)
+            module, parser = command_parser("", name)
             return int(module.run(parser.parse(words)))
         case [group, name, *_] if group in GROUPS and name not in _ASKED:
             near = _nearest(name, GROUPS[group].commands)
@@ -295,7 +278,7 @@ def _help() -> Parser:
     commands = parser.add_argument_group("commands")
     for name, group in GROUPS.items():
         commands.add_argument(name, help=group.summary)
-    for name, (command, _) in COMMANDS.items():
+    for name, command in COMMANDS.items():
         commands.add_argument(name, help=command.summary)
     options = parser.add_argument_group("options")
     options.add_argument("--version", action="store_true", help="Print the release.")
@@ -338,7 +321,7 @@ def complete(words: list[str], place: int) -> int:
         case [group, name, *_] if group in GROUPS and name in GROUPS[group].commands and start.startswith("-"):
             known = command_parser(group, name)[1].options()
         case [name, *_] if name in COMMANDS and start.startswith("-"):
-            known = lone_parser(name)[1].options()
+            known = command_parser("", name)[1].options()
     print("\n".join(word for word in known if word.startswith(start)))
     return 0
 

@@ -51,14 +51,7 @@ def encode(records: dict[bytes, bytes]) -> bytes:
         # A map that LMDB can never exhaust: separate pages for every record, twice, and room for the trees.
         map_bytes = 2 * sum((len(data) // _PAGE + 3) * _PAGE for data in records.values()) + (1 << 20)
         environment = lmdb.open(
-            path,
-            subdir=False,
-            lock=False,
-            sync=False,
-            readahead=False,
-            max_dbs=0,
-            map_size=map_bytes,
-            lib_version=0,
+            path, subdir=False, lock=False, sync=False, readahead=False, max_dbs=0, map_size=map_bytes, lib_version=0
         )
         try:
             with environment.begin(write=True) as transaction:

@@ -166,13 +166,7 @@ class _PlainLine(ABC):
     """
 
     def __init__(
-        self,
-        storage: Storage,
-        at: int | None,
-        identity: Identity | None,
-        *,
-        marks: bool,
-        enough: Enough = never,
+        self, storage: Storage, at: int | None, identity: Identity | None, *, marks: bool, enough: Enough = never
     ) -> None:
         self.storage = storage
         self.at = at

@@ -212,9 +212,7 @@ class Verifier:
         known, position = self._reached.get(meta.version), meta.position
         if known is not None and known[0] != meta.digest:
             yield Fault(
-                where,
-                None,
-                f"digest {meta.digest.hex()}, the changelog has {known[0].hex()} at version {meta.version}",
+                where, None, f"digest {meta.digest.hex()}, the changelog has {known[0].hex()} at version {meta.version}"
             )
         if not position.segment:
             return
@@ -226,9 +224,7 @@ class Verifier:
         elif walk.sizes.get(position.segment, position.offset) < position.offset:
             size = walk.sizes[position.segment]
             yield Fault(
-                segment,
-                size,
-                f"the file was cut short: checkpoint {meta.version} refers to byte {position.offset}",
+                segment, size, f"the file was cut short: checkpoint {meta.version} refers to byte {position.offset}"
             )
 
     def _pack(self, reader: PageCheckpoint, pack: PackRecord) -> Generator[Fault, None, bool]:

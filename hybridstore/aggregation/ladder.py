@@ -226,13 +226,7 @@ class Ladder(Strategy[LadderState]):
 
     __slots__ = ("demote", "leaf", "promote", "widest")
 
-    def __init__(
-        self,
-        aggregator: Aggregator,
-        *,
-        leaf: int = 6,
-        promote: int | None = None,
-    ) -> None:
+    def __init__(self, aggregator: Aggregator, *, leaf: int = 6, promote: int | None = None) -> None:
         super().__init__(aggregator)
         require_commutative(self.name, aggregator)
         if leaf < 1:

@@ -44,12 +44,6 @@ class InspectedStore:
     """One store at one version: `state["clicks"]`. Iterating yields its records in the store's order, read from disk
     one block after the other; `len` counts the records.
 
-    name         the store's name
-    kind         its kind, such as `window`
-    parameters   the declared parameters; durations in milliseconds
-    columns      the names of the times of its records
-    stream_time  the stream time (ms), -1 at first
-
     >>> with hs.open("state") as state:
     ...     state.window("clicks", retention="1 hour").put("ann", 1, ts=500)
     ...     state.commit()
@@ -186,12 +180,6 @@ class InspectedStore:
 
 class InspectedState(Mapping[str, InspectedStore]):
     """One state directory, shard or file at one version: a mapping of its stores by name, and facts about it.
-
-    version   the version shown
-    digest    the digest of that version (16 bytes)
-    label     `operator/shard` inside a Spark checkpoint, empty elsewhere
-    settings  the named values committed with the stores
-    faults    the faults so far, as texts, [] when everything could be read; it grows as damaged blocks are read
 
     A missing store is a KeyError that names the others.
 

@@ -127,13 +127,21 @@ class Look:
                 if name is None or store.name == name:
                     yield view, store
         if name is not None and name not in known:
-            raise UsageError(f"{self.location}: no store {name!r} (known: {', '.join(known) or 'none'})")
+            none = "none: nothing was committed yet" if self._empty else "none"
+            raise UsageError(f"{self.location}: no store {name!r} (known: {', '.join(known) or none})")
+
+    @property
+    def _empty(self) -> bool:
+        """Whether nothing was committed in the places that were opened."""
+        return self.at is None and not any(view.version or view.faults for view in self._opened)
 
     def finish(self, code: int = FINE, more: Iterable[str] = ()) -> int:
         """Report the faults of the views and of `more`.
 
         Returns the exit code: `code`, or INCOMPLETE after faults.
         """
+        if self._opened and self._empty:
+            say(f"{self.location}: nothing was committed yet")
         for view in self._opened:
             if view.tail.records >= _MANY:
                 say(

@@ -41,11 +41,6 @@ def _room(limit: int) -> int:
 class FollowedStore:
     """One store of all shards, at the version of its view: `view["users"]`. Iterating yields all rows.
 
-    name        the store's name
-    kind        its kind, such as `window`
-    parameters  the declared parameters; durations in milliseconds
-    columns     the names of the times of its records
-
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1
     ...     state.commit()

@@ -30,15 +30,7 @@ from recovery.checkpoint import CheckpointMeta, CheckpointReader
 from recovery.directory import Directory
 from recovery.errors import CheckpointError, RestoreError
 from recovery.ladder import checked, climb
-from recovery.layout import (
-    CHANGELOG,
-    CHECKPOINTS,
-    LOG,
-    PACKS,
-    CheckpointName,
-    damage_name,
-    list_checkpoints,
-)
+from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, PACKS, CheckpointName, damage_name, list_checkpoints
 from recovery.line import EMPTY, Fault, Step, Walk
 from recovery.object_log import object_name
 from recovery.pages import PageCheckpoint
@@ -457,7 +449,7 @@ class View:
         self.pages = reader = PageCheckpoint(storage, report.name)
         for record in reader.meta.stores:
             directory = self._directories[record.number] = reader.directory(record.number)
-            self._group.stores[record.name].chill(directory)
+            self._group.stores[record.name].attach(directory, record.state)
         storage.delete(str(name) for name in list_checkpoints(storage) if str(name) != report.name)
         collect_packs(storage, below=self.version + 1)
 

@@ -21,13 +21,7 @@ from changelog.segment import HEADER_BYTES, Position, SegmentHeader, segment_nam
 from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.block import Columns
 from recovery.checkpoint import CheckpointReader
-from recovery.layout import (
-    CHANGELOG,
-    GENERATIONS,
-    generation_folder,
-    list_checkpoints,
-    parse_generation_name,
-)
+from recovery.layout import CHANGELOG, GENERATIONS, generation_folder, list_checkpoints, parse_generation_name
 from recovery.object_log import all_but_claims
 from recovery.write import FreshCheckpoint
 
@@ -154,12 +148,7 @@ def _describe(place: Storage, there: Generation, new: Generation) -> None:
         number += 1
 
 
-def _opened(
-    stack: ExitStack,
-    location: str | PathLike[str],
-    place: Storage,
-    there: Generation,
-) -> list[State]:
+def _opened(stack: ExitStack, location: str | PathLike[str], place: Storage, there: Generation) -> list[State]:
     """Open the shards that count as a job does. Raises RescaleError, also while a job has them open."""
     states = []
     for shard in range(there.shards):

@@ -25,12 +25,7 @@ from changelog.journal import chain
 from changelog.segment import Position
 from changelog.storage import Storage
 from recovery.checkpoint import CheckpointReader
-from recovery.layout import (
-    LogName,
-    generation_folder,
-    rescale_name,
-    shard_folder,
-)
+from recovery.layout import LogName, generation_folder, rescale_name, shard_folder
 from recovery.line import Step
 from recovery.rule import launch_of
 from recovery.runs import Claim, newest_claim

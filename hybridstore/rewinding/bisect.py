@@ -116,12 +116,7 @@ class _Search:
     """The versions of one key, and what is bad. `met`: the key had a record at a version that was read."""
 
     def __init__(
-        self,
-        location: str | os.PathLike[str],
-        store: str,
-        key: Any,
-        bad: str | Predicate,
-        chosen: Selection,
+        self, location: str | os.PathLike[str], store: str, key: Any, bad: str | Predicate, chosen: Selection
     ) -> None:
         self._store = store
         self._key = key

@@ -29,6 +29,7 @@ from recovery.line import Fault, Step
 
 from ..inspection.options import FINE, NEGATIVE, at_least, last_options
 from ..inspection.shards import shard_places, versions_at
+from ..inspection.show.output import counted
 from ..reading.line import line_of
 from ..reading.places import Place, operator_chain, resolve
 from ..reading.texts import say
@@ -111,9 +112,8 @@ def _rewind_states(path: Path, given: Namespace) -> int:
                 lock.hold()
         cuts = [_cut_of(place, version) for place, version in zip(places, versions_at(places, given.to), strict=True)]
         for cut in cuts:
-            files = len(cut.removed)
             print(
-                f"{cut.path}: from version {cut.newest} back to {cut.version}: {files} file{'s' * (files != 1)} "
+                f"{cut.path}: from version {cut.newest} back to {cut.version}: {counted(len(cut.removed), 'file')} "
                 f"removed, {cut.segment.name} cut at byte {cut.end}"
             )
             if given.write:

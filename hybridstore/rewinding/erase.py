@@ -26,7 +26,7 @@ from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, ERASING, ERASING_SHARDS, PINS, SPARK_FOLDER
 
 from ..inspection.options import FINE, NEGATIVE, UsageError, last_options, typed_key
-from ..inspection.show.output import Out
+from ..inspection.show.output import Out, counted
 from ..reading.pins import pin_names, pin_path
 from ..reading.texts import say
 from ..state.generations import (
@@ -435,8 +435,8 @@ def run(given: Namespace) -> int:
     except RestoreError as error:
         say(f"refused: {error}")
         return NEGATIVE
-    places = f"{len(done.places)} place{'s' * (len(done.places) != 1)}"
-    out.line(f"{given.location}: {done.records} record{'s' * (done.records != 1)} erased in {places}")
+    places = counted(len(done.places), "place")
+    out.line(f"{given.location}: {counted(done.records, 'record')} erased in {places}")
     for holder in done.holders:
         out.line(f"still has the keys: {holder}")
     if proof is None:

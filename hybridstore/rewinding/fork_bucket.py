@@ -29,11 +29,7 @@ from changelog.rounds import side_by_side
 from changelog.storage import Storage, storage_at
 from recovery.erase import ERASURES
 from recovery.errors import RestoreError
-from recovery.layout import (
-    CHANGELOG,
-    ERASING,
-    GENERATIONS,
-)
+from recovery.layout import CHANGELOG, ERASING, GENERATIONS
 from recovery.object_log import object_name, versions_after
 from recovery.retrying import Signature
 

@@ -24,14 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from changelog.storage import Storage, storage_at
 from recovery.errors import RestoreError
-from recovery.layout import (
-    CHECKPOINT_SUFFIX,
-    CHECKPOINTS,
-    FORKS,
-    METADATA,
-    SPARK_FOLDER,
-    parse_generation_name,
-)
+from recovery.layout import CHECKPOINT_SUFFIX, CHECKPOINTS, FORKS, METADATA, SPARK_FOLDER, parse_generation_name
 from recovery.object_log import object_name
 
 from ..inspection.rebuild import OccupiedError

@@ -72,10 +72,7 @@ def _cached(location: Location) -> Storage:
     return with_cache(_opened(location.state, location.state_settings), location.cache, location.cache_bytes)
 
 
-def locate(
-    location: str | os.PathLike[str],
-    state_location: str | os.PathLike[str] | None = None,
-) -> Location:
+def locate(location: str | os.PathLike[str], state_location: str | os.PathLike[str] | None = None) -> Location:
     """Return the location for the arguments of `apply`. No request is made.
 
     Raises SparkSetupError for a scheme that is not supported, and a relative path.

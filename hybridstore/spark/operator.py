@@ -94,34 +94,14 @@ def apply_program(
     >>> hsp.apply_program(events, program, name="counts", location=location).columns
     ['user', 'window_start', 'window_end', 'n']
     """
-    if not hasattr(df, "isStreaming"):
-        raise TypeError(f"df: found {type(df).__name__}, expected a streaming DataFrame (spark.readStream)")
     check(checkpoints=checkpoints, time=time, placement=placement, memory_limit=memory_limit)
-    if shards is not None:
-        check(shards=shards)
-    if not df.isStreaming:
-        raise ValueError("df: found a batch DataFrame, expected a streaming one (spark.readStream)")
-    if tasks is not None and (type(tasks) is not int or not 1 <= tasks <= (shards or tasks)):
-        raise ValueError(
-            f"tasks: found {tasks!r} with {shards} shards, expected 1 to {shards}, or None for one task for each shard"
-        )
-    if time == "watermark" and not has_watermark(df):
-        raise ValueError(
-            'time: found "watermark", but the DataFrame has no watermark, so no window would ever close (call '
-            'df.withWatermark("time", "10 minutes") first, or use time="stream")'
-        )
+    _check_rows(df, time)
+    _check_tasks(tasks, shards)
     StateStoreId(location, name, 0)
     program = whole_program(program)
     located = locate(location, state_location)
     columns = program.columns() or tuple(column for column in df.columns if column != SHARD_COLUMN)
-    for column in (*columns, *program.key):
-        if column not in df.columns:
-            raise ValueError(
-                f"df: column {column!r} is missing: found {', '.join(df.columns)} (a map that makes it declares its "
-                "columns: map(function, 'user string, n bigint'))"
-            )
-    for column in program.key:
-        check_key(df.schema[column].dataType, column, wide=program.wide_keys)
+    _check_columns(df, program, columns)
     session = df.sparkSession
     prepare(session)
     zone = session.conf.get("spark.sql.session.timeZone")
@@ -168,6 +148,38 @@ def apply_program(
     delay_ms = 0 if late is None else int(df.schema[late].metadata[DELAY])
     remember(results, Applied(launched, columns, wanted, ticks, None if late is None else (late, delay_ms), lying))
     return results
+
+
+def _check_rows(df: Any, time: Time) -> None:
+    if not hasattr(df, "isStreaming"):
+        raise TypeError(f"df: found {type(df).__name__}, expected a streaming DataFrame (spark.readStream)")
+    if not df.isStreaming:
+        raise ValueError("df: found a batch DataFrame, expected a streaming one (spark.readStream)")
+    if time == "watermark" and not has_watermark(df):
+        raise ValueError(
+            'time: found "watermark", but the DataFrame has no watermark, so no window would ever close (call '
+            'df.withWatermark("time", "10 minutes") first, or use time="stream")'
+        )
+
+
+def _check_tasks(tasks: int | None, shards: int | None) -> None:
+    if shards is not None:
+        check(shards=shards)
+    if tasks is not None and (type(tasks) is not int or not 1 <= tasks <= (shards or tasks)):
+        raise ValueError(
+            f"tasks: found {tasks!r} with {shards} shards, expected 1 to {shards}, or None for one task for each shard"
+        )
+
+
+def _check_columns(df: DataFrame, program: Program, columns: Sequence[str]) -> None:
+    for column in (*columns, *program.key):
+        if column not in df.columns:
+            raise ValueError(
+                f"df: column {column!r} is missing: found {', '.join(df.columns)} (a map that makes it declares its "
+                "columns: map(function, 'user string, n bigint'))"
+            )
+    for column in program.key:
+        check_key(df.schema[column].dataType, column, wide=program.wide_keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,9 +117,7 @@ def operator_changes(
         text = f"the state belongs to query {known['query_id']}, this is query {asked['query_id']}"
         return [
             Difference(
-                text,
-                "refused",
-                "the checkpoint's metadata was removed or replaced; use a new checkpoint location",
+                text, "refused", "the checkpoint's metadata was removed or replaced; use a new checkpoint location"
             )
         ]
     changes: list[Difference] = []
@@ -204,11 +202,7 @@ def _standing(chain: Sequence[dict[str, Any]], asked: dict[str, Any], batch: int
 
 
 def agree_on_description(
-    storage: Storage,
-    asked: dict[str, Any],
-    batch: int,
-    program: Program | None = None,
-    allow: Collection[str] = (),
+    storage: Storage, asked: dict[str, Any], batch: int, program: Program | None = None, allow: Collection[str] = ()
 ) -> dict[str, Any]:
     """Write the description of an operator in the first batch of a query or of another program, else compare with the
     one in force, and return the description of the version that `batch` writes.

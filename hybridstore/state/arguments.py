@@ -37,7 +37,7 @@ RULES: Final[dict[str, Rule]] = {
     "checkpoints": Rule("CheckpointPolicy or None", (CheckpointPolicy, NoneType)),
     "at": Rule('int (a version), "newest" or None', (int, NoneType), also=("newest",)),
     "memory_limit": Rule(
-        "1 or more bytes as an int, or None", (int, NoneType), lambda value: value is None or value > 0
+        "1 or more bytes as an int (100 << 20), or None", (int, NoneType), lambda value: value is None or value > 0
     ),
     # how many, how often
     "shards": Rule("a whole number of 1 or more", fits=lambda value: _whole(value, 1)),

@@ -371,10 +371,7 @@ def with_cache(
     return CachedStorage(storage, Cache(None if cache is None else Path(cache), cache_bytes), _worth_keeping)
 
 
-def home_of(
-    location: str | os.PathLike[str],
-    asked: Opening,
-) -> Home:
+def home_of(location: str | os.PathLike[str], asked: Opening) -> Home:
     """Return the home of the state at `location`, a path or a bucket. Raises HybridStoreError for a location that
     cannot be one.
     """

@@ -185,12 +185,7 @@ class NamedStores(ABC):
         return store
 
     def sliding(
-        self,
-        name: str,
-        *,
-        size: Duration,
-        aggregator: Aggregator,
-        strategy: str | None = None,
+        self, name: str, *, size: Duration, aggregator: Aggregator, strategy: str | None = None
     ) -> SlidingStore:
         """Return the store of sliding windows of this name (KIP-450), creating it if missing.
 

@@ -98,9 +98,6 @@ class SnapshotStore:
 class Snapshot(Mapping[str, SnapshotStore]):
     """The stores of a state at one committed version, by name: made by `State.snapshot()`, and read by any thread.
 
-    version   the version
-    settings  the named values that were committed with it
-
     A snapshot keeps files and memory until it is closed: the changelog's tail, and the blocks that were read, which
     count towards the `memory_limit` of the process. Also a context manager, which closes it.
 

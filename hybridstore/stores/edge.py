@@ -264,10 +264,6 @@ class Edge(Tailed):
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:
         """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
 
-    def chill(self, directory: Directory) -> None:
-        """Make all records cold again: the checkpoint must hold exactly the records of the store. O(pages)."""
-        self.attach(directory, self._state())
-
     def capture(self, *, whole: bool = False) -> StoreCapture:
         """Copy the changes since the last seal. O(changed log changed).
 

@@ -15,17 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
 from changelog.journal import Journal
-from changelog.mutation import (
-    DELETE,
-    DELETE_AT,
-    DELETE_SPAN,
-    EVICT,
-    PUT,
-    PUT_AT,
-    PUT_COLUMNS,
-    PUT_SPAN,
-    PUT_SPANS,
-)
+from changelog.mutation import DELETE, DELETE_AT, DELETE_SPAN, EVICT, PUT, PUT_AT, PUT_COLUMNS, PUT_SPAN, PUT_SPANS
 
 from ..clock import NO_TIME, due_through, expired_through, slid_out_through
 from .edge import Edge
@@ -234,9 +224,7 @@ def _rows_of_key(store: WindowStore | SlidingStore, key: Any) -> Iterator[Row]:
     return (TimedRow(key, (ts,), value) for ts, value in store.fetch(key))
 
 
-def _rows_between(
-    rows: Callable[[S], Iterator[Row]],
-) -> Callable[[S, Any, Any, int | None, int | None], Iterator[Row]]:
+def _rows_between(rows: Callable[[S], Iterator[Row]]) -> Callable[[S, Any, Any, int | None, int | None], Iterator[Row]]:
     """Return `between` of a kind that finds no range of keys faster than by looking at all records."""
 
     def between(store: S, first: Any, last: Any, earliest: int | None, latest: int | None) -> Iterator[Row]:

@@ -94,12 +94,7 @@ class Driver:
         joined = self._topology.joined
         self._late_column = self._topology.late_column if joined is None else joined.late
         self._engine = Engine(
-            self._topology,
-            self.state,
-            shards=self.shards,
-            durability="os",
-            _clocked=self._clocked,
-            _debug=self._debug,
+            self._topology, self.state, shards=self.shards, durability="os", _clocked=self._clocked, _debug=self._debug
         )
 
     # --- rows and time ------------------------------------------------------------------------------------------

@@ -47,10 +47,7 @@ def rows(
     """
     reach, size_ms = duration_ms(within, "rows: within", zero=True), duration_ms(size, "rows: size")
     step = st.one_of(
-        st.just(0),
-        st.integers(0, 3),
-        st.sampled_from([size_ms - 1, size_ms, size_ms + 1]),
-        st.integers(0, 3 * size_ms),
+        st.just(0), st.integers(0, 3), st.sampled_from([size_ms - 1, size_ms, size_ms + 1]), st.integers(0, 3 * size_ms)
     )
     delay = st.one_of(st.just(0), st.sampled_from([0, reach]), st.integers(0, reach))
     others = st.fixed_dictionaries(columns)

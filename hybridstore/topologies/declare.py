@@ -44,11 +44,7 @@ class Topology(Steps):
     # --- going on with a state ----------------------------------------------------------------------------------
 
     def compare(
-        self,
-        location: str | PathLike[str],
-        *,
-        operator: str | None = None,
-        allow: str | Iterable[str] | None = None,
+        self, location: str | PathLike[str], *, operator: str | None = None, allow: str | Iterable[str] | None = None
     ) -> list[Difference]:
         """Return the changes that a start with this topology would make in the state at `location`: [] if nothing
         differs.

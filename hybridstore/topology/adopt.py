@@ -20,16 +20,7 @@ from ..clock import BY_ADVANCE, NO_TIME, closed_through
 from ..state.changes import Difference, judge
 from ..state.group import StoreGroup
 from ..stores.kinds import KINDS, SLIDING, SUPPRESSION
-from .changes import (
-    columns_of,
-    compare,
-    follows,
-    kind_of,
-    parts_of,
-    renamed_aggregates,
-    renamed_columns,
-    renamings,
-)
+from .changes import columns_of, compare, follows, kind_of, parts_of, renamed_aggregates, renamed_columns, renamings
 from .declared_stores import StoreDeclaration
 from .plan import Plan
 from .windows.stored import bare

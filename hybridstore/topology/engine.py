@@ -35,7 +35,7 @@ from ..state.numbers import TOTALS, added, row_of
 from ..state.opening import TUNING, Durability, Tuning, as_documented
 from ..state.policy import CheckpointPolicy
 from .aggregating import Aggregating
-from .batch import KeyKinds, LeftOut, Records, from_arrow, from_rows, is_arrow, without_nulls
+from .batch import KeyKinds, LeftOut, Records, absent_columns, from_arrow, from_rows, is_arrow, without_nulls
 from .columns.why import Why, never
 from .joins.rows import Sides, from_tagged, tagged
 from .joins.spec import RIGHT
@@ -92,7 +92,7 @@ class Engine:
         self.shards = shards
         self._to_time: ToTime = same
         self._kinds = KeyKinds(topology)
-        self._checked: Any = None  # the last Arrow schema that was checked
+        self._checked: Any = None  # the last Arrow schema that was checked; True behind a first commit of rows
         self.left_out = LeftOut()
         """Rows left out since the engine was opened: how many have no key, and how many no time."""
         # rows in and out of the commit in progress, of each shard
@@ -102,36 +102,12 @@ class Engine:
         self._servers: list[Any] = []
         # batches that could not be split by column, and why
         self._unsplit: Counter[Why] = Counter()
-        there = self._generation(place)
-        # a bucket's shards have its settings
-        above = location if isinstance(location, Bucket) else self.location
-        paths = {place_below(above, there.folder(shard)): shard for shard in range(shards)}
-        existing = existing_shards(place, there)
-        present = [path for path, shard in paths.items() if shard in existing]
         self.states: list[State] = []
         """The open state of each shard."""
         self._runs: list[ShardRun] = []
         try:
-            # Existing shards are opened first, because a crash while shards were made leaves some of them, empty.
-            ordered = (*present, *(path for path in paths if path not in present))
-            for path in ordered:
-                if len(self.states) == len(present) and any(opened.stores for opened in self.states):
-                    raise RestoreError(
-                        f"{path}: found no shard {paths[path]} of {shards}, though others have commits: committed data "
-                        "is lost (restore the folder from a copy)"
-                    )
-                self.states.append(
-                    open_store(
-                        path,
-                        durability=durability,
-                        checkpoints=checkpoints or POLICY,
-                        memory_limit=memory_limit,
-                        debug=_debug,
-                        _tuning=_tuning,
-                        _identity=there.identity(paths[path]),
-                    )
-                )
-            self.states = [self.states[ordered.index(path)] for path in paths]
+            opening = dict(durability=durability, checkpoints=checkpoints or POLICY, memory_limit=memory_limit)
+            self._open_shards(location, place, debug=_debug, _tuning=_tuning, **opening)
             words = consents(allow)
             for opened in self.states:
                 run = ShardRun(topology, opened.group, timed=_timed, clocked=_clocked, where=opened.path, allow=words)
@@ -141,6 +117,26 @@ class Engine:
             self.close()
             raise
         self._hand_over()
+
+    def _open_shards(self, location: str | PathLike[str], place: Storage, **opening: Any) -> None:
+        """Open the state of each shard. Existing ones are opened first: a crash while shards were made leaves some of
+        them, empty. Raises RestoreError for a shard that is missing beside others with commits.
+        """
+        there = self._generation(place)
+        # a bucket's shards have its settings
+        above = location if isinstance(location, Bucket) else self.location
+        paths = {place_below(above, there.folder(shard)): shard for shard in range(self.shards)}
+        existing = existing_shards(place, there)
+        present = [path for path, shard in paths.items() if shard in existing]
+        ordered = (*present, *(path for path in paths if path not in present))
+        for path in ordered:
+            if len(self.states) == len(present) and any(opened.stores for opened in self.states):
+                raise RestoreError(
+                    f"{path}: found no shard {paths[path]} of {self.shards}, though others have commits: committed "
+                    "data is lost (restore the folder from a copy)"
+                )
+            self.states.append(open_store(path, _identity=there.identity(paths[path]), **opening))
+        self.states = [self.states[ordered.index(path)] for path in paths]
 
     def _generation(self, place: Storage) -> Generation:
         """Return the shards of the state, which are described first if the state is new and has several. Raises
@@ -289,6 +285,10 @@ class Engine:
                 self._to_time = arrow_to_time(rows.schema.field(self.topology.timestamp).type)
                 return parts
             self._unsplit[parts] += 1
+        elif self._checked is None:
+            self._checked = True
+            for name in absent_columns(self.topology, rows):
+                _LOG.warning("%s: column %r is in no row of the first commit: nothing is added", self.location, name)
         with collector_held():
             return self._by_shard(self.records(rows, first))
 

@@ -157,27 +157,20 @@ def run(
         topology = replace(topology, joined=given_inputs(topology.joined, rows))
         rows = sources_of(rows, columns, position)
     with ExitStack() as stack:
-        if location is None:
+        place = location
+        if place is None:
             # at the end of the interpreter the folder may be removed before the run is closed
             stack.enter_context(suppress(ForeignFileError))
-            place = stack.enter_context(_scratch())
-            engine = Engine(
-                topology,
-                place,
-                shards=shards,
-                durability="os",
-                checkpoints=CheckpointPolicy(),
-                memory_limit=memory_limit,
-            )
-        else:
-            engine = Engine(
-                topology,
-                location,
-                shards=shards,
-                checkpoints=checkpoints,
-                allow=allow,
-                memory_limit=memory_limit,
-            )
+            place, checkpoints, allow = stack.enter_context(_scratch()), CheckpointPolicy(), None
+        engine = Engine(
+            topology,
+            place,
+            shards=shards,
+            durability="os" if location is None else "commit",
+            checkpoints=checkpoints,
+            allow=allow,
+            memory_limit=memory_limit,
+        )
         stack.enter_context(engine)
         engine.for_generator()
         if metrics_port is not None:
@@ -208,14 +201,7 @@ def _scratch() -> Iterator[Path]:
 class _Run:
     """A run in progress: the progress of every shard, of the source and of the consumer."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        rows: Any,
-        position: Any,
-        flush: bool,
-        replay_last: bool,
-    ) -> None:
+    def __init__(self, engine: Engine, rows: Any, position: Any, flush: bool, replay_last: bool) -> None:
         self._engine = engine
         runs = [RunState.of(store) for store in engine.states]
         self._oldest, self._newest = min(runs, key=lambda run: run.commit), max(runs, key=lambda run: run.commit)

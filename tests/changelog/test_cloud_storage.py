@@ -336,6 +336,16 @@ def test_a_storage_travels_to_another_process(storage: CloudStorage) -> None:
     assert pickle.loads(pickle.dumps(storage)).get("a") == b"one"
 
 
+def test_missing_credentials_are_said_to_be_missing() -> None:
+    from obstore.exceptions import GenericError
+
+    def refused(store: object, path: str) -> bytes:
+        raise GenericError("Error performing PUT http://169.254.169.254/latest/api/token: status code: 403")
+
+    with pytest.raises(StorageUnreachableError, match="neither the environment nor the Bucket has credentials"):
+        CloudStorage("memory:///bucket")._ask("1", refused)
+
+
 def test_a_number_in_an_address_is_no_range_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cloud_storage, "RETRY_SECONDS", 0.1)
     with MotoServer() as server:

@@ -338,26 +338,6 @@ def test_a_forked_child_and_its_parent_use_the_same_storage(tmp_path: Path) -> N
     assert storage.get("1") == b"child"
 
 
-def test_a_file_that_grows_is_visible_from_the_start(tmp_path: Path) -> None:
-    storage = LocalStorage(tmp_path / "root")
-    file = storage.open_append("changelog/1.log", create=True)
-    file.write(b"one")
-    assert storage.list() == ["changelog/1.log"]
-    file.close()
-    with pytest.raises(FileExistsError):
-        storage.open_append("changelog/1.log", create=True)
-    file = storage.open_append("changelog/1.log")
-    file.write(b"two")
-    file.sync()
-    storage.sync_folder("changelog/1.log")
-    file.close()
-    assert storage.get("changelog/1.log") == b"onetwo"
-    with pytest.raises(FileNotFoundError):
-        storage.open_append("changelog/2.log")
-    with pytest.raises(NotImplementedError):
-        MemoryStorage().open_append("changelog/1.log", create=True)
-
-
 class LinklessRecorder(Recorder):
     link = Linkless.link
     number = errno.ENOSYS

@@ -1,4 +1,4 @@
-"""The page about the design names every room, and every file that it names is there."""
+"""The page about the design names every room, the page about recovery every file of it, and they are there."""
 
 import re
 from pathlib import Path
@@ -27,3 +27,9 @@ def test_every_file_that_a_row_or_the_way_of_a_record_names_is_there() -> None:
             folder = path.rpartition("/")[0] or folder
             places = [ROOT / folder / Path(path).name, ROOT / "hybridstore" / folder / Path(path).name]
             assert any(place.is_file() for place in places), path
+
+
+def test_the_page_about_recovery_names_every_file_of_the_room() -> None:
+    page = (ROOT / "docs/recovery.md").read_text(encoding="utf-8")
+    files = {path.stem for path in ROOT.glob("recovery/*.py")} - {"__init__"}
+    assert set(re.findall(r"`recovery/(\w+)\.py`", page)) == files

@@ -183,6 +183,17 @@ def test_what_goes_wrong_is_one_sentence_and_a_code(
     assert "Traceback" not in cli.err
 
 
+def test_a_state_without_a_commit_says_so(tmp_path: Path, cli: Cli, state: Path) -> None:
+    with hs.open(tmp_path / "new") as s:
+        s.key_value("names")["alice"] = 1
+    assert cli("scan", tmp_path / "new") == (0, "")
+    assert cli.err.endswith("new: nothing was committed yet\n")
+    assert cli("get", tmp_path / "new", "names", "alice")[0] == 2
+    assert "no store 'names' (known: none: nothing was committed yet)" in cli.err
+    cli("scan", state, "--at", "0")
+    assert "committed" not in cli.err
+
+
 def test_damage_gives_what_can_be_read_and_exit_code_4(state: Path, cli: Cli) -> None:
     (segment,) = (state / "changelog").glob("*.log")
     raw = bytearray(segment.read_bytes())

@@ -178,7 +178,7 @@ def test_another_threads_write_is_refused_whatever_the_size_of_the_value(five: F
 def test_no_public_method_of_a_store_is_forgotten(five: Five) -> None:
     # what the owner of stores calls, in a call of its own
     inner = {
-        "alter", "appliers", "attach", "batch_appliers", "bind", "bytes_in_memory", "capture", "chill", "clear_state",
+        "age", "alter", "appliers", "attach", "batch_appliers", "bind", "bytes_in_memory", "capture", "clear_state",
         "cold_blocks", "cold_records", "cool", "count_lookups", "cuts", "decoded_blocks", "end_version", "far", "free",
         "maps", "num_records", "part", "prefetch", "read_in", "recall", "seal", "unseal", "use_places",
         "records_in_memory", "rows_of", "apply_waiting", "pin_key_type", "apply_some_waiting", "refuse_calls", "touch",

@@ -1,4 +1,4 @@
-"""Memory storage: the eight verbs over a dict.
+"""Memory storage: the seven verbs over a dict.
 
 An object store of one process, with nothing to sync and nothing to lose.
 """
@@ -10,8 +10,6 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-from changelog.files import AppendFile
 
 _CREATING = threading.Lock()
 
@@ -63,9 +61,6 @@ class MemoryStorage:
 
     def size(self, name: str) -> int:
         return len(self.get(name))
-
-    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
-        raise NotImplementedError(f"{self.url}/{name}: objects in memory do not grow")
 
     def path(self, name: str) -> Path | None:
         self.get(name)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from changelog import rounds
-from changelog.files import AppendFile
 from tests.tools.memory_storage import MemoryStorage
 
 
@@ -112,9 +111,6 @@ class CountedStorage:
     def size(self, name: str) -> int:
         self.requests.add("size", name)
         return self.inner.size(name)
-
-    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
-        return self.inner.open_append(name, create=create)
 
     def path(self, name: str) -> Path | None:
         return None

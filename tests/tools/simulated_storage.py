@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from changelog.files import AppendFile
 from tests.tools.memory_storage import MemoryStorage
 
 READS = ("done", "failed", "dies")
@@ -328,9 +327,6 @@ class SimulatedStorage:
     def size(self, name: str) -> int:
         size: int = self._call(f"size of ${name}", lambda: self.memory.size(name))
         return size
-
-    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
-        return self.memory.open_append(name, create=create)
 
     def path(self, name: str) -> Path | None:
         return self.memory.path(name)

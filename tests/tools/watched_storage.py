@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from changelog.files import AppendFile
 from changelog.storage import Storage
 
 # verb, full name (or prefix), and what does it
@@ -46,9 +45,6 @@ class WatchedStorage:
 
     def size(self, name: str) -> int:
         return self.watch("size", self.base + name, lambda: self.inner.size(name))
-
-    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
-        return self.inner.open_append(name, create=create)
 
     def path(self, name: str) -> Path | None:
         return self.inner.path(name)

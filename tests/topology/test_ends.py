@@ -285,6 +285,15 @@ def test_killed_while_the_clean_end_is_committed(shards: int, tmp_path: Path) ->
 # --- late rows --------------------------------------------------------------------------------------------------------
 
 
+def test_a_column_that_no_row_of_the_first_commit_has_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    sums = minutes.aggregate(bytes=hs.Sum("bytez"), n=hs.Count("bytes"))
+    rows: list[dict[str, Any]] = [{"user": "ann", "ts": 0}, {"user": "bob", "ts": 1, "bytes": 7}]
+    list(sums.run([*rows, {"user": "ann", "ts": 2}], commit_rows=2))
+    (record,) = caplog.records
+    assert "column 'bytez' is in no row of the first commit" in record.getMessage()
+
+
 def test_late_rows_are_told_in_the_log_at_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"k": "a", "t": t} for t in (0, 200_000, 1, 2, 200_001)]
     with caplog.at_level(logging.INFO, "hybridstore"):

@@ -22,13 +22,7 @@ from .. import options as o
 from ..look import Look
 from ..show.output import Out
 
-_FORMATS: Final = {
-    ".jsonl": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    "": "parquet",
-}
+_FORMATS: Final = {".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet", "": "parquet"}
 _ENDINGS: Final = ", ".join(filter(None, _FORMATS))
 _COLUMNS: Final = ("shard", "store", "key", "buffered", "ts", "start", "end", "value")
 

@@ -144,13 +144,7 @@ class TimeColumns:
         return int(np.maximum((np.minimum(base, closed - size) - first) // advance + 1, 0).sum())
 
     def _add_panes(
-        self,
-        windowed: PanedWindowed,
-        items: Items,
-        scales: list[Scale | None],
-        keys: Keys,
-        closed: int,
-        now: int,
+        self, windowed: PanedWindowed, items: Items, scales: list[Scale | None], keys: Keys, closed: int, now: int
     ) -> Results | Why:
         """Group items by pane, add them to what is stored, and end the commit.
 

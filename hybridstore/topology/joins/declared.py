@@ -175,13 +175,7 @@ def _within(within: Within | None) -> tuple[int, int]:
 
 
 def _check_table(
-    source: Input,
-    within: Within | None,
-    how: str,
-    grace_ms: int | None,
-    as_of: bool,
-    broadcast: bool,
-    on: str | None,
+    source: Input, within: Within | None, how: str, grace_ms: int | None, as_of: bool, broadcast: bool, on: str | None
 ) -> None:
     if within is not None:
         raise ValueError("join: within: found with a table, expected with a stream only (a table joins by as_of=True)")

@@ -195,9 +195,6 @@ class Joining(CustomLogic):
         late = [self._late_row(names, *row) for row in self._late]
         return tabled_rows([*({**row, column: None} for row in rows), *late])
 
-    def rows(self, results: list[Any], times: TimeForm) -> list[dict[str, Any]]:
-        return list(self.table(results, times).rows(dict))
-
     def _times_of(self, pairs: Pairs) -> Any:
         """Return the times of results: the later of two streams' rows, and of a table join that of the stream's row."""
         lefts, rights = pairs.left_times, pairs.right_times
