@@ -139,6 +139,10 @@ def section() -> list[str]:
         "* Where `location=` itself is a URL, each Python process reads `offsets/<batch>` once a batch: at most "
         f"{PER_GET / PER_PUT:.0%} more, were every shard in a process of its own. Spark's own offsets and commits are "
         "the same files with either provider, and are not counted.",
+        "* How many packs wait to be merged is nothing to a checkpoint, and to a cold start only behind its first "
+        "read. Counted after 120 checkpoints of 1 % of 20,000 records, with 14 packs and with 37: a state opens with "
+        "3 requests, 2 of which follow each other, and has a record after 13, 4 of which do; all records are there "
+        "after 27 and 50, 5 of which do.",
         "* Storage itself, and traffic to another region, cost the same with either, and are not counted.",
         "",
     ]
