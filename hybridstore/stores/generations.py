@@ -26,6 +26,8 @@ from .sizes import map_bytes
 _SHARE: Final = 4
 # A map of a sliding store of fewer keys than one in so many of the next older one becomes a part of that.
 _SMALL: Final = 4
+# After so many checkpoints over which a sliding store did not become cold, what may be cut there becomes whole again.
+SEALS: Final = 8
 
 
 class Older(list[dict[Any, Any]]):
@@ -46,7 +48,8 @@ class Older(list[dict[Any, Any]]):
     newer      of a sliding store: how many of them may have keys that changed since the first of `seals`
     cut        of a sliding store: of changed keys the values that came since the checkpoint in use was begun, or more
     due        of a sliding store: keys to be looked at, because their last value may have expired
-    seals      of a sliding store: what had changed before each checkpoint that was begun since it became cold over one
+    seals      of a sliding store: what had changed before each checkpoint that was begun since it became cold over one;
+               one with `dirty` None stands for all, and nothing is cut
     beside     keys with values beside a cold block that a checkpoint has merged into that block
     """
 
@@ -79,6 +82,22 @@ class Older(list[dict[Any, Any]]):
         self.offered: Places | None = None
         self.loaded = False
         self.parting = False
+
+    def note_seal(self, seal: SealedBucket) -> None:
+        """Note what had changed before a checkpoint that begins: until a sliding store is cold over that checkpoint, its
+        blocks do not have it. A store that has nothing to cut, as without a limit, keeps no set of keys for each. O(1).
+        """
+        if self.seals and not self.wide and not self.cut:
+            self.seals = [SealedBucket(None, seal.since, seal.late)]
+        else:
+            self.seals.append(seal)
+
+    def forget_seal(self, seal: SealedBucket) -> None:
+        """Undo `note_seal` of a checkpoint that has failed. O(1)."""
+        if self.seals and (seal.dirty is None or self.seals[-1].dirty is not None):
+            self.seals.pop()
+        if not self.seals:
+            self.newer = 0
 
     def merge(self) -> None:
         """Put small maps into the next older ones, so that a key is looked for in few. O(records of small maps)."""

@@ -34,7 +34,7 @@ from .buckets import Sealed, SealedBucket
 from .cold_blocks import TakenBlock, taken_block, with_keys
 from .cold_tail import ColdTail, Maps
 from .columns import beside_each_other
-from .generations import Generations
+from .generations import SEALS, Generations
 from .sizes import STATE_BYTES, map_bytes, run_bytes
 
 # So many keys at most are looked at when time moves, and so many by a commit: some 0.3 and 2 ms.
@@ -452,8 +452,9 @@ class SlidingRuns(Generations):
             newly |= self._dirty & self._older.cut.keys()
             newly -= self._older.beside
             self._older.beside |= newly
-        # until the store is cold over the checkpoint, its blocks do not have what changed
-        self._older.seals.append(SealedBucket(self._dirty, self._bucket.since, self._bucket.late))
+        if len(self._older.seals) == SEALS:
+            self._gather()
+        self._older.note_seal(SealedBucket(self._dirty, self._bucket.since, self._bucket.late))
         return newly
 
     def _columns(self, keys: Iterable[Any], *, changed: bool = False) -> tuple[Columns, set[Any]]:
@@ -493,12 +494,8 @@ class SlidingRuns(Generations):
 
     def unseal(self, sealed: Sealed) -> None:
         super().unseal(sealed)
-        older = self._older
-        older.beside -= sealed.beside
-        if older.seals:
-            older.seals.pop()
-        if not older.seals:
-            older.newer = 0
+        self._older.beside -= sealed.beside
+        self._older.forget_seal(sealed.buckets[0])
 
     def _expired_through(self) -> int:
         return self._low - 1

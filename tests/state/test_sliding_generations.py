@@ -220,6 +220,7 @@ def test_a_store_with_generations_equals_lists_of_values(
 ) -> None:
     """`beside`: the writer process makes the checkpoints, so that nothing is put together for a copy."""
     monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 0 if beside else 10**9)
+    monkeypatch.setattr("hybridstore.stores.sliding_runs.SEALS", 2)
     dice = random.Random(f"{seed} {aggregator} {beside}")
     life = Life(tmp_path / "s", aggregator, monkeypatch)
     life.advance(dice, 1000)
@@ -336,6 +337,22 @@ def test_a_commit_beyond_a_quarter_of_the_limit_lets_what_was_used_be_freed(
             store.add(3, 1, 100)
             state.commit()
             assert len(store._older) == filled
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_store_that_does_not_become_cold_keeps_no_keys_for_each_checkpoint(tmp_path: Path, cold: bool) -> None:
+    with _over_a_checkpoint(tmp_path / "s") if cold else hs.open(tmp_path / "s", checkpoints=NEVER) as state:
+        store: Any = state.sliding("l", size=1000, aggregator=hs.Sum())
+        for number in range(20):
+            store.add(number, 1, 100)
+            state.commit()
+            if number == 5:
+                store.age()
+                store.free(1000)
+            state.checkpoint(wait=True)
+        assert sum(len(seal.dirty or ()) for seal in store._older.seals) <= 8
+        check_stores(state)
+        assert store.get(3)[3] == (3 + 23 + 43 + 63 + 1 if cold else 1)
 
 
 def test_a_store_has_no_more_attributes_than_python_keeps_in_one_place(tmp_path: Path) -> None:
