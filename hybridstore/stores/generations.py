@@ -84,8 +84,8 @@ class Older(list[dict[Any, Any]]):
         self.parting = False
 
     def note_seal(self, seal: SealedBucket) -> None:
-        """Note what had changed before a checkpoint that begins: until a sliding store is cold over that checkpoint, its
-        blocks do not have it. A store that has nothing to cut, as without a limit, keeps no set of keys for each. O(1).
+        """Note what had changed before a checkpoint that begins: until a sliding store is cold over it, its blocks do
+        not have that. A store that has nothing to cut, as without a limit, keeps no set of keys for each. O(1).
         """
         if self.seals and not self.wide and not self.cut:
             self.seals = [SealedBucket(None, seal.since, seal.late)]

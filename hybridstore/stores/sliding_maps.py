@@ -115,7 +115,7 @@ class SlidingMaps(SlidingRuns, Generic[K, V, A]):
     ) -> None:
         """Add values one by one, as `apply_columns` says."""
         self._note_changed(keys, times)
-        runs, state_type = self._runs, self._state_type
+        runs, older, state_type = self._runs, self._older, self._state_type
         now, low, size = self._stream_time, self._low, self.size_ms
         due = min(self._next_idle, self._cold_until) + size + 1
         state: Any = None
@@ -130,6 +130,8 @@ class SlidingMaps(SlidingRuns, Generic[K, V, A]):
                 elif ts < low:
                     late.add(len(results))
                     results.append(None)
+                    if older or older.cut:
+                        self._recall(key)  # it was noted as changed
                     continue
                 state = runs.get(key)
                 if type(state) is not state_type:
@@ -144,6 +146,9 @@ class SlidingMaps(SlidingRuns, Generic[K, V, A]):
                 results.append(state)
         except BaseException as error:
             self._stream_time, self._low = now, low
+            if older or older.cut:
+                for each_key in keys[len(results) :]:
+                    self._recall(each_key)  # as those of late rows
             if self._is_users(error) and type(state) is state_type and runs.get(key) is state:
                 self._take_back(key, state, value[1] if self._timed else value, ts)
             raise

@@ -273,9 +273,11 @@ class SlidingRuns(Generations):
             *older.due,
             *(each.taken for each in bucket.cold if type(each) is TakenBlock),
         ]
+        dirty, late = self._dirty or set(), bucket.late
+        for key in [key for key in late if key in dirty and type(runs.get(key)) is list]:
+            self._touch(key, absent=True)  # which may load a block: the lists are those behind it
         lists = [key for key, run in runs.items() if type(run) is list]
         kept, whole = self._cooled(lists)
-        runs = self._runs
         others.append({key: runs.pop(key) for key in lists})
         if older.seals:
             # what changed before is in the checkpoint, and what was touched since is in none but the newer maps
@@ -332,15 +334,11 @@ class SlidingRuns(Generations):
         """
         dirty, late, kept = self._dirty or set(), self._bucket.late, {}
         changed = [key for key in keys if key in dirty]
-        whole = [key for key in changed if key in late]
-        for key in whole:
-            self._touch(key, absent=True)
-        runs = self._runs
         for key in changed:
-            run = runs[key] if key in late else self._since(runs[key], self._bucket.since)
+            run = self._runs[key] if key in late else self._since(self._runs[key], self._bucket.since)
             if run[1]:
                 kept[key] = run
-        return kept, whole
+        return kept, [key for key in changed if key in late]
 
     @property
     def _used_since(self) -> int:
@@ -365,8 +363,6 @@ class SlidingRuns(Generations):
 
     def free(self, records: int) -> int:
         """See `Tailed`. Of a key that has changed since the checkpoint was begun, the values that came since stay."""
-        if self._all_changed:
-            return 0
         older, freed, changed, since = self._older, 0, self._changed_sets(), self._used_since
         lates = [each for each in (*(seal.late for seal in older.seals), self._bucket.late) if each]
         with self._journal.sure:
@@ -543,6 +539,7 @@ class SlidingRuns(Generations):
                 steps.setdefault(key, []).append(step)
         older = self._older
         assert 0 <= older.newer <= older.wide <= len(older), ("wide", older.newer, older.wide, len(older))
+        assert not (self._all_changed and (older.wide or older.cut)), ("cut without a checkpoint", older)
         changed, unchanged = self._changed_sets(), {key for each in older[older.wide :] for key in each}
         assert all(unchanged.isdisjoint(each) for each in changed), ("changed keys in maps that have none",)
         assert all(type(state) is self._state_type for each in older for state in each.values()), ("older runs",)
