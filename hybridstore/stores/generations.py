@@ -49,7 +49,7 @@ class Older(list[dict[Any, Any]]):
     cut        of a sliding store: of changed keys the values that came since the checkpoint in use was begun, or more
     due        of a sliding store: keys to be looked at, because their last value may have expired
     seals      of a sliding store: what had changed before each checkpoint that was begun since it became cold over one;
-               one with `dirty` None stands for all, and nothing is cut
+               one with `dirty` None is for all of them, and nothing is cut
     beside     keys with values beside a cold block that a checkpoint has merged into that block
     """
 

@@ -200,7 +200,7 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         with self._journal.sure:
             while first is not None and first <= boundary and len(emitted) < _PIECE:
                 # those in memory that no cold record is before
-                emitted += self._leave(min(boundary, self._cold_first), _PIECE - len(emitted))
+                emitted += self.apply_leave(min(boundary, self._cold_first), _PIECE - len(emitted))
                 reached = self._removed
                 try:
                     first = self._first()

@@ -109,7 +109,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
             heappush(heap, (at, key))
             if len(heap) > 2 * len(runs) + 64:
                 self._tidy()
-        return [] if heap[0][0] > self._due else self._leave(boundary_of(self._due))
+        return [] if heap[0][0] > self._due else self.apply_leave(boundary_of(self._due))
 
     def apply_columns(
         self, keys: list[Any], values: list[Any], times: list[int], sizes: Sequence[int] = ()
@@ -136,14 +136,14 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
                 if len(heap) > 2 * len(runs) + 64:
                     self._tidy()
             if heap[0][0] <= due:
-                emitted += self._leave((due + 1,))
+                emitted += self.apply_leave((due + 1,))
         return emitted
 
     def apply_evict(self, through: int, key: Any = None) -> list[Emission]:
         """Emit the records with a buffer time up to `through`; with a key, at `through` only up to that key."""
-        return self._leave(boundary_of(through, key))
+        return self.apply_leave(boundary_of(through, key))
 
-    def _leave(self, boundary: Boundary, most: int = INT64_MAX) -> list[Emission]:
+    def apply_leave(self, boundary: Boundary, most: int = INT64_MAX) -> list[Emission]:
         """Remove the records at or before a boundary, in order, until `most` are emitted, and return these.
 
         O(removed log n).
@@ -271,7 +271,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
                 self.apply_columns(keys[start : event.rows], values[start : event.rows], times[start : event.rows])
                 start = event.rows
             if event.time is None:
-                self._leave(event.boundary)
+                self.apply_leave(event.boundary)
             else:
                 self.apply_time(event.time)
 
