@@ -144,8 +144,10 @@ def test_random_changes_leave_what_they_should_in_few_packs(seed: int, rounds: i
             report = line.checkpoint()
             check(line)
             most = max(most, report.packs)
-            # with footers, and what this checkpoint has written
-            assert report.live_share > 1 / (compaction.MOST_SPARSE_SHARE + 1)
+            assert line.reader is not None
+            # with footers, which are most of a state of a few bytes, and what this checkpoint has written
+            tiny = sum(pack.size for pack in line.reader.meta.packs) < 1000
+            assert tiny or report.live_share > 1 / (compaction.MOST_SPARSE_SHARE + 1)
             if dice.random() < 0.5:
                 prune.collect_packs(line.storage, below=line.version + 1)
         assert most <= SMALL_PARTS.small_packs + compaction.LARGE_SHARE
