@@ -114,14 +114,18 @@ def test_a_block_whose_keys_are_touched_more_often_than_others_is_loaded_whole(t
         assert list(users.all()) == [(i, -i if i != 5188 else "new") for i in range(6000) if i != 5000]
 
 
-def test_until_a_commit_blocks_of_a_part_of_the_limit_are_loaded_whole(tmp_path: Path) -> None:
+def of_100_blocks(path: Path, limit: int) -> hs.State:
+    """Return a state under a limit, with nothing in memory, of 20,000 records in blocks of 200."""
     tuning = Tuning(block_records=200)
-    with hs.open(tmp_path / "s", checkpoints=NEVER, _tuning=tuning) as state:
+    with hs.open(path, checkpoints=NEVER, _tuning=tuning) as state:
         state.key_value("k").put_many({i: -i for i in range(20_000)})
         state.commit()
         state.checkpoint(wait=True)
-    limit = 64 * memory.BLOCK_SHARE * 200
-    with hs.open(tmp_path / "s", checkpoints=NEVER, memory_limit=limit, _tuning=tuning) as state:
+    return hs.open(path, checkpoints=NEVER, memory_limit=limit, _tuning=tuning)
+
+
+def test_until_a_commit_blocks_of_a_part_of_the_limit_are_loaded_whole(tmp_path: Path) -> None:
+    with of_100_blocks(tmp_path / "s", limit := 64 * memory.BLOCK_SHARE * 200) as state:
         users = state.key_value("k")
         block = next(iter(users._bucket.cold[0].open())).entry.bytes  # type: ignore[union-attr]
         some = limit // memory.BLOCK_SHARE // block
@@ -141,13 +145,7 @@ def test_until_a_commit_blocks_of_a_part_of_the_limit_are_loaded_whole(tmp_path:
 
 @pytest.mark.parametrize("records", [1, 6000])
 def test_a_scan_loads_blocks_only_while_little_of_the_limit_is_used(tmp_path: Path, records: int) -> None:
-    tuning = Tuning(block_records=200)
-    with hs.open(tmp_path / "s", checkpoints=NEVER, _tuning=tuning) as state:
-        state.key_value("k").put_many({i: -i for i in range(20_000)})
-        state.commit()
-        state.checkpoint(wait=True)
-    limit = 64 * memory.BLOCK_SHARE * 200
-    with hs.open(tmp_path / "s", checkpoints=NEVER, memory_limit=limit, _tuning=tuning) as state:
+    with of_100_blocks(tmp_path / "s", 64 * memory.BLOCK_SHARE * 200) as state:
         users = state.key_value("k")
         users.put_many({-1 - i: i for i in range(records)})
         state.commit()
