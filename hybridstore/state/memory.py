@@ -39,23 +39,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from enum import Enum
 from math import inf
-from sys import getsizeof
 from typing import Any, Final
 
 from recovery.directory import Ahead
 
 from ..collector import collector_held
 from ..stores.cold_blocks import SPARING
-from ..stores.cold_tail import Maps, empty_some
 from ..stores.sizes import map_bytes
 from .checkpoint_job import PIECE_BYTES, PIECE_RECORDS
 from .checkpointer import Checkpointer
 from .group import StoreGroup
 from .hydration import COMMIT_BUDGET_MS, hydrate, read_ahead, stop_ahead
 from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, Copying, give_back, usable
+from .old_maps import FREED_ENTRIES, OldMaps
 from .policy import SPEED, Logged
 
 # Shares of the limit, see above.
@@ -102,8 +100,6 @@ _FAR_SECONDS: Final = (5e-3, 5.0)
 _NO_WAIT: Final = (0.0, 0.0)
 # The longest replay of a tail at a commit (s).
 _REPLAY_SECONDS: Final = 0.03
-# So many entries of a map are freed between two looks at the clock.
-_FREED_ENTRIES: Final = 256
 # A commit frees at least so many entries of old maps for each record that came in since the one before: where a commit
 # brings many, freeing for a time alone falls behind.
 _FREED_FOR_A_RECORD: Final = 2
@@ -161,11 +157,6 @@ def _pressed_wait(share: float) -> tuple[float, float]:
     return each + (_LARGE_SECONDS[0] - each) * min(1.0, over), most
 
 
-def _records(maps: Sequence[Maps]) -> int:
-    """Return how many records maps have: a set has keys of other maps. O(maps)."""
-    return sum(len(each) for each in maps if not isinstance(each, set))
-
-
 def is_long(tail: Logged, limit: int | None) -> bool:
     """Return whether a shard needs a checkpoint because of its tail, where a process loads one shard after the other
     under a limit. O(1).
@@ -202,20 +193,15 @@ class Memory:
         self._renewed = False
         # what the last time of becoming cold could not free
         self._floor = 0
-        # maps of before, to be emptied; how many records they had, and how many bytes those took beside their tables
-        self._old: list[Maps] = []
-        self._old_records = self._old_bytes = 0
-        # maps of records that are no more, to be emptied, too
-        self._ended: list[Maps] = []
+        self._old = OldMaps()
         # of the bytes that were counted last, those of records that stores can free, and of each such record; how many
         # are freed for each that comes in, and how many are to be freed
         self._spare, self._spare_each = 0, 0.0
         self._freeing, self._due = 0.0, 0.0
         # how many records were in memory when the state became cold
         self._cooled = 0
-        # records per key of the old maps; and what was freed since the state was opened
-        self._old_each = 1.0
-        self._freed_keys, self._freed_bytes = 0.0, 0
+        # what stores freed since the state was opened; see `OldMaps` for the rest
+        self._freed_keys, self._freed_bytes = 0, 0
         # the misses whose bytes are counted, and these bytes
         self._missed, self._missed_bytes = 0, 0.0
         # the sizes of the stores when they were estimated last, of how many records, and how often asked for since
@@ -258,15 +244,15 @@ class Memory:
         self._read = SPARING.loaded - self._seen
         incoming = self._logged + self._read
         for store in self._group.stores.values():
-            self._ended += store.take_ended()
+            self._old.ended += store.take_ended()
             if self._filled:
                 store.age()
-        if self._old or self._ended:
-            self._free(COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * incoming)
+        if self._old:
+            self._old.free(COMMIT_BUDGET_MS, _FREED_FOR_A_RECORD * incoming)
         if self._freeing:
             # a record that is read and written comes in once
             self._due += self._freeing * max(self._logged, self._read)
-            if self._due >= _FREED_ENTRIES:
+            if self._due >= FREED_ENTRIES:
                 self._free_spare(int(self._due))
                 self._due = 0
         self._logged, self._seen = 0, SPARING.loaded
@@ -290,32 +276,12 @@ class Memory:
 
     def count(self) -> int:
         """Estimate the bytes in memory, for this state's part of the budget; see `memory_budget`. O(blocks)."""
-        self.counted, self._sure = memory_bytes(self._group) + self._old_remaining() + self._ended_bytes(), True
+        self.counted, self._sure = memory_bytes(self._group) + self._old.remaining() + self._old.ended_bytes(), True
         spares = [store.spare for store in self._group.stores.values()]
         self._spare = sum(size for size, _ in spares)
         self._spare_each = self._spare / max(1, sum(records for _, records in spares))
         self._count_missed()
         return self.counted
-
-    def _old_remaining(self) -> int:
-        """Return about how many bytes of old maps are still to be freed: a table keeps its size until its last entry
-        is freed. O(maps).
-        """
-        old = self._old
-        return sum(map(getsizeof, old)) + self._old_bytes * _records(old) // max(1, self._old_records)
-
-    def _ended_bytes(self) -> int:
-        """Return about how many bytes maps of records that are no more take. O(maps)."""
-        return sum(map_bytes(each) if isinstance(each, dict) else getsizeof(each) for each in self._ended)
-
-    def _note_old(self, size: int, records: int) -> None:
-        """Note how many keys the old maps have, and what those take beside the tables, of `size` bytes, and of so many
-        records. O(maps).
-        """
-        old = self._old
-        self._old_records = _records(old)
-        self._old_bytes = max(0, size - sum(map(getsizeof, old)))
-        self._old_each = records / max(1, sum(len(each) for each in old if isinstance(each, dict)))
 
     def _in_memory(self) -> int:
         """Return about how many records the stores have in memory. O(buckets)."""
@@ -353,14 +319,14 @@ class Memory:
         sizes = self._sizes
         changed = [store.changed_keys for store in stores]
         numbers: dict[str, Any] = {
-            "memory_bytes": sum(sizes) + self._old_remaining(),
+            "memory_bytes": sum(sizes) + self._old.remaining(),
             "records_in_memory": records,
             "dirty_keys": sum(keys for keys, _ in changed),
             "dirty_bytes": sum(
                 size * min(keys, known) // max(1, known) for size, (keys, known) in zip(sizes, changed, strict=True)
             ),
-            "freed_records": round(self._freed_keys),
-            "freed_bytes": self._freed_bytes,
+            "freed_records": round(self._freed_keys + self._old.freed_keys),
+            "freed_bytes": self._freed_bytes + self._old.freed_bytes,
             "blocks_read": traffic.blocks,
             "tables_read": traffic.tables,
             "bytes_read": traffic.bytes + round(self._missed_bytes),
@@ -423,11 +389,11 @@ class Memory:
         self._filled, self._filling = used > _CHANGES * limit, kept > _RENEWED * limit
         if renewed and self._parted:
             return Relief.COLD
-        behind, old = checkpoints.behind, self._old
+        behind, old = checkpoints.behind, self._old.maps
         long = self._tail_share > _TAIL_BEGINS
         if checkpoints.attempt is not None or not (large or long):
             return None
-        changed = (counted - self._old_remaining()) * min(1.0, behind.records / in_memory)
+        changed = (counted - self._old.remaining()) * min(1.0, behind.records / in_memory)
         full = kept > _FULL * limit and not old
         # rows of the tail come back into memory beside the maps that are freed
         short = SPEED.factor * behind.seconds <= _REPLAY_SECONDS and changed < _TAIL * counted
@@ -509,9 +475,8 @@ class Memory:
         self._before = {store.name: store.before for store in stores}
         used = [each for before in self._before.values() for each in before]
         known = set(map(id, used))
-        self._ended += self._old
-        self._old = [each for store in stores for each in store.maps() if each and id(each) not in known]
-        self._note_old(size - sum(map(map_bytes, used)), records - sum(map(len, used)))
+        self._old.replace(each for store in stores for each in store.maps() if id(each) not in known)
+        self._old.measure(size - sum(map(map_bytes, used)), records - sum(map(len, used)))
 
     def cool(self) -> bool:
         """Make all stores cold without a replay, if each of them can: they keep what changed since the checkpoint in
@@ -523,12 +488,10 @@ class Memory:
             return False
         size, records = memory_bytes(self._group), self._in_memory()
         self._cooled = records
-        self._ended += self._old
-        self._old, self._before = [], {}
+        self._before = {}
         with collector_held():  # it would visit all that stays
-            for store in stores:
-                self._old += filter(None, store.cool(reader.directory(store.number)))
-        self._note_old(size - memory_bytes(self._group), records - self._in_memory())
+            self._old.replace(each for store in stores for each in store.cool(reader.directory(store.number)))
+        self._old.measure(size - memory_bytes(self._group), records - self._in_memory())
         self._group.forget_watched()
         self._cold = True
         return True
@@ -541,15 +504,15 @@ class Memory:
             self._group.stores[name].recall(before)
         self._before = {}
         self.count()
-        self._floor = (self.counted - self._old_remaining() - self._spare) * 5 // 4
+        self._floor = (self.counted - self._old.remaining() - self._spare) * 5 // 4
         self._wait, self._filling = _NO_WAIT, False  # for a checkpoint that begins before the next count
         self._logged, self._seen = 0, SPARING.loaded  # only what comes in from now on takes room
         if _FREED_FOR_A_RECORD * self._read >= self._cooled:
             # Most of it was loaded since the commit before, as by a scan, and perhaps no further commit follows.
-            self._free(0, sys.maxsize)
+            self._old.free(0, sys.maxsize)
             self._free_spare(self._read)
-        elif self._old:
-            self._free(COMMIT_BUDGET_MS, 0)  # at once, and not beside what the next commit brings
+        elif self._old.maps:
+            self._old.free(COMMIT_BUDGET_MS, 0)  # at once, and not beside what the next commit brings
         self.count()
 
     def _free_spare(self, records: int) -> None:
@@ -566,33 +529,6 @@ class Memory:
             records -= freed
             self._freed_keys += freed
             self._freed_bytes += round(freed * self._spare_each)
-
-    def _free(self, budget_ms: float, least: int) -> None:
-        """Empty old maps for about `budget_ms` of processor time, and of at least so many entries and a part of one
-        map.
-        """
-        deadline = time.thread_time() + budget_ms / 1000
-        while self._old or self._ended:
-            if self._old:
-                self._free_old()
-            else:
-                empty_some(self._ended, _FREED_ENTRIES)
-            least -= _FREED_ENTRIES
-            if least <= 0 and time.thread_time() >= deadline:
-                return
-
-    def _free_old(self) -> None:
-        """Empty a part of an old map, and count what was freed."""
-        old = self._old
-        last = old[-1]
-        entries, whole = empty_some(old, _FREED_ENTRIES)
-        if not isinstance(last, set):
-            self._freed_bytes += entries * (self._old_bytes // max(1, self._old_records))
-        if isinstance(last, dict):
-            self._freed_keys += entries * self._old_each
-        self._freed_bytes += whole
-        if not old:
-            give_back()
 
     def forget(self) -> None:
         """Close the checkpoint in use."""

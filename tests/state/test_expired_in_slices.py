@@ -18,7 +18,7 @@ NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
 def test_expired_records_are_gone_at_once_and_freed_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, limit: int | None
 ) -> None:
-    monkeypatch.setattr("hybridstore.state.memory._FREED_ENTRIES", 30)
+    monkeypatch.setattr("hybridstore.state.old_maps.FREED_ENTRIES", 30)
     monkeypatch.setattr("hybridstore.state.memory.COMMIT_BUDGET_MS", 1e-6)
     value = "a value of all records"  # its references are the records that are not freed
     with hs.open(tmp_path / "s", memory_limit=limit, checkpoints=NEVER) as state:

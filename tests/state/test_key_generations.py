@@ -331,7 +331,7 @@ def test_a_count_that_is_interrupted_at_any_line_leaves_no_deleted_key_in_the_ne
 def test_records_that_were_not_used_for_long_are_freed_as_others_come_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybridstore.state.memory._FREED_ENTRIES", 10)
+    monkeypatch.setattr("hybridstore.state.memory.FREED_ENTRIES", 10)
     monkeypatch.setattr("hybridstore.state.memory._KEPT", 0.0)
     with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
         store, memory = state.key_value("k"), state._memory

@@ -276,7 +276,7 @@ def test_a_snapshot_keeps_what_is_taken_out_of_its_blocks_later(tmp_path: Path) 
 
 
 def test_what_was_in_memory_is_freed_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridstore.state.memory._FREED_ENTRIES", 3)
+    monkeypatch.setattr("hybridstore.state.old_maps.FREED_ENTRIES", 3)
     monkeypatch.setattr("hybridstore.state.memory.COMMIT_BUDGET_MS", 1e-6)
     with hs.open(tmp_path / "s", memory_limit=1 << 40) as state:
         fill(state, 0)
@@ -285,14 +285,14 @@ def test_what_was_in_memory_is_freed_in_slices(tmp_path: Path, monkeypatch: pyte
         state.commit()  # what came in before is not counted below
         state._go_cold()
         counts = [state._memory.count()]
-        entries = sum(map(len, state._memory._old))
+        entries = sum(map(len, state._memory._old.maps))
         assert entries > 50
         for _ in range(entries):
             state.commit()
-            if not state._memory._old:
+            if not state._memory._old.maps:
                 break
             counts.append(state._memory.count())
-        assert state._memory._old == []
+        assert state._memory._old.maps == []
         assert len(counts) > 10
         assert counts == sorted(counts, reverse=True)
         assert before > 0
@@ -412,17 +412,17 @@ def test_a_commit_that_has_waited_for_a_checkpoint_leaves_it_to_the_next_to_beco
 
 
 def test_old_maps_are_freed_as_fast_as_records_come_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridstore.state.memory._FREED_ENTRIES", 3)
+    monkeypatch.setattr("hybridstore.state.old_maps.FREED_ENTRIES", 3)
     monkeypatch.setattr("hybridstore.state.memory.COMMIT_BUDGET_MS", 1e-6)
     with hs.open(tmp_path / "s", memory_limit=1 << 40) as state:
         fill(state, 0)
         state.checkpoint(wait=True)
         state._go_cold()
-        before = sum(map(len, state._memory._old))
+        before = sum(map(len, state._memory._old.maps))
         assert before > 50
         assert contents(state)  # loads more records than the old maps have entries
         state.commit()
-        assert state._memory._old == []
+        assert state._memory._old.maps == []
 
 
 @pytest.mark.parametrize("ttl", [None, "1 hour"])
@@ -520,8 +520,8 @@ def test_a_state_that_becomes_cold_counts_no_record_twice(tmp_path: Path) -> Non
         state.commit()
         state.checkpoint(wait=True)
         state._go_cold()
-        while memory._old:
-            memory._free(0, 0)
+        while memory._old.maps:
+            memory._old.free(0, 0)
         assert store.free(30_000) == 20_000
         for i in range(0, 20_000, 4):  # taken out of their blocks, which know the keys, too
             assert store.get(f"key {i}") == f"value {i}"
@@ -529,8 +529,8 @@ def test_a_state_that_becomes_cold_counts_no_record_twice(tmp_path: Path) -> Non
         assert before > 5000 * 100
         state._go_cold()
         assert 0.9 * before < memory.count() <= before
-        while memory._old:
-            memory._free(0, 0)
+        while memory._old.maps:
+            memory._old.free(0, 0)
         (older,) = store._older
         assert (len(older), memory.count() > before // 2) == (5000, True)
 

@@ -13,9 +13,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import hybridstore as hs
 from changelog.journal import MAX_KEY_BYTES
-from hybridstore.state.memory import Memory
 from hybridstore.state.memory_budget import BUDGET, CHECK_COMMITS
 from hybridstore.state.numbers import COLUMNS, openmetrics, row_of
+from hybridstore.state.old_maps import OldMaps
 from hybridstore.stores.key_blocks import KeyBlocks
 from hybridstore.stores.time_buckets import TimeBuckets
 from tests.tools.hooks import crash
@@ -257,12 +257,12 @@ def test_what_is_freed_and_what_has_changed_is_counted(tmp_path: Path, monkeypat
         state.checkpoint(wait=True)
         memory = state._memory
         with monkeypatch.context() as patch:
-            patch.setattr(Memory, "_free", lambda *_: None)  # what it frees at once
+            patch.setattr(OldMaps, "free", lambda *_: None)  # what it frees at once
             state._go_cold()
-        before = memory._old_remaining() + sum(store.spare[0] for store in stores.values())
-        memory._free(0, 10**6)
+        before = memory._old.remaining() + sum(store.spare[0] for store in stores.values())
+        memory._old.free(0, 10**6)
         memory._free_spare(10**6)
-        assert (memory._old, [store.generations for store in stores.values()]) == ([], [0] * len(stores))
+        assert (memory._old.maps, [store.generations for store in stores.values()]) == ([], [0] * len(stores))
         freed = state.metrics()
         assert freed.freed_records == pytest.approx(records, rel=0.01)
         assert freed.freed_bytes == pytest.approx(before, rel=0.03)

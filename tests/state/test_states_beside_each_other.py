@@ -162,7 +162,7 @@ def test_each_state_counts_its_records_without_applying_those_that_wait(tmp_path
 def test_a_state_that_was_read_whole_frees_that_at_its_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybridstore.state.memory._FREED_ENTRIES", 3)
+    monkeypatch.setattr("hybridstore.state.old_maps.FREED_ENTRIES", 3)
     monkeypatch.setattr("hybridstore.state.memory.COMMIT_BUDGET_MS", 1e-6)
     with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
         stores = Stores(state)
@@ -172,12 +172,12 @@ def test_a_state_that_was_read_whole_frees_that_at_its_next_commit(
         state.checkpoint(wait=True)
         state._go_cold()
         state._memory._free_spare(1200)
-        while state._memory._old:
+        while state._memory._old.maps:
             state.commit()
         cold, whole, loaded = state._memory.count(), stores.contents(), state._memory.count()
         monkeypatch.setattr(type(state._memory), "relief", lambda *_, **__: Relief.COLD)
         state.commit()  # and no further commit
-        assert (state._memory._old, [store.generations for store in state.stores.values()]) == ([], [0] * 5)
+        assert (state._memory._old.maps, [store.generations for store in state.stores.values()]) == ([], [0] * 5)
         assert state._memory.count() < (cold + loaded) / 2
         assert stores.contents() == whole
 
