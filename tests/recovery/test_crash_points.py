@@ -244,6 +244,8 @@ def test_the_check_would_notice_a_sync_that_is_missing(tmp_path: Path) -> None:
     played = play(tmp_path / "state", workload(1)[:12], durability="os")
     lost = 0
     for number, disk in enumerate(disks(played.recorder.history, 1)):
+        if not STRESS and number % 3:
+            continue
         try:
             check(played, disk, tmp_path / str(number))
         except (AssertionError, hs.HybridStoreError):
@@ -255,7 +257,7 @@ def test_the_check_would_notice_a_sync_that_is_missing(tmp_path: Path) -> None:
 def test_a_killed_process_loses_nothing_even_without_syncs(tmp_path: Path) -> None:
     played = play(tmp_path / "state", workload(2)[:30], durability="os")
     for number, disk in enumerate(disks(played.recorder.history, 2)):
-        if disk.mode in ("kept", "torn") and (STRESS or number % 3 == 0):
+        if disk.mode in ("kept", "torn") and (STRESS or number % 6 == 0):
             check(played, disk, tmp_path / str(number))
 
 
@@ -263,6 +265,8 @@ def test_a_power_loss_without_syncs_may_shorten_but_never_invents(tmp_path: Path
     played = play(tmp_path / "state", workload(3)[:25], durability="os")
     outcomes = set()
     for number, disk in enumerate(disks(played.recorder.history, 3)):
+        if not STRESS and number % 3:
+            continue
         path = tmp_path / str(number)
         disk.write(path)
         try:

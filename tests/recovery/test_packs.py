@@ -242,7 +242,8 @@ def test_a_checkpoint_copies_a_part_of_a_sparse_pack_and_the_next_ones_the_rest(
         for i in range(turn % 30, 1500, 30):
             line.put(0, f"k{i:04d}", 2000 + turn, dice.randbytes(50))
         report = line.checkpoint()
-        check(line)
+        if turn % 6 == 5:
+            check(line)
         room = max(report.bytes_packed, line.reader.meta.size // compaction.LARGE_SHARE)
         assert report.bytes_copied < room + 5000  # the last block
         assert report.live_share > 1 / (compaction.MOST_SPARSE_SHARE + 0.5)

@@ -111,7 +111,7 @@ def test_a_rescale_before_any_step_of_a_fork_leaves_a_sound_fork_or_none(tmp_pat
 def test_a_rescale_beside_a_fork_at_a_url_leaves_a_sound_fork_or_none(server: S3Server, tmp_path: Path) -> None:
     rest = expected(tmp_path)
     results = set()
-    for last in itertools.count(0, 6):
+    for last in itertools.count(0, 13):
         base = server.bucket(f"rescaled/beside{last}", tmp_path / "cache")
         begun(base / "s", 2)
         steps, inside = itertools.count(), list[bool]()

@@ -20,6 +20,7 @@ from hybridstore.stores.cold_blocks import SPARING
 from recovery import places_writer
 from recovery.places import UNKNOWN, Places, PlacesMaps
 from recovery.places_writer import StatePlaces
+from tests.conftest import STRESS
 from tests.state.test_interrupts import Interrupt
 from tests.tools.hooks import check_stores
 from tests.tools.vector_runner import SMALL
@@ -165,7 +166,7 @@ def _fails(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("ttl", [None, TTL])
-@pytest.mark.parametrize("seed", range(18))
+@pytest.mark.parametrize("seed", range(18 if STRESS else 6))
 def test_a_store_with_generations_equals_a_dict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ttl: int | None
 ) -> None:

@@ -3,7 +3,7 @@
 The writer runs in a process of its own, commits small versions as fast as it can, with checkpoints in the background,
 and says so after each. Under a limit, records are freed and read again, and lie in several dicts. Where a process
 beside the writer makes the checkpoints, in pieces, it is killed at another moment, too.
-With HYBRIDSTORE_STRESS=N there are 50 * N rounds; without, 8 on a disk, and 3 with that process or on an object store.
+With HYBRIDSTORE_STRESS=N there are 50 * N rounds; without, 4 on a disk, and 2 with that process or on an object store.
 """
 
 import inspect
@@ -185,7 +185,7 @@ def killed_again_and_again(
 @pytest.mark.stress
 @pytest.mark.parametrize("limit", [0, 1], ids=["in memory", "under a limit"])
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int, rounds: int, limit: int) -> None:
-    killed_again_and_again(str(tmp_path / "state"), 50 * rounds if STRESS else 8, seed, limit, {})
+    killed_again_and_again(str(tmp_path / "state"), 50 * rounds if STRESS else 4, seed, limit, {})
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
 def test_a_writer_and_the_process_beside_it_are_killed_and_nothing_acknowledged_is_lost(
     tmp_path: Path, seed: int, rounds: int, limit: int
 ) -> None:
-    location, kills = str(tmp_path / "state"), 50 * rounds if STRESS else 3
+    location, kills = str(tmp_path / "state"), 50 * rounds if STRESS else 2
     killed_again_and_again(location, kills, seed, limit, {}, process=True)
 
 
@@ -209,4 +209,4 @@ def test_a_writer_killed_on_an_object_store_loses_nothing_that_it_acknowledged(
 
     with S3Server() as server:
         options = {"cache": str(tmp_path / "cache"), **server.options}
-        killed_again_and_again(server.url("killed"), 50 * rounds if STRESS else 3, seed, limit, options)
+        killed_again_and_again(server.url("killed"), 50 * rounds if STRESS else 2, seed, limit, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,15 +23,22 @@ PRINTS = {
 }
 
 
+def calls_of(name: str) -> Iterator[tuple[str, ast.Call]]:
+    """The calls of a function or method of this name in the product, each with its file."""
+    for package in ("changelog", "recovery", "hybridstore"):
+        for path in (ROOT / package).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(text)) if f"{name}(" in text else ():
+                if isinstance(node, ast.Call) and name in (
+                    getattr(node.func, "attr", ""),
+                    getattr(node.func, "id", ""),
+                ):
+                    yield str(path.relative_to(ROOT)), node
+
+
 def test_nothing_prints_but_commands() -> None:
     """By name: a writer to a stream says where it writes."""
-    printing = {
-        str(path.relative_to(ROOT))
-        for package in ("changelog", "recovery", "hybridstore")
-        for path in (ROOT / package).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-    }
+    printing = {path for path, call in calls_of("print") if isinstance(call.func, ast.Name)}
     assert {path for path in printing if not path.endswith("/command.py")} == PRINTS
 
 
@@ -73,10 +81,5 @@ def test_a_checkpoint_of_a_shard_leaves_a_line(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_every_module_logs_at_one_of_two_loggers() -> None:
-    names = set()
-    for package in ("changelog", "recovery", "hybridstore"):
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("getLogger"):
-                    names |= {ast.unparse(argument) for argument in node.args}
+    names = {ast.unparse(argument) for _, call in calls_of("getLogger") for argument in call.args}
     assert names <= {"'hybridstore'", "'hybridstore.spark'", "logger"}

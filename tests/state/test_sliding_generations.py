@@ -14,6 +14,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.stores.cold_blocks import SPARING
+from tests.conftest import STRESS
 from tests.tools.hooks import check_stores, crash
 from tests.tools.vector_runner import SMALL
 
@@ -225,7 +226,7 @@ def _fails(*_: Any, **__: Any) -> None:
 
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
-@pytest.mark.parametrize("seed", [22, 30, 44])
+@pytest.mark.parametrize("seed", [22, 30, 44] if STRESS else [22])
 def test_a_store_with_generations_equals_lists_of_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, aggregator: str, beside: bool
 ) -> None:
