@@ -198,7 +198,7 @@ def test_memory_of_a_record_and_of_a_key(aggregator: Sum | Count | Max, strategy
             state.update(10**12 + i, 10**6 + i, 10**12 - 10**6)
         return states
 
-    assert _bytes_per(window_of(10_000)) / 10_000 <= 60
+    assert _bytes_per(window_of(4000)) / 4000 <= 60
     assert _bytes_per(small) / keys <= 600
 
 

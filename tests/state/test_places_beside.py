@@ -13,6 +13,7 @@ from hybridstore.state import writer_process
 from hybridstore.state.writer_process import PROGRAM
 from recovery.errors import CorruptCheckpointError
 from recovery.places import UNKNOWN, Places
+from tests.conftest import STRESS
 from tests.state.test_writer_process import checkpoint, end_all, opened, small_checkpoints
 from tests.tools.hooks import check_stores
 
@@ -46,7 +47,7 @@ def go_cold(state: hs.State) -> None:
         store.free(10**9)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(4 if STRESS else 2))
 def test_records_are_read_where_the_process_says_that_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

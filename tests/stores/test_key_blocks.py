@@ -13,6 +13,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.state.opening import Tuning
 from recovery.checkpoint import CheckpointReader
+from tests.conftest import STRESS
 from tests.tools.checkpoints import flip, own_packs
 from tests.tools.hooks import crash
 from tests.tools.sizes import SMALL_PARTS
@@ -111,7 +112,7 @@ def test_a_damaged_block_is_found_when_it_is_read_in(tmp_path: Path) -> None:
         assert len(state.key_value("plain")) == 200
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(8 if STRESS else 4))
 def test_changes_over_what_was_read_in(tmp_path: Path, seed: int) -> None:
     """The same changes to a state that is read in at every restart, and to one that never restarts."""
     dice = random.Random(seed)

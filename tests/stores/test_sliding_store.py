@@ -9,6 +9,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.aggregation import Aggregator, Combined
+from tests.conftest import STRESS
 from tests.tools.hooks import crash, force_cold, logged
 from tests.tools.topology_oracle import in_event_order
 from tests.tools.vector_runner import SMALL
@@ -308,7 +309,7 @@ def test_a_checkpoint_after_a_restart_loads_no_block(tmp_path: Path, no_hydratio
         assert [row for row in actual if row[1] in ("more", "late", "newer")] == added
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(10 if STRESS else 4))
 def test_checkpoints_of_what_lies_beside_cold_blocks(tmp_path: Path, no_hydration: None, seed: int) -> None:
     """The same changes to a state that restarts and fails checkpoints, and to one that does not."""
     r = random.Random(seed)

@@ -308,7 +308,9 @@ def run_all(topology: hs.Topology, rows: Iterable[Any], **options: Any) -> list[
 
 
 @pytest.mark.parametrize(("name", "emit"), EMITS)
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(
+    "shards", [pytest.param(1, marks=pytest.mark.further("test_dicts_tuples_and_arrow_batches_give_equal_results")), 3]
+)
 def test_dicts_tuples_and_arrow_batches_give_equal_results(name: str, emit: str, shards: int, seed: int) -> None:
     pa = pytest.importorskip("pyarrow")
     rows = some_rows(seed)
