@@ -33,6 +33,7 @@ from recovery.block import composed, pack_block, seal, with_layers
 from recovery.checkpoint import CheckpointReader
 from recovery.columns import Columns
 from recovery.packed import packed_block
+from tests.conftest import STRESS
 from tests.reading.test_version import TUNING, one_commit
 
 
@@ -163,7 +164,7 @@ ITEMS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) |
 VALUES = st.recursive(ITEMS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=max(60, STRESS), deadline=None)
 @given(st.lists(VALUES, max_size=6), st.integers(1, 3))
 def test_whatever_is_stored_is_a_row_or_an_error(values: list[Any], size: int) -> None:
     rows = [Row(number, (), value) for number, value in enumerate(values)]

@@ -15,7 +15,7 @@ _HASHES = st.lists(st.integers(0, 40).map(lambda part: part << 28 | part << 24 &
 _STEPS = st.lists(st.tuples(st.integers(0, 3), _HASHES), min_size=1, max_size=12)
 
 
-@settings(max_examples=1000 if STRESS else 200, deadline=None)
+@settings(max_examples=1000 if STRESS else 60, deadline=None)
 @given(_STEPS)
 def test_an_index_over_an_older_one_names_the_layers_of_each_hash(steps: list[tuple[int, list[int]]]) -> None:
     layers: list[tuple[bytes, list[int]]] = []

@@ -62,7 +62,7 @@ def content(block: Columns) -> Content:
     return result
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=max(60, STRESS), deadline=None)
 @given(_CONTENT.filter(bool), st.lists(st.tuples(_CONTENT, st.sets(st.sampled_from("abcdefghijkl"))), max_size=4))
 def test_layers_over_a_base_are_the_block_of_a_dict(base: Content, changes: list[tuple[Content, set[str]]]) -> None:
     model, block, layers = dict(base), columns(base), list[Columns]()
@@ -90,7 +90,7 @@ def changes(changed: dict[str, tuple[int, list[tuple[int, Any]]]]) -> Columns:
     return layer
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=max(80, STRESS), deadline=None)
 @given(_CONTENT.filter(bool), st.lists(_CHANGES, min_size=1, max_size=4), st.booleans())
 def test_layers_of_added_rows_are_the_rows_of_a_dict(base: Content, layers: list[Any], tables: bool) -> None:
     model = {key: sorted(rows, key=lambda row: row[0]) for key, rows in base.items()}

@@ -211,7 +211,7 @@ def test_launches_that_are_numbered_by_their_arrival_load_wrong_states() -> None
     assert wrong(by_the_rule, 100, by_arrival=True) > 50
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=max(150, STRESS), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 12)), max_size=8), st.integers(0, 14))
 def test_the_launch_that_counts_is_the_newest_that_began_below(starts: list[tuple[int, int]], version: int) -> None:
     launch, everything = 0, []

@@ -94,7 +94,7 @@ def test_results_and_state_are_those_of_a_run_that_never_stopped(
 ) -> None:
     lot = random.Random(seed)
     cases = topologies(windows, timed=time == "watermark")
-    for topology in lot.sample(cases, min(len(cases), 3 * rounds)):
+    for topology in lot.sample(cases, min(len(cases), 2 * rounds)):
         check(lot, topology, time)
 
 
