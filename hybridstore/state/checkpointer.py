@@ -272,6 +272,12 @@ class Checkpointer:
         """The records logged behind the checkpoint in use; a checkpoint in progress does not count. O(1)."""
         return self.since if self.attempt is None else self.since.plus(self.attempt.since)
 
+    @property
+    def changes(self) -> Logged:
+        """As `since`, with a record for each changed key at least: one eviction removes many records. O(stores)."""
+        keys = sum(store.changed_keys[0] for store in self._group.stores.values())
+        return self.since._replace(records=max(self.since.records, keys))
+
     def due(self) -> bool:
         """True when the policy asks for a checkpoint now. O(1)."""
         if not self.ready():
@@ -361,7 +367,7 @@ class Checkpointer:
 
     def _given(self, storage: Storage, beside: Callable[[], Job | None]) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""
-        records = self.since.records
+        records = self.changes.records
         fits = _beside_records() <= records <= _MOST_RECORDS and self.since.bytes <= _MOST_BYTES
         if BUDGET.limit is not None and records > PIECE_RECORDS:
             fits = fits and records < _OF_A_KEY * sum(store.changed_keys[0] for store in self._group.stores.values())

@@ -389,10 +389,10 @@ class Memory:
         self._filled, self._filling = used > _CHANGES * limit, kept > _RENEWED * limit
         if renewed and self._parted:
             return Relief.COLD
-        behind, old = checkpoints.behind, self._old.maps
         long = self._tail_share > _TAIL_BEGINS
         if checkpoints.attempt is not None or not (large or long):
             return None
+        behind, old = checkpoints.changes, self._old.maps
         changed = (counted - self._old.remaining()) * min(1.0, behind.records / in_memory)
         full = kept > _FULL * limit and not old
         # rows of the tail come back into memory beside the maps that are freed

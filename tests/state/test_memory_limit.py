@@ -12,6 +12,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.errors import ValueChangedInPlaceError
 from hybridstore.state import memory_budget as memory
+from hybridstore.state.checkpointer import AttemptBeside
 from hybridstore.state.opening import Tuning
 from hybridstore.state.policy import Logged
 from hybridstore.stores.cold_blocks import OFTEN_KEYS
@@ -339,6 +340,25 @@ def test_a_checkpoint_begins_where_a_part_of_the_limit_has_changed_and_not_where
             state.commit()
             assert (state._checkpoints.attempt is not None) == (changed == 10)
             state.checkpoint(wait=True)
+
+
+def test_a_checkpoint_begins_where_a_flush_has_removed_a_part_of_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridstore.stores.suppression._PIECE", 100)
+    with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
+        buffer, removed = state.suppression("b"), 0
+        buffer.put_many((f"key {i:04}", i, i) for i in range(2500))  # seven tenths of what the limit has for them
+        state.commit()
+        state.checkpoint(wait=True)
+        for piece in buffer.flush():
+            removed += len(piece)
+            state.commit()
+            if state._checkpoints.attempt is not None:
+                break
+        # the log has a record for each piece, and the process reads that
+        assert 200 < removed < 1500
+        assert isinstance(state._checkpoints.attempt, AttemptBeside)
 
 
 def test_far_beyond_the_limit_a_commit_waits_until_the_checkpoint_has_been_made(tmp_path: Path) -> None:
