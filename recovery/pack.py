@@ -161,14 +161,17 @@ KEPT: Final = KeptTables()
 
 
 class MappedPack:
-    """A pack that is mapped into memory. Views of it stay readable when the file was removed, as long as they live."""
+    """A pack that is mapped into memory, `mapped`. Views of it stay readable when the file was removed, as long as they
+    live.
+    """
 
-    __slots__ = ("__weakref__", "_tables", "_view")
+    __slots__ = ("__weakref__", "_tables", "_view", "mapped")
     far: Final = False
 
     def __init__(self, fd: int, size: int) -> None:
         self._tables: dict[tuple[int, int], Any] = {}
-        self._view = memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
+        self.mapped = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        self._view = memoryview(self.mapped)
 
     def table(self, offset: int, size: int) -> Any:
         """Return the table that is kept of the block there, or None. O(1)."""

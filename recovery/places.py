@@ -26,7 +26,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -64,13 +63,13 @@ class PlacesMaps:
         file cannot be mapped is left out. O(packs + files).
         """
         before, self._maps, places = self._maps, {}, {}
-        views = {number: each.read(0, sys.maxsize) for number, each in packs.items() if isinstance(each, MappedPack)}
+        mapped = {number: each.mapped for number, each in packs.items() if isinstance(each, MappedPack)}
         for store, paths in files:
             with suppress(OSError, ValueError):  # it is not there any more: blocks are searched
                 for path in paths:
                     if path not in self._maps:
                         self._maps[path] = before[path] if path in before else _mapped(path)
-                places[store] = Places([self._maps[path] for path in paths], views)
+                places[store] = Places([self._maps[path] for path in paths], mapped)
         return places
 
     def clear(self) -> None:
@@ -93,7 +92,7 @@ class Places:
 
     __slots__ = ("_last", "_pack", "_packs", "_parts", "_shift", "_timed")
 
-    def __init__(self, parts: Sequence[memoryview], packs: dict[int, memoryview]) -> None:
+    def __init__(self, parts: Sequence[memoryview], packs: dict[int, mmap.mmap]) -> None:
         self._parts, self._packs = parts, packs
         self._pack = packer()  # packing an atom runs no Python code, so nothing can use the packer meanwhile
         words = len(parts[0])
@@ -115,20 +114,21 @@ class Places:
                 return UNKNOWN
             at = at + 2 & last
             word = slots[at]
-        view = self._packs.get(word & 0xFFFFFFFF)
-        if view is None:
+        mapped = self._packs.get(word & 0xFFFFFFFF)
+        if mapped is None:
             return UNKNOWN
         place = slots[at + 1]
         if slots[at] != word:  # the writer has changed the entry between the two looks
             return UNKNOWN
         start = place >> 32
         try:
-            there, key_at, first, end, check = _slot_at(view, start)
+            there, key_at, first, end, check = _slot_at(mapped, start)
             start -= place & 0xFFFFFFFF
             key_at += start
-            if there != hashed or view[key_at : key_at + len(packed)].tobytes() != packed:
+            # a slice of a map is bytes: a view of it, and its bytes, are two objects
+            if there != hashed or mapped[key_at : key_at + len(packed)] != packed:
                 return UNKNOWN
-            packed_value = view[start + first : start + end]
+            packed_value = mapped[start + first : start + end]
             checksum = zlib.crc32(packed_value, hashed)
             if self._timed:
                 ts = slots[last + 1 + (at >> 1)]

@@ -11,7 +11,9 @@ older ones can be freed. So nothing is copied or moved then, however much has ch
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, ClassVar, Final
 
 from recovery.places import Places
@@ -152,9 +154,8 @@ class Generations(KeyBlocks):
         older, freed = self._older, 0
         while freed < records and len(older) > self._older.fresh:
             last = older[-1]
-            pop, count = last.popitem, min(len(last), records - freed)
-            for _ in range(count):
-                pop()
+            count = min(len(last), records - freed)
+            deque(map(dict.popitem, repeat(last, count)), maxlen=0)
             freed += count
             if not last:
                 older.pop()

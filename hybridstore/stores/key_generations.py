@@ -86,7 +86,10 @@ class KeyGenerations(Generations):
                     else:
                         self._forget(key)
                     return TOMBSTONE
-                self._install_row(key, row)
+                if self.ttl_ms is None and self._order is None:
+                    self._runs[key] = row
+                else:
+                    self._install_row(key, row)
                 del older[key]
                 return row
         return None

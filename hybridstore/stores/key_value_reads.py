@@ -73,12 +73,12 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
                 self._warm_up(key, keys.rule)
             else:
                 keys.admit(key, pin=False)
-        value = self._runs.get(key, _MISSING)
-        if value is _MISSING:
+        value = self._runs.get(key)  # None: nothing is known, unlike that it has no row
+        if value is None or value is _MISSING:
             turn = self._turn
             if turn.busy is not None or not turn.lock._is_owned():
                 turn.take(self, reads=True)
-            value = self._runs.get(key)  # None: nothing is known, unlike that it has no row
+                value = self._runs.get(key)
             if value is None and (self._bucket.cold or self._older):
                 value = self._bring(key)
             if value is None or value is _MISSING:
