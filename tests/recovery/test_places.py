@@ -18,7 +18,7 @@ from changelog.codec import pack
 from changelog.storage import LocalStorage
 from recovery import places_writer
 from recovery.checkpoint import CheckpointReader
-from recovery.places import UNKNOWN, Places, PlacesMaps
+from recovery.places import UNKNOWN, WORDS, Places, PlacesMaps
 from recovery.places_writer import StatePlaces
 from tests.conftest import STRESS
 from tests.tools.checkpoints import Line, flip
@@ -187,7 +187,7 @@ def test_places_grow_with_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert not list((tmp_path / "checkpoints").glob(".places*"))
     assert state.places is not None
     parts = state.places._parts
-    assert all(sum(1 for word in part[::2] if word) <= len(part) // 2 * 3 // 4 for part in parts)
+    assert all(sum(1 for word in part[::WORDS] if word) <= len(part) // WORDS * 3 // 4 for part in parts)
     assert len(set(map(id, parts))) == 1 or 80 < len(set(map(id, parts))) < len(parts) == 256
 
 
@@ -217,7 +217,7 @@ def test_keys_that_come_and_go_do_not_fill_the_places(tmp_path: Path) -> None:
         assert state.known(keys + before) == 1500
         before = keys
     assert state.places is not None
-    assert len(state.places._parts[0]) <= 2 << 14  # some 18,000 keys have been
+    assert len(state.places._parts[0]) <= WORDS << 14  # some 18,000 keys have been
 
 
 def test_places_that_begin_with_many_deleted_keys_have_room_for_them(tmp_path: Path) -> None:
