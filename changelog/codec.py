@@ -59,9 +59,11 @@ def _pack_zone(zone: tzinfo | None) -> list[object]:
 
 
 def _refused(kind: type) -> TypeError:
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return TypeError(
-        f"found {kind.__name__}, expected None, bool, int, float, str, bytes, list, dict, tuple, set, frozenset, "
-        "datetime, date or Decimal"
+        f"found {name}, expected None, bool, int, float, str, bytes, list, dict, tuple, set, frozenset, datetime, date "
+        "or Decimal (convert it: a value of numpy by .item(), a time of pandas by .to_pydatetime(), an object of a "
+        "subclass to its base)"
     )
 
 

@@ -304,8 +304,9 @@ class SessionWindows:
     """Sessions: records of a key that are at most `gap` apart. The start and end of a session are the times of its
     first and last record.
 
-    A session closes when it ends before `stream time - grace - gap`: no later record can join it, and with
-    `emit="close"` its result is emitted. A record whose session would be closed is late. `grace` is 0 by default.
+    A session closes when it ends before `stream time - grace - gap`. With `emit="close"` its result is emitted then,
+    and no later record joins it; with `"record"` and `"commit"` a record that joins an open session may still merge a
+    closed one with it, as in Kafka. A record whose session would be closed is late. `grace` is 0 by default.
     Raises ValueError or TypeError for an invalid duration, a gap of 0 or a negative grace.
 
     >>> clicks = hs.stream(key="user", timestamp="ts")

@@ -8,8 +8,8 @@ pyarrow and numpy are used only if the process has imported them; a caller with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from decimal import InvalidOperation
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
 from itertools import chain, compress, count, groupby
 from operator import itemgetter
 from types import NoneType
@@ -95,6 +95,10 @@ def as_row(row: Any) -> Mapping[str, Any]:
     return fields
 
 
+# further types of keys with `null_keys="group"`, whose stores have their text
+_GROUPED: Final = frozenset({date, datetime, Decimal})
+
+
 class KeyKinds:
     """Checks that the keys of a commit have one type, as stores require, because keys are sorted before a store sees
     them.
@@ -126,17 +130,18 @@ class KeyKinds:
         for i, kind in enumerate(kinds):
             known = kind if self._kinds is None else self._kinds[i] if i < len(self._kinds) else kind
             column = self._columns[0 if single else i]
-            if self._nulls and NoneType in (kind, known):
+            if self._nulls and kind is NoneType:
                 continue
-            if kind is not known:
+            if kind is not known and not (self._nulls and known is NoneType):
                 raise TypeError(
                     f"row {number}: column {column!r}: found a key of {kind.__name__}, expected {known.__name__} as "
                     "in the rows before (keys of one type have an order: convert them with map)"
                 )
-            if self._stored and kind not in SCALARS:
+            if self._stored and kind not in SCALARS and not (self._nulls and kind in _GROUPED):
                 raise TypeError(
                     f"row {number}: column {column!r}: found {kind.__name__}, expected a key of "
-                    f"{', '.join(SCALARS.values())}"
+                    f"{', '.join(SCALARS.values())} (convert it with map; with null_keys=\"group\" dates, datetimes "
+                    "and decimals are keys, too)"
                 )
         if self._kinds is None:
             self._kinds, self.floats = kinds, float in kinds

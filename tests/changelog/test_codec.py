@@ -120,6 +120,15 @@ def test_a_value_that_is_refused_leaves_nothing_in_the_values_behind_it() -> Non
         assert set(threads.map(pack, [nested] * 400)) == {data}
 
 
+def test_the_class_of_a_value_that_is_refused_has_its_module_and_the_way_to_convert_it() -> None:
+    numpy = pytest.importorskip("numpy")
+    way = r"expected None, bool.*\(convert it: a value of numpy by \.item\(\)"
+    for refused in (numpy.bool_(True), numpy.int64(1), Money(1)):
+        kind = type(refused)
+        with pytest.raises(TypeError, match=f"found {kind.__module__}.{kind.__qualname__}, {way}"):
+            check_value(refused)
+
+
 @pytest.mark.parametrize("capitals", [0, 1])
 def test_the_bytes_of_a_decimal_do_not_depend_on_the_context(capitals: int) -> None:
     with localcontext(Context(prec=3, capitals=capitals)):

@@ -59,11 +59,30 @@ def test_a_row_without_a_key_keeps_the_other_columns_of_its_key(clocked: bool, t
 
 def test_times_are_datetimes_where_all_rows_of_a_commit_are_without_a_key(tmp_path: Path) -> None:
     begin = datetime(2026, 1, 1, tzinfo=UTC)
-    with Engine(join_of("left"), tmp_path / "state", durability="os") as engine:
+    with Engine(join_of("full"), tmp_path / "state", durability="os") as engine:
         engine.process_many({"left": [{"k": 1, "lt": begin, "a": 1}], "right": []})
         late = begin + timedelta(hours=1)
-        (row,) = engine.process_many({"left": [], "right": [{"k": None, "rt": late, "b": 1}]})
-    assert row["result_time"] == begin
+        rows = engine.process_many({"left": [], "right": [{"k": None, "rt": late, "b": 1}]})
+    assert [row["result_time"] for row in rows] == [late, begin]
+
+
+@pytest.mark.parametrize("form", ["rows", "tables"])
+@pytest.mark.parametrize("how", [how for how in HOWS if how != "full"])  # a full join leaves no row out
+def test_a_row_without_a_key_that_is_left_out_makes_nothing_late(how: str, form: str, tmp_path: Path) -> None:
+    ahead: list[Any] = [
+        {"left": [{"k": None, "lt": 1000, "a": 1}], "right": []} if how in ("inner", "right", "semi") else {},
+        {"left": [], "right": [{"k": None, "rt": 1000, "b": 1}]} if how != "right" else {},
+    ]
+    pair = {"left": [{"k": 1, "lt": 5, "a": 2}], "right": [{"k": 1, "rt": 5, "b": 2}]}
+    with Engine(join_of(how), tmp_path / "state", durability="os") as engine:
+        for inputs in filter(None, [*ahead, pair]):
+            given: Any = inputs
+            if form == "tables":
+                given = {name: pa.Table.from_pylist(rows) for name, rows in inputs.items() if rows}
+            results = engine.process_many(given)
+        assert engine.dropped == 0
+        assert engine.left_out.null_key == len(list(filter(None, ahead)))
+    assert [row.get("a") for row in results] == ([] if how == "anti" else [2])
 
 
 def test_batches_of_different_columns_are_committed_together() -> None:

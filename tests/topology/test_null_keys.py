@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +196,20 @@ def test_keys_of_several_types_are_refused_and_null_is_none_of_them(tmp_path: Pa
         [*COUNT.run([{"k": None, "l": [], "t": 1}])]
     with pytest.raises(ValueError, match="found an int beyond 64 bits"):
         [*COUNT.run([{"k": None, "l": 2**63, "t": 1}])]
+
+
+@pytest.mark.parametrize("key", [date(2026, 1, 1), datetime(2026, 1, 1, 5), Decimal("1.10")], ids=repr)
+def test_dates_and_decimals_are_keys_whether_or_not_null_comes_first(key: Any) -> None:
+    refusal = r"row 0: column 'k': found .* \(convert it with map; with null_keys=\"group\" dates"
+    with pytest.raises(TypeError, match=refusal):
+        [*hs.stream(key="k", timestamp="t").aggregate(n=hs.Count()).run([{"k": key, "t": 1}])]
+    grouped = hs.stream(key="k", timestamp="t", null_keys="group").aggregate(n=hs.Count(), emit="commit")
+    for keys in ([key], [key, None], [None, key]):
+        results = grouped.run([{"k": each, "t": 1} for each in keys])
+        assert {row["k"]: row["n"] for row in results} == dict.fromkeys(keys, 1)
+    for keys in ([[]], [[], None], [None, []]):
+        with pytest.raises(TypeError, match=r"column 'k': found list, expected a key of str"):
+            [*grouped.run([{"k": each, "t": 1} for each in keys])]
 
 
 def test_own_logic_is_given_rows_with_null_keys(tmp_path: Path) -> None:

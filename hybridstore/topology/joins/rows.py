@@ -65,7 +65,8 @@ def from_tagged(plan: Plan, rows: Iterable[tuple[int, Any]], kinds: KeyKinds | N
     for side, source in enumerate(plan.joined.inputs):
         if not given[side]:
             continue
-        unkeyed: list[tuple[Any, Any]] = []
+        # a row without a key on a side that is not kept whole is left out, and moves no time
+        unkeyed: list[tuple[Any, Any]] | None = [] if plan.joined.alone(side) else None
         try:
             # the key of a broadcast table is another one than that of the stream
             of_key = kinds if plan.joined.on is None else None
@@ -78,12 +79,11 @@ def from_tagged(plan: Plan, rows: Iterable[tuple[int, Any]], kinds: KeyKinds | N
         left_out = left_out.and_also(records.left_out)
         if records.times and to_time is None:
             to_time = records.to_time
-        for row, moment in unkeyed:
+        for row, moment in unkeyed or ():
             keys.append(None)
             values.append((side, row))
             times.append(time_ms(moment, source.timestamp))
             to_time = to_time or to_time_of(moment)
-        if plan.joined.alone(side):
-            left_out = LeftOut(left_out.null_key - len(unkeyed), left_out.null_timestamp)
+            left_out = left_out._replace(null_key=left_out.null_key - 1)
     records = Records(keys, values, times, left_out=left_out)
     return records if to_time is None else records._replace(to_time=to_time)
