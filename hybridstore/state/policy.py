@@ -169,9 +169,9 @@ class CheckpointPolicy:
             if count is None and name == "every_commits":
                 continue
             if type(count) is not int:
-                raise TypeError(f"{name}: found {type(count).__name__}, expected int")
+                raise TypeError(f"CheckpointPolicy: {name}: found {type(count).__name__}, expected int")
             if count < 1:
-                raise ValueError(f"{name}: found {count}, expected 1 or more")
+                raise ValueError(f"CheckpointPolicy: {name}: found {count}, expected 1 or more")
         object.__setattr__(self, "_restore_seconds", _seconds(self.max_restore, "max_restore"))
         age = float("inf") if self.max_age is None else _seconds(self.max_age, "max_age")
         object.__setattr__(self, "_age_seconds", age)
@@ -204,4 +204,4 @@ class CheckpointPolicy:
 def _seconds(value: Duration, name: str) -> float:
     if isinstance(value, timedelta) and value > timedelta(0):
         return value.total_seconds()  # a restart may be bounded in microseconds
-    return duration_ms(value, name) / 1000
+    return duration_ms(value, f"CheckpointPolicy: {name}") / 1000

@@ -140,7 +140,7 @@ class KeyKinds:
             if self._stored and kind not in SCALARS and not (self._nulls and kind in _GROUPED):
                 raise TypeError(
                     f"row {number}: column {column!r}: found {kind.__name__}, expected a key of "
-                    f"{', '.join(SCALARS.values())} (convert it with map; with null_keys=\"group\" dates, datetimes "
+                    f'{", ".join(SCALARS.values())} (convert it with map; with null_keys="group" dates, datetimes '
                     "and decimals are keys, too)"
                 )
         if self._kinds is None:

@@ -288,3 +288,13 @@ def test_log_is_filtered_by_store_op_version_and_count(tmp_path: Path, capsys: p
     assert [json.loads(line)["version"] for line in capsys.readouterr().out.splitlines()] == [4, 5, 6]
     assert run(["inspect", "log", str(tmp_path / "s"), "--limit", "3", "-o", "raw"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_log_of_an_unknown_store_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hs.open(tmp_path / "s") as state:
+        state.key_value("users").put("ann", 1)
+        state.window("clicks", retention=9)
+        state.commit()
+    assert run(["inspect", "log", str(tmp_path / "s"), "--store", "clicks"]) == 0
+    assert run(["inspect", "log", str(tmp_path / "s"), "--store", "user"]) == 2
+    assert f"{tmp_path / 's'}: no store 'user' (known: users, clicks)" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,17 @@ def test_a_lost_end_is_noticed_by_the_note_in_lock(tmp_path: Path) -> None:
     segment = max((tmp_path / "s" / "changelog").glob("*.log"))
     segment.unlink()
     assert faults(tmp_path / "s")
+
+
+def test_an_empty_segment_behind_the_only_checkpoint_of_a_closed_state_is_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with hs.open(path) as state:
+        state.key_value("kv").put_many({"ann": 1, "bob": 2})
+        state.commit()
+    hs.erase(path, "bob")  # of older versions nothing remains
+    (segment,) = (path / "changelog").iterdir()
+    segment.write_bytes(b"")
+    lost = r"was closed at version \d+, but the changelog ends at version \d+"
+    with pytest.raises(hs.errors.RestoreError, match=lost):
+        hs.open(path)
+    assert any(re.search(lost, fault.what) for fault in faults(path))

@@ -258,6 +258,14 @@ def test_formulas_are_guarded_in_csv_only(tmp_path: Path, capsys: pytest.Capture
     assert run(["inspect", "export", str(path), "-o", "csv", "--guard-formulas"]) == 0
 
 
+def test_export_into_a_folder_that_does_not_exist_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hs.open(tmp_path / "s").close()
+    assert run(["inspect", "export", str(tmp_path / "s"), "--to", str(tmp_path / "none" / "x.csv")]) == 2
+    assert f"--to: {tmp_path / 'none'}: found no such folder for x.csv (make it first)" in capsys.readouterr().err
+
+
 def test_redacted_exports_hold_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with hs.open(tmp_path / "s") as state:
         kv = state.key_value("kv")

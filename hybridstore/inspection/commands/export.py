@@ -119,6 +119,8 @@ def run(look: Look, given: Namespace) -> int:
             )
         if to.exists():
             raise o.UsageError(f"--to: {to} exists already (give a new name)")
+        if not to.absolute().parent.is_dir():
+            raise o.UsageError(f"--to: {to.parent}: found no such folder for {to.name} (make it first)")
         form = known
     if guard and form != "csv":
         raise o.UsageError(f"--guard-formulas: found form {form}, expected csv (-o csv, or a file that ends in .csv)")

@@ -56,6 +56,7 @@ def run(look: Look, given: Namespace) -> int:
     out = look.out
     first, last = o.maybe_time(given.since), o.maybe_time(given.until)
     faults: list[str] = []
+    known: dict[str, None] = {}
 
     def wanted(logged: ChangedVersion) -> bool:
         wall = logged.commit.wall_ms
@@ -82,6 +83,7 @@ def run(look: Look, given: Namespace) -> int:
                     if wanted(logged):
                         for row in _rows(story, logged, given, look.iso):
                             yield {**label, **row}
+                known.update(dict.fromkeys(filter(None, story.names.values())))
                 faults.extend(fault for fault in story.faults if fault not in faults)
             if not given.follow:
                 return
@@ -92,7 +94,9 @@ def run(look: Look, given: Namespace) -> int:
     if given.follow and out.form in ("table", "json"):
         out.form = "raw" if out.form == "table" else "jsonl"
     columns = _COMMIT_COLUMNS if given.commits else _COLUMNS
-    out.rows(every if given.limit is None else islice(every, given.limit), columns)
+    shown = out.rows(every if given.limit is None else islice(every, given.limit), columns)
+    if not shown and given.store not in (None, *known):
+        raise o.UsageError(f"{look.location}: no store {given.store!r} (known: {', '.join(known) or 'none'})")
     return look.finish(o.FINE, faults)
 
 

@@ -89,8 +89,11 @@ class PlaceVerifier:
     def _lost(self, path: Path) -> None:
         """Compare the end of the changelog with the note of the last owner in LOCK."""
         files = self._files
-        if files.version is None:
-            return
+        version = files.version
+        if version is None:
+            if self.faults:
+                return
+            version = max(files.sound, default=0)
         tail, stale = files.tail, []
         if tail is not None:
             if read_note(path).get("closed"):
@@ -98,7 +101,7 @@ class PlaceVerifier:
             if not tail.offset:
                 stale = [Path(tail.path)]
         needed = files.sound[max(files.sound)].segment if files.sound else 0
-        lost = loss(path, version=files.version, needed=needed, stale=stale)
+        lost = loss(path, version=version, needed=needed, stale=stale)
         if lost is not None:
             self._fault(str(lost[0]), lost[1])
 
