@@ -8,6 +8,7 @@ Exit codes: 0 fine, 1 a negative answer, 2 wrong usage, 3 cannot read, 4 damaged
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -42,6 +43,8 @@ class CommandGroup(NamedTuple):
         return {name: command for section in self.sections.values() for name, command in section.items()}
 
 
+# what the operating system says of a place that takes no more bytes: a command has written there, not read
+_OF_WRITES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 SECTIONS: Final[dict[str, dict[str, Command]]] = {
     "reading": {
         "info": Command("Overview: version, checkpoint, stores, last writer.", "state/"),
@@ -345,7 +348,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, UsageError):
         say(str(error))
         return USAGE
-    if isinstance(error, OccupiedError):
+    if isinstance(error, OccupiedError) or (isinstance(error, OSError) and error.errno in _OF_WRITES):
         say(f"cannot write: {error}")
     elif isinstance(error, (HybridStoreError, OSError)):
         say(f"cannot read: {error}")

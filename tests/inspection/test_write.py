@@ -1,6 +1,7 @@
 """What inspection writes, always into a new place: compacted and repaired copies, exports, packs."""
 
 import csv
+import errno
 import hashlib
 import json
 import random
@@ -264,6 +265,21 @@ def test_export_into_a_folder_that_does_not_exist_is_wrong_usage(
     hs.open(tmp_path / "s").close()
     assert run(["inspect", "export", str(tmp_path / "s"), "--to", str(tmp_path / "none" / "x.csv")]) == 2
     assert f"--to: {tmp_path / 'none'}: found no such folder for x.csv (make it first)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_disk_that_takes_no_more_bytes_cannot_be_written(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        (tmp_path / "x.csv").touch()
+        raise OSError(number, "no more bytes")
+
+    hs.open(tmp_path / "s").close()
+    monkeypatch.setattr("hybridstore.inspection.commands.export._write", full)
+    assert run(["inspect", "export", str(tmp_path / "s"), "--to", str(tmp_path / "x.csv")]) == 3
+    assert f"cannot write: [Errno {number}] no more bytes" in capsys.readouterr().err
+    assert not (tmp_path / "x.csv").exists()
 
 
 def test_redacted_exports_hold_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
