@@ -122,7 +122,7 @@ class TableJoin:
 
     def _row(self, key: Any, ts: int) -> tuple[int | None, Any]:
         """Return time and value of the table's row of a key for a stream row of time `ts`; None: no row."""
-        if key is None:
+        if key is None or key != key:  # nan is no key, as null
             return _NO_ROW
         if self._join.as_of:
             assert self._versions is not None
