@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar
 
 from .bucket import scrubbed, split_settings, split_url
 from .errors import HybridStoreError, StorageUnreachableError
+from .installed import installed
 from .rounds import merged, side_by_side
 
 LOGGER: Final = logging.getLogger("hybridstore")
@@ -57,7 +58,7 @@ class CloudStorage:
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self.options = dict(options or {})
         self._address, self._base = split_url(url)
-        _check_installed(self._address)
+        installed(self._address, "obstore", _REMEDY)
         split_settings(self._address, self.options)
         self._client = _Client(self._address, self.options)
 
@@ -241,16 +242,8 @@ class CloudStorage:
         return (CloudStorage, (self.url, self.options))
 
 
-def _check_installed(address: str) -> None:
-    """Raise HybridStoreError where obstore is not installed."""
-    try:
-        import obstore.store  # noqa: F401
-    except ImportError:
-        raise HybridStoreError(
-            f"{address}: state on object stores needs obstore: pip install 'hybridstore[cloud]'"
-        ) from None
-
-
+# What brings obstore.
+_REMEDY: Final = "pip install 'hybridstore[cloud]'"
 # Who is asked for the role of this machine where no credentials are given.
 _METADATA: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 _ASKS_ROLE: Final = "; neither the environment nor the Bucket has credentials, so this machine was asked for a role"
@@ -312,7 +305,7 @@ class _Client:
         return self._store
 
     def _open(self) -> Any:
-        _check_installed(self.address)
+        installed(self.address, "obstore", _REMEDY)
         if self.address.startswith("memory:"):
             from obstore.store import MemoryStore
 

@@ -16,6 +16,7 @@ from operator import eq
 from typing import Any, Final
 
 from changelog.codec import pack
+from changelog.installed import installed
 
 from .aggregator import Builtin
 from .kept import merged, tally, tally_many, untally
@@ -42,14 +43,8 @@ def _subtract(counts: dict[Any, int], value: Any) -> dict[Any, int]:
 
 
 def _library() -> Any:
-    try:
-        import datasketches
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "CountDistinct: approximate: found no datasketches, expected the library of the sketch (pip install "
-            "'hybridstore[sketches]', on Spark's workers, too)"
-        ) from error
-    return datasketches
+    remedy = "pip install 'hybridstore[sketches]', on Spark's workers, too"
+    return installed("CountDistinct: approximate", "datasketches", remedy)
 
 
 class _Sketches:
@@ -118,8 +113,8 @@ class CountDistinct(Builtin):
     Exact, the state of a window has each distinct value with its count. `approximate=True`: the state is a HyperLogLog
     sketch of the library `datasketches` (an extra: `pip install 'hybridstore[sketches]'`) of 2**precision bytes, with a
     standard error of 1.04 / 2**(precision / 2), 1.6 % by default; up to some hundreds of values it is almost exact.
-    There 1 and 1.0 are two values. Raises ValueError for a precision below 4 or above 21, and ModuleNotFoundError if
-    the library is not installed.
+    There 1 and 1.0 are two values. Raises ValueError for a precision below 4 or above 21, and HybridStoreError if the
+    library is not installed.
 
     >>> hs.CountDistinct().of(["/", "/help", "/"])
     2

@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
+from changelog.installed import installed
+
 from ..inspection.options import FINE, NEGATIVE, UsageError, imported, last_options, named_texts
 from ..progress import Progress
 from ..reading.texts import say
@@ -50,6 +52,7 @@ def run(given: Namespace) -> int:
 
 
 def _run(given: Namespace, job: Any) -> int:
+    installed("import", "pyspark", "pip install 'hybridstore[spark]'")
     from pyspark.sql import SparkSession
 
     from ..spark.session import configure

@@ -152,7 +152,8 @@ class InspectedStore:
 
         Times are int64 (ms). Keys and values have the type that Arrow finds for the rows of the first batch (a dict is
         a struct), or are text if these differ in type. Raises ValueError for an unknown column and, while it is read,
-        for a row of another type than those before; TypeError as `scan`. O(blocks touched); memory O(a batch).
+        for a row of another type than those before; TypeError as `scan`; HybridStoreError without pyarrow. O(blocks
+        touched); memory O(a batch).
 
         >>> with hs.open("state") as state:
         ...     state.window("clicks", retention="1 hour").put_many([("ann", 3, 500), ("bob", 1, 900)])

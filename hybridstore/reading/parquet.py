@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ..errors import HybridStoreError
+from changelog.installed import installed
+
 from ..stores.kinds import Row
 from .tables import stream_of
 from .texts import say
@@ -23,10 +24,7 @@ def write_parquet(to: Path, times: Sequence[str], rows: Labelled, *, several: bo
     where rows differ in type, or Parquet has no such type, both columns are text (values as JSON), and a line of the
     log says so. Raises HybridStoreError without pyarrow, and OSError. O(rows), memory O(a batch).
     """
-    try:
-        import pyarrow as pa  # only here: the core does not need pyarrow
-    except ImportError:
-        raise HybridStoreError(f"{to}: Parquet needs pyarrow (pip install pyarrow, or export to .jsonl)") from None
+    pa = installed(to, "pyarrow", "pip install pyarrow, or export to .jsonl")
     try:
         return _written(to, times, rows, several=several, text=False)
     except (ValueError, pa.ArrowNotImplementedError) as error:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import chain, compress, islice, repeat
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from changelog.installed import installed
 from recovery.columns import Columns
 from recovery.packed import PackedBlock, PackedItems, PackedSpans, packed_items
 from recovery.packed_fields import PackedFields
@@ -80,9 +81,11 @@ def stream_by_column(
     Times are int64. `key` and `value` have the type that Arrow finds for all rows of the first batch; where these rows
     differ in type, and with `text`, the column is text: keys as the command line types them, values as JSON.
 
-    Raises ValueError for an unknown column, and, while it is read, for a row of another type than the first batch.
+    Raises ValueError for an unknown column, and, while it is read, for a row of another type than the first batch;
+    HybridStoreError without pyarrow.
     O(rows of a batch, and of a piece) memory.
     """
+    installed("records as Arrow batches", "pyarrow")
     import pyarrow as pa  # only here: the core does not need pyarrow
 
     known = columns_of(times)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from changelog.errors import ForeignFileError
+from changelog.installed import installed
 from recovery.errors import RestoreError
 
 from ..collector import collector_held
@@ -90,7 +91,7 @@ class ResultRows(Generator[ResultRow, None, None]):
 
         A table has the columns of the rows, with the types that Arrow infers: whole numbers are int64, times
         timestamp[us]. All results of the commit are in memory then, as columns of Arrow, which rows are not. Raises
-        OverflowError for an int beyond 64 bits.
+        OverflowError for an int beyond 64 bits, and HybridStoreError without pyarrow.
 
         >>> import pyarrow as pa
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
@@ -99,6 +100,7 @@ class ResultRows(Generator[ResultRow, None, None]):
         ...     print(commit, table.column_names, table.column("n").to_pylist())
         1 ['user', 'window_start', 'window_end', 'n'] [1, 2]
         """
+        installed("tables()", "pyarrow")
         with closing(self._tables) as tables:
             for commit, pieces in tables:
                 if (table := arrow_of(pieces)) is not None:

@@ -298,6 +298,6 @@ def test_sketches_are_kept_over_restarts_and_session_merges(tmp_path: Path) -> N
 def test_without_the_library_a_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasketches", None)
     with pytest.raises(
-        ModuleNotFoundError, match=r"approximate: found no datasketches.*pip install 'hybridstore\[sket"
+        hs.HybridStoreError, match=r"approximate: found no datasketches.*pip install 'hybridstore\[sket"
     ):
         hs.CountDistinct("x", approximate=True)

@@ -55,7 +55,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((name for name in GROUND if name != "hybridstore.errors"), ()),
     "hybridstore.errors": ("changelog.errors", "recovery.errors"),
     # of the changelog: the packed bytes by which ties are decided
-    "hybridstore.aggregation": ("hybridstore.aggregation", "hybridstore.clock", "changelog.codec"),
+    "hybridstore.aggregation": (
+        "hybridstore.aggregation",
+        "hybridstore.clock",
+        "changelog.codec",
+        "changelog.installed",
+    ),
     # stores decide and apply; they share buckets, keys and columns, not one another; of recovery they know blocks alone
     "hybridstore.stores": (
         "recovery.block",
@@ -218,6 +223,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.importing",
     ),
     "hybridstore.importing.command": (
+        "changelog.installed",
         "hybridstore.inspection.options",
         "hybridstore.reading.texts",
         "hybridstore.progress",
