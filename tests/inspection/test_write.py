@@ -5,9 +5,11 @@ import errno
 import hashlib
 import json
 import random
+import re
 import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,48 @@ def test_what_repair_writes_opens_at_the_last_version_that_can_be_read(tmp_path:
         assert content(mended)["version"] == view.version
         (whole,) = resolve(mended)
         assert open_view(whole).faults == []
+
+
+def pruning(state: hs.State, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """When the command first calls this function, the owner of the state first makes checkpoints, and prunes."""
+    module = import_module(name.rpartition(".")[0])
+    waited = getattr(module, name.rpartition(".")[2])
+
+    def late(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(name, waited)
+        for i in range(3):
+            state.key_value("kv").put("late", i)
+            state.commit()
+            state.checkpoint(wait=True)
+        return waited(*given, **named)
+
+    monkeypatch.setattr(name, late)
+
+
+@pytest.mark.parametrize("at", ["repair_steps", "_log_steps", "_fault", "open_view"])
+def test_a_repair_beside_an_owner_that_prunes_is_of_what_is_there_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seed: int, at: str
+) -> None:
+    build(tmp_path / "s", seed)
+    with hs.open(tmp_path / "s", _tuning=TUNING) as state:
+        pruning(state, monkeypatch, f"hybridstore.inspection.commands.repair.{at}")
+        code = run(["inspect", "repair", str(tmp_path / "s"), "--to", str(tmp_path / "n"), "--write"])
+        message = capsys.readouterr().err
+        versions = [state.version - 3, state.version]  # before the owner went on, and after
+    assert code == 0
+    assert message in [f"hybridstore: {tmp_path / 'n'}: version {version} written\n" for version in versions]
+    assert run(["inspect", "verify", str(tmp_path / "n"), "--full"]) == 0
+
+
+def test_a_repair_whose_files_are_pruned_while_it_copies_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    build(tmp_path / "s", seed)
+    with hs.open(tmp_path / "s", _tuning=TUNING) as state:
+        pruning(state, monkeypatch, "hybridstore.inspection.commands.repair._copy")
+        code = run(["inspect", "repair", str(tmp_path / "s"), "--to", str(tmp_path / "n"), "--write"])
+    words = r".*cannot read: .*/s/.*: was removed while it was copied, .*/n is incomplete \("
+    assert (code, bool(re.match(words, capsys.readouterr().err))) == (3, True)
 
 
 def exported(path: Path, name: str) -> Path:

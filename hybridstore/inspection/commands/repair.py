@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from changelog.errors import UnsupportedVersionError
 from changelog.files import REAL_FILES
@@ -16,6 +17,7 @@ from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, PACKS, list_checkpoints
 from recovery.line import Fault, Walk
 from recovery.pages import PageCheckpoint
+from recovery.retrying import retry_while_changing
 
 from ...errors import HybridStoreError
 from ...reading.line import line_of
@@ -52,6 +54,8 @@ def write_view(view: View, target: Storage) -> None:
     )
 
 
+T = TypeVar("T")
+
 # The advice of a fault that this command has followed.
 _ADVICE: Final = re.compile(r",? or make a directory of what can be read with `hybridstore inspect repair`")
 
@@ -64,6 +68,14 @@ class RepairStep(NamedTuple):
     kept: int
     lost: int
     why: str
+
+
+class RepairPlan(NamedTuple):
+    """A repair of one place: the view to write, what is lost, or an empty text, and the steps."""
+
+    view: View
+    lost: str
+    steps: list[RepairStep]
 
 
 class Salvage(NamedTuple):
@@ -109,6 +121,21 @@ def salvaged(place: Place) -> Salvage:
             "copy, or begin a new state)"
         )
     return Salvage(best, older, why)
+
+
+def planned(place: Place) -> RepairPlan:
+    """Return how to repair a place. Raises as `salvaged`. O(checkpoints * blocks)."""
+    view, older, why = salvaged(place)
+    return RepairPlan(view, _lost(place, view.version, why if view.faults else ""), repair_steps(view, older))
+
+
+def _steadily(place: Place, look: Callable[[Place], T], failed: Callable[[T], bool]) -> T:
+    """Return `look(place)`; again, while it fails and the job that has the state open removes checkpoints meanwhile."""
+
+    def names() -> list[tuple[str, int, int]]:
+        return [(str(name), 0, 0) for name in list_checkpoints(place.storage)]
+
+    return retry_while_changing(place.where, lambda: look(place), failed=failed, sign=names)
 
 
 def _unreadable(view: View) -> str:
@@ -247,11 +274,9 @@ def run(look: Look, given: Namespace) -> int:
     place = look.only("repair")
     if place.form != "directory":
         raise o.UsageError(f"{place.where}: found a {place.form} file, expected a state directory to repair")
-    view, older, why = salvaged(place)
+    view, lost, steps = _steadily(place, planned, lambda plan: bool(plan.view.faults or plan.lost))
     for note in view.notes:
         say(f"warning: {note}")
-    lost = _lost(place, view.version, why if view.faults else "")
-    steps = repair_steps(view, older)
     rows: list[dict[str, Any]] = [
         {
             "what": step.what,
@@ -269,14 +294,20 @@ def run(look: Look, given: Namespace) -> int:
         say(f"{place.where}: {lost}")
     target = target_of(given)
     if target is not None:
-        _copy(view, steps, target)
+        try:
+            _copy(view, steps, target)
+        except FileNotFoundError as error:
+            raise HybridStoreError(
+                f"{error.filename}: was removed while it was copied, as by the job that has the state open; "
+                f"{target.url} is incomplete (remove it, and run the command again, or stop the job first)"
+            ) from error
         say(f"{target.url}: version {view.version} written")
     return o.NEGATIVE if view.faults or lost else o.FINE
 
 
 def _repair_shards(look: Look, given: Namespace, places: list[Place]) -> int:
     """Write the newest commit that every shard of a topology can reach."""
-    salvages = [salvaged(place) for place in places]
+    salvages = [_steadily(place, salvaged, lambda salvage: bool(salvage.why)) for place in places]
     views = [salvage.view for salvage in salvages]
     if any(salvage.why for salvage in salvages):
         commit = min(map(commit_of, views))
