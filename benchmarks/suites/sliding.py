@@ -189,7 +189,7 @@ def count_adds(window: int, *, disorder: float = 0.0, cycles: int = 2, **options
             counted += spent
             records += 1
         if now % 16 == 0:
-            kept = max(kept, state.aggregates_held())
+            kept = max(kept, 1 + len(state.rungs or ()))
     return counted / records, worst, kept
 
 

@@ -245,11 +245,6 @@ class ChunksState(WindowState):
             total = strategy.init()
         return total if strategy.result is None else strategy.result(total)
 
-    def aggregates_held(self) -> int:
-        if self.counts is None:
-            return 0
-        return 2 * (self.last - self.first) + len(self.suffixes or ()) + 1
-
 
 class Chunks(Strategy[ChunksState]):
     """About 2 adds and 3 merges a record, in event order; needs `merge`. Raises ValueError without it."""

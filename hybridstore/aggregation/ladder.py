@@ -209,9 +209,6 @@ class LadderState(WindowState):
         self.lo = lo = start + gap
         return lo
 
-    def aggregates_held(self) -> int:
-        return 0 if self.lo < 0 else 1 + len(self.rungs or ())
-
 
 class Ladder(Strategy[LadderState]):
     """log2(N) adds a record; needs `commutative` and nothing else.

@@ -151,9 +151,6 @@ class MergeLadderState(WindowState):
                 rungs.append(strategy.add(copy(rungs[-1]), value))
         los.extend(range(lo - 1, start - 1, -1))
 
-    def aggregates_held(self) -> int:
-        return 0 if self.los is None else 1 + len(self.rungs)
-
 
 class MergeLadder(Strategy[MergeLadderState]):
     """About log32(N) + 1 adds and one merge a record; needs `commutative` and `merge`.

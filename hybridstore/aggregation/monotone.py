@@ -210,9 +210,6 @@ class MonotoneState(WindowState):
             chosen.append(values[i])
             chosen_times.append(times[i])
 
-    def aggregates_held(self) -> int:
-        return 0 if self.chosen_times is None else len(self.chosen) - self.first
-
 
 class FinishedState(MonotoneState):
     """The same for an aggregator with a `result` function."""

@@ -42,9 +42,6 @@ class RecomputeState(WindowState):
             self.hi = self.end
         return strategy.finish(self.running)
 
-    def aggregates_held(self) -> int:
-        return int(self.begun >= 0)
-
 
 class Recompute(Strategy[RecomputeState]):
     """N adds a record, right for any aggregator."""

@@ -216,9 +216,6 @@ class SubtractState(MergeLadderState):
         # new and expired values must be added and subtracted in any case
         self.update(ts, value, lo)
 
-    def aggregates_held(self) -> int:
-        return 1 if self.total is not _UNKNOWN else super().aggregates_held()
-
 
 class NumbersState(SubtractState):
     """The same for a sum or a mean of one column, and a count, as topologies ask for: no call per value."""
@@ -324,9 +321,6 @@ class CountState(SubtractState):
 
     def value(self) -> Any:
         return self.end - self.start
-
-    def aggregates_held(self) -> int:
-        return 0
 
 
 def _kind(aggregator: Aggregator) -> str:

@@ -46,10 +46,6 @@ class WindowState(TimeLog):
         if self.oldest < lo:
             self.expire(lo)
 
-    def aggregates_held(self) -> int:
-        """Return how many aggregates are kept besides the values."""
-        return 0
-
 
 State = TypeVar("State", bound=WindowState)
 
