@@ -2,8 +2,3 @@
 
 This package knows blocks and mutations, not the kinds of stores.
 """
-
-from __future__ import annotations
-
-# A marker that hybridstore looks for, to tell this package from a foreign one of the same name.
-HYBRIDSTORE = True
