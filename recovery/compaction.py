@@ -1,16 +1,18 @@
 """Compaction: which packs the next checkpoint rewrites, so that packs are few and most of their bytes are in use.
 
     sparse   as long as less than half of the bytes of all packs is in use, those with the smallest share in use
-    small    when 64 wait, 17 with the least in use, of the smallest class of bytes in use (factor 8) that has so many
+    small    when 64 wait, 17 with the least in use of about one size, or fewer that have the bytes of a large pack
 
 Of sparse packs a checkpoint copies up to as many bytes as it has packed, or a 64th of the state: commits wait for one
 that copies more. So the last one may be copied in part, and the rest by the next checkpoints, as long as two fifths of
 all bytes are in use. A sparse pack frees at least twice the bytes that are copied of it, so garbage does not grow for
 long.
 
-A pack of a 64th of the state is not small, since there can be no more than 64 of those: a checkpoint that changes much
-of the state is written once. So a state has at most 64 + 64 packs. A small pack waits for long, and meanwhile most of
-its layers become part of newer ones; what lives is written again once or twice, 4 times in 40,000 checkpoints.
+A pack of 1 MiB and a 64th of the state is large, since there can be no more than 64 of those: a checkpoint that changes
+much of the state is written once. Beside 16 large packs or more 48 small ones wait, so a state has at most 64 + 48
+packs. A small pack waits for long, and meanwhile most of its layers become part of newer ones; what lives is written
+again once or twice. Small packs are merged until they have become a large one. So a checkpoint copies less than two
+large packs of them, and what it has copied is not merged again before the state has grown.
 
 Under a limit of memory the writer cuts packs off at `pack_bytes`. A pack of half of that is never merged either,
 however small beside the state: else each larger checkpoint would merge all packs of the state, and cut them off again.
@@ -37,14 +39,14 @@ CUT_SHARE: Final = 256
 
 
 class Sizes(NamedTuple):
-    """Bounds of the parts of a checkpoint: records of a block, lines of a page, how many small packs wait before some
+    """Bounds of the parts of a checkpoint: records of a block, lines of a page, how many packs wait before small ones
     are merged, and the bytes below which a pack is small whatever the state has.
     """
 
     block_records: int = BLOCK_RECORDS
     page_lines: int = PAGE_LINES
     small_packs: int = 64
-    large_bytes: int = 4 << 20
+    large_bytes: int = 1 << 20
 
     @property
     def few_lines(self) -> int:
@@ -94,7 +96,7 @@ def first_cut(bounds: Sizes, state: int) -> int:
     """Return where packs of a new state of about so many bytes are cut off, so that they are large, but not by much.
     O(1).
     """
-    return large_bytes(bounds, state) + BLOCK_BYTES
+    return max(4 * bounds.large_bytes, state // LARGE_SHARE) + BLOCK_BYTES
 
 
 class Rewrites(NamedTuple):
@@ -132,14 +134,29 @@ def packs_to_rewrite(
     large = large_bytes(bounds, total)
     if pack_bytes is not None:
         large = min(large, pack_bytes // 2)
-    classes: dict[int, list[tuple[int, int]]] = {}
-    for _, pack in named:
-        used = live[pack.number]
-        if pack.number not in chosen and pack.number != partly and used < large:
-            classes.setdefault(size_class(used), []).append((used, pack.number))
-    more = 1 + sum(map(len, classes.values())) - bounds.small_packs
+    small = sorted(
+        (live[pack.number], pack.number)
+        for _, pack in named
+        if pack.number not in chosen and pack.number != partly and live[pack.number] < large
+    )
+    batch = bounds.small_packs // 4
+    others = len(named) - len(chosen) - len(small)
+    more = 1 + len(small) - bounds.small_packs + min(others, batch)
     if more > 0:
-        enough = more + bounds.small_packs // 4
-        most = max((classes[key] for key in sorted(classes)), key=lambda each: min(len(each), enough))
-        chosen.update(number for _, number in sorted(most)[:enough])
+        chosen.update(_merged(small, more + batch, large))
     return Rewrites(chosen, partly, room)
+
+
+def _merged(small: Sequence[tuple[int, int]], most: int, large: int) -> list[int]:
+    """Return the numbers of up to `most` of the packs (bytes in use, number), in order of bytes, that become a pack of
+    `large` bytes, or a smaller one: the first neighbours of which none has more than half of the bytes of all, since a
+    pack would be copied again and again for the sake of tiny ones. O(packs * most).
+    """
+    for start in range(len(small) - 1):
+        size, end = 0, start
+        while end < len(small) and end < start + most and size < large:
+            size += small[end][0]
+            end += 1
+        if 2 * small[end - 1][0] <= size or size >= large:
+            return [number for _, number in small[start:end]]
+    return [number for _, number in small[:most]]

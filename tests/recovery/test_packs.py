@@ -227,6 +227,20 @@ def test_sparse_packs_are_written_again_and_then_gone() -> None:
     check(line)
 
 
+def test_garbage_does_not_pile_up_where_each_pack_has_a_little_that_lives() -> None:
+    line = Line(MemoryStorage(), small_packs=1000)
+    for turn in range(60):
+        for i in range(80):
+            line.put(0, f"k{i:03d}", turn, "x" * 50)
+        for i in range(8):
+            line.put(1 + turn, f"k{i}", turn, "x" * 50)
+        line.checkpoint()
+        live, stored = content_bytes(line)
+        # what this checkpoint has replaced is copied by the next ones
+        assert stored <= (compaction.MOST_SPARSE_SHARE + 1) * live
+    check(line)
+
+
 def test_a_checkpoint_copies_a_part_of_a_sparse_pack_and_the_next_ones_the_rest() -> None:
     dice = random.Random(7)
     line = Line(MemoryStorage(), small_packs=1000, page_lines=64, block_records=64)
@@ -293,13 +307,40 @@ def test_sparse_packs_are_copied_by_parts_as_long_as_they_are_not_too_sparse(
         (24, 39, set[int]()),
         (24, 40, set(range(1, 18))),  # as many as are merged, and a 40th of the bytes
         (17, 47, set(range(1, 18))),
-        (16, 48, set(range(17, 34))),
+        (16, 48, set(range(2, 19))),  # two large ones: none is copied for the sake of tiny ones
         (0, 70, set(range(1, 24))),
     ],
 )
 def test_the_small_packs_that_are_merged_have_few_bytes_in_use(small: int, large: int, merged: set[int]) -> None:
     packs, lines = _packs_and_lines([(40_000, 900)] * small + [(40_000, 39_000)] * large)
     assert compaction.packs_to_rewrite(packs, lines, 0, compaction.SIZES).packs == merged
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "merged"),
+    [(64, 0, {1, 2, 3, 4}), (63, 0, set[int]()), (60, 4, {1, 2, 3, 4}), (48, 20, {1, 2, 3, 4}), (47, 20, set[int]())],
+)
+def test_small_packs_are_merged_until_they_are_a_large_one(small: int, large: int, merged: set[int]) -> None:
+    packs, lines = _packs_and_lines([(300_000, 290_000)] * small + [(2_000_000, 1_990_000)] * large)
+    assert compaction.packs_to_rewrite(packs, lines, 0, compaction.SIZES).packs == merged
+
+
+@pytest.mark.parametrize("rows", [1, 20, 90])
+def test_no_checkpoint_copies_as_much_as_two_large_packs(rows: int) -> None:
+    line = Line(MemoryStorage(), small_packs=16, large_bytes=20_000, page_lines=64)
+    copied: list[int] = []
+    for turn in range(400):
+        for i in range(rows):
+            line.put(turn, f"k{i}", turn, "x" * 30)
+        report = line.checkpoint()
+        assert line.reader is not None
+        large = compaction.large_bytes(line.sizes, line.reader.meta.size)
+        assert report.bytes_copied < 2.1 * large  # the size is without the directory
+        assert report.packs <= 16 + compaction.LARGE_SHARE
+        copied.append(report.bytes_copied)
+    check(line)
+    assert max(copied) > 0
+    assert sum(copied) < 3 * line.reader.meta.size
 
 
 def test_only_packs_that_nobody_may_be_about_to_name_are_collected() -> None:
@@ -355,7 +396,7 @@ def test_a_marker_of_damage_stays_as_long_as_its_checkpoint() -> None:
     assert prune.stray_markers(storage) == [layout.damage_name(deleted)]
 
 
-def test_small_packs_are_merged_by_size_class_and_stay_few() -> None:
+def test_small_packs_are_merged_by_size_and_stay_few() -> None:
     line = Line(MemoryStorage(), large_bytes=1 << 20)
     written = 0
     for turn in range(200):
@@ -434,7 +475,7 @@ def test_a_state_far_beyond_its_limit_has_no_more_packs_than_a_process_may_open(
     for i in range(1000):
         line.put(0, f"k{i:03d}", i, "x" * 50)
     assert line.checkpoint().packs > 100
-    for turn in range(20):
+    for turn in range(30):
         for i in range(20):
             line.put(0, f"k{(turn * 20 + i) * 37 % 1000:03d}", 1000 + turn, "y" * 50)
         report = line.checkpoint()
