@@ -24,9 +24,9 @@ The percentages are of the part of the limit that records may take (`memory_budg
 progress, a commit waits up to 20 ms, so that the room lasts until the checkpoint is expected to have been made. The
 wait also grows, whatever was expected, from nothing at 80 % to 20 ms for 1,000 records at 100 %. From 50 % on a commit
 also waits while half as many records again as begin a checkpoint were logged since the one in progress began: the next
-one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. Beyond 100 % the
-wait of each commit grows to as much, on the last two fifths of the way to 125 % and 3 MiB. No wait is longer than 1 s.
-Beyond that it waits until the checkpoint has been made, 5 ms for each record and 5 s at most.
+one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. From 105 % to 110 %
+the wait of each commit grows to as much. No wait is longer than 1 s. Beyond 110 % and 1 MiB it waits until the
+checkpoint has been made, 5 ms for each record and 5 s at most.
 
 To become cold replays nothing: the stores know which keys have changed since the newest checkpoint, and leave all other
 records to its blocks. Only where rows of a tail still wait, or blocks are on another machine, it is a restart in place:
@@ -70,7 +70,7 @@ _KEPT: Final = 0.7
 _PRESSED: Final = 0.8
 _FULL: Final = 0.85
 # Up to here a commit waits no longer than at the limit: a checkpoint that is late once costs many commits a little,
-# and not one of them much. Up to far beyond the limit the wait then grows to that of a large commit.
+# and not one of them much. Up to `_FAR_OVER` beyond the limit the wait then grows to that of a large commit.
 _STRAINED: Final = 1.15
 # The share of what is in memory that the tail may have where a state becomes cold without a new checkpoint.
 _TAIL: Final = 1 / 8
@@ -93,9 +93,9 @@ _WAIT_SECONDS: Final = (20e-6, 1.0)
 _LARGE_SECONDS: Final = (100e-6, 1.0)
 # Far beyond the limit, by so much of it and so many bytes, a commit waits until the checkpoint has been made, unless it
 # brought few records: the checkpoint is late because the machine is busy, and more records in memory would end the
-# process. The bytes are some commits of 1,000 records each: of a small limit, the share is less than what one brings.
+# process.
 _FAR_OVER: Final = 0.25
-_FAR_OVER_BYTES: Final = 3 << 20
+_FAR_OVER_BYTES: Final = 1 << 20
 _FAR_SECONDS: Final = (5e-3, 5.0)
 _NO_WAIT: Final = (0.0, 0.0)
 # The longest replay of a tail at a commit (s).
@@ -380,12 +380,10 @@ class Memory:
         self._freeing = 0 if used <= _KEPT * limit else 1 if used <= _PRESSED * limit else _FREED_FOR_A_RECORD
         SPARING.full = used > _TURNED * limit
         kept = used - self._spare  # what is not freed before a checkpoint has been made
-        far = (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES
-        over = _FAR_OVER * (kept - limit) / (far - limit)
-        self._wait = _pressed_wait(1 + over if over > 0 else kept / max(1, limit))
+        self._wait = _pressed_wait(kept / max(1, limit))
         in_memory = max(1, self._in_memory())
         self._room = (limit - kept) * in_memory / max(1, counted) / states
-        far_over = kept > far
+        far_over = kept > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES
         if far_over:
             self._wait = _FAR_SECONDS
         self._filled, self._filling = used > _CHANGES * limit, kept > _RENEWED * limit
