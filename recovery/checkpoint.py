@@ -36,7 +36,7 @@ from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pa
 from .pack import MappedPack, OpenedPack, PackBytes, PackRecord, StoredPack, open_pack
 from .packed import PackedBlock, packed_block
 from .places import Places
-from .table import RecordTable, Whole, look_into
+from .table import RecordTable, Whole, has_table, look_into
 
 FORMAT_VERSION: Final = 1
 _HASH_BYTES: Final = 16
@@ -367,6 +367,10 @@ class CheckpointReader:
         O(1) for a block without layers, else O(block).
         """
         return with_layers(base, [self.layer(store, entry, place) for place in entry.layers])
+
+    def has_tables(self, entry: BlockEntry) -> bool:
+        """Return whether single records of a block are read without the others. O(layers) of a local file."""
+        return all(has_table(self.raw_block(place)) for place in entry.places)
 
     def look(self, store: int, entry: BlockEntry) -> Lookup:
         """Return what finds single records of a block, in its base and its layers. Raises CorruptCheckpointError when a

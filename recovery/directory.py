@@ -183,12 +183,14 @@ class Ahead(Protocol):
 
 
 class Traffic:
-    """What was read of the blocks of checkpoints: whole `blocks`, `tables` of blocks, and the `bytes` of both."""
+    """What was read of the blocks of checkpoints: whole `blocks`, `tables` of blocks, and the `bytes` of both. Of the
+    blocks so many were read whole for a record, because they have no table (`tableless`).
+    """
 
-    __slots__ = ("blocks", "bytes", "tables")
+    __slots__ = ("blocks", "bytes", "tableless", "tables")
 
     def __init__(self) -> None:
-        self.blocks = self.tables = self.bytes = 0
+        self.blocks = self.tables = self.tableless = self.bytes = 0
 
     def block(self, size: int) -> None:
         """Count a block of so many bytes that is read whole. O(1)."""
@@ -199,6 +201,7 @@ class Traffic:
         """Count what was read to find single records in a block of so many bytes. O(1)."""
         if isinstance(opened, Whole):
             self.block(size)
+            self.tableless += 1
         else:
             self.tables += 1
             self.bytes += opened.size

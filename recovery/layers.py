@@ -46,6 +46,11 @@ class Layers:
         return len(self._parts)
 
     @property
+    def decoded(self) -> bool:
+        """Whether all records of a part were decoded to find one of them. O(1)."""
+        return self._tables is None
+
+    @property
     def bytes_in_memory(self) -> int:
         """The bytes of what was read of the layers. O(1)."""
         return 0 if self._index is None else self._index.bytes_in_memory

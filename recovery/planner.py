@@ -2,7 +2,8 @@
 
 What changed of a block becomes a layer over it or, when its layers have become large, part of a block that is written
 anew. Rows that were written over a block which was not loaded are laid over the older rows of their keys; where blocks
-have tables, only these keys are read.
+have tables, only these keys are read. Blocks without a table, of a state that had no limit when they were written, are
+written anew when single records of them were read.
 """
 
 from __future__ import annotations
@@ -104,8 +105,12 @@ class Planner:
         writer: PackWriter,
         limit: int,
         pack: PackBlock,
+        *,
         erased: Erasure | None = None,
+        tableless: int = 0,
     ) -> None:
+        # Of blocks without a table, so many bytes may still be written anew. To read a far one is more requests.
+        self.tableless = 0 if previous is None or previous.far else tableless
         self._erased = erased
         self._capture = capture
         self._previous = previous
@@ -130,7 +135,7 @@ class Planner:
             change = capture.changed.get(bucket)
             if change is None:
                 if bucket not in capture.dropped:
-                    self._keep(items) if self._erased is None else self._erase(bucket, items, self._erased)
+                    self._keep_all(bucket, items) if self._erased is None else self._erase(bucket, items, self._erased)
             elif change.fresh or not items:
                 self._write_new(bucket, change)
             else:
@@ -182,18 +187,43 @@ class Planner:
         beyond: BucketChange | None = None
         for item, part in _shares(items, change):
             if part is None:
-                self._keep([item])
+                self._keep_all(bucket, [item])
                 continue
             lines = self._open(item) if isinstance(item, PageEntry) else item
             for line, changed in _shares(lines, part):
                 if changed is not None and line is lines[-1] and item is items[-1] and 2 * line.records >= self._limit:
                     changed, beyond = _divided(changed, [line.last], bisect_right)
                 if changed is None:
-                    self._keep([[line]])
+                    self._keep_line(line)
                     continue
                 self._change_block(line, changed)
         if beyond is not None:
             self._write_new(bucket, beyond)
+
+    def _keep_all(self, bucket: int, items: Sequence[Item]) -> None:
+        """Keep pages, but for their blocks that get a table. O(pages); O(blocks) while some may get one."""
+        for item in items:
+            lines = self._open(item) if self.tableless > 0 and isinstance(item, PageEntry) else item
+            if type(lines) is list and self.tableless > 0:
+                for line in lines:
+                    self._keep_line(line)
+            else:
+                self._keep([item])
+
+    def _keep_line(self, line: BlockEntry) -> None:
+        """Keep a block, or write it anew if it gets a table."""
+        if self._gets_table(line):
+            assert self._previous is not None
+            self._rewrite(line.bucket, self._live_rows(self._previous.block(self._capture.number, line)), line)
+        else:
+            self._keep([[line]])
+
+    def _gets_table(self, line: BlockEntry) -> bool:
+        """Return whether a block is to be written anew because it has no table, and count its bytes. O(layers)."""
+        if self.tableless <= 0 or self._previous is None or self._previous.has_tables(line):
+            return False
+        self.tableless -= line.bytes
+        return True
 
     def _write_new(self, bucket: int, change: BucketChange) -> None:
         """Write the records of keys of which no block has any as blocks. O(changed)."""
@@ -204,14 +234,15 @@ class Planner:
         """Write what changed of a block as a layer over it, or the block anew. O(changed log keys) where single records
         can be read and a layer is written, O(keys) where no row is laid over others, else O(block).
         """
+        anew = self._gets_table(line)
         try:
-            self._change_looked(line, change, self._looked(line, change))
+            self._change_looked(line, change, None if anew else self._looked(line, change), anew=anew)
         except CorruptCheckpointError:
             assert self._previous is not None
             self._previous.block(self._capture.number, line)  # a single record does not say which file is damaged
             raise
 
-    def _change_looked(self, line: BlockEntry, change: BucketChange, look: Lookup | None) -> None:
+    def _change_looked(self, line: BlockEntry, change: BucketChange, look: Lookup | None, *, anew: bool) -> None:
         assert self._previous is not None
         number, merged = self._capture.number, _NONE
         if look is None:
@@ -230,7 +261,7 @@ class Planner:
         if look is not None:
             merged = self._previous.block(number, line)
         merged = merge(merged, change.columns, change.removed)
-        if whole is None and merged.keys:
+        if whole is None and merged.keys and not anew:
             whole = entry_of(line.block, line.bucket, merged, line.places[0])
             if self._add_layer(line, change, whole, keys):
                 return  # with the expired records of the block, which its line counts

@@ -138,6 +138,8 @@ class Whole:
     __slots__ = ("_columns",)
     # Whether this object may be kept: it holds all records.
     kept: Final = False
+    # Whether all records were decoded to find one of them.
+    decoded: Final = True
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -171,6 +173,7 @@ class Whole:
 class RecordTable:
     """The table of a block. `kept`: the bytes are mapped, so keeping it takes no memory. `begin`: of its slots."""
 
+    decoded: Final = False
     __slots__ = (
         "_around",
         "_froms",
@@ -479,12 +482,17 @@ def only_record(rows: Columns) -> Record | None:
     return (rows.values[0], *(column[0] for column in rows.ints)) if rows.values else None
 
 
+def has_table(data: bytes | memoryview) -> bool:
+    """Return whether single records of a block are read without the others. O(1)."""
+    return len(data) > 4 and data[4] == _FIVE and sys.byteorder == "little"
+
+
 def look_into(data: bytes | memoryview, where: str, *, kept: bool) -> RecordTable | Whole:
     """Return what finds single records of a block: its table, or, without one, all its records. Raises
     CorruptCheckpointError, naming `where`, when the checksum or the form of the table is wrong, or of a block without
     one. O(table), O(size) without one.
     """
-    if len(data) < 5 or data[4] != _FIVE or sys.byteorder == "big":
+    if not has_table(data):
         return Whole(unpack_block(data, where))
     try:
         return RecordTable(memoryview(data), where, kept=kept)

@@ -172,11 +172,13 @@ def write_checkpoint(
     sizes: Sizes = SIZES,
     pack_bytes: int | None = None,
     tables: bool = False,
+    tableless: int = 0,
     erased: Erasure | None = None,
 ) -> CheckpointReport:
     """Write the checkpoint of `version` into `storage` and return its report. `pack_bytes` bounds a pack, and so the
     memory that this takes (None: 64 MiB); in a state of many such packs they are larger (`compaction.bounded`).
-    `tables`: single records of the new blocks will be read (`table`).
+    `tables`: single records of the new blocks will be read (`table`); of blocks without a table that are local, so many
+    bytes (`tableless`) are written anew.
     With `erased`, what was found in the packs of `previous`, the new checkpoint has no record of its keys and names no
     pack with a trace of them; `captures` then have no changes.
 
@@ -195,7 +197,11 @@ def write_checkpoint(
             # a table knows no more than MOST_KEYS keys
             pack = pack_with_table if tables else pack_block
             limit = min(sizes.block_records, MOST_KEYS // 2) if tables else sizes.block_records
-            plans = [Planner(capture, previous, writer, limit, pack, erased).plan() for capture in captures]
+            plans = list[StorePlan]()
+            for capture in captures:
+                planner = Planner(capture, previous, writer, limit, pack, erased=erased, tableless=tableless)
+                plans.append(planner.plan())
+                tableless = planner.tableless
             items = [item for plan in plans for item in plan.items]
             if previous is not None and previous.storage.url != storage.url:
                 # A copy to another place copies every block.

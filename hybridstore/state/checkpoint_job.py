@@ -58,8 +58,9 @@ def can_start() -> bool:
 
 class Job(NamedTuple):
     """A checkpoint to be made: the directory `path` with files of `mode`, who holds its lock, the version and its place
-    in the changelog, the bounds of the checkpoint's parts (see `write_checkpoint`), the parts of a retention that a
-    bucket is (`divisor`), how many checkpoints to keep, and whether commits have synced the changelog.
+    in the changelog, the bounds of the checkpoint's parts (see `write_checkpoint`, also for `pack_bytes`, `tables` and
+    `tableless`), the parts of a retention that a bucket is (`divisor`), how many checkpoints to keep, and whether
+    commits have synced the changelog.
     """
 
     path: str
@@ -75,6 +76,7 @@ class Job(NamedTuple):
     synced: bool
     pack_bytes: int | None
     tables: bool
+    tableless: int
 
     def packed(self) -> list[Any]:
         """Return the fields as plain lists."""
@@ -265,6 +267,7 @@ def _write(job: Job, path: Path, files: Files, alive: Callable[[], None], opened
         sizes=job.sizes,
         pack_bytes=min(job.pack_bytes or MOST_PACK_BYTES, MOST_PACK_BYTES),
         tables=job.tables,
+        tableless=job.tableless,
     )
 
 

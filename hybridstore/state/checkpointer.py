@@ -69,6 +69,11 @@ _MOST_FAILURES: Final = 3
 # to be later.
 _RECORD_SECONDS: Final = 20e-6
 _LATER: Final = 0.25
+# So many blocks were read whole for a record each, because they have no table: a checkpoint is due that writes blocks
+# anew with tables, up to so many bytes of them; and so many in a thread of the owner.
+_TABLELESS_READS: Final = 64
+_TABLELESS_BYTES: Final = 16 << 20
+_TABLELESS_HERE: Final = 1 << 20
 # How long a caller that waits for the process waits between two looks at it.
 _LOOK_SECONDS: Final = 1.0
 
@@ -243,6 +248,8 @@ class Checkpointer:
         self._expected = False
         # how long checkpoints took for each record of theirs (s of work), the last ones most
         self._record_seconds = _RECORD_SECONDS
+        # of the blocks that were read whole for a record, those before the begin of the last checkpoint
+        self._tableless = 0
 
     @property
     def reader(self) -> CheckpointReader | None:
@@ -283,7 +290,18 @@ class Checkpointer:
         if not self.ready():
             return False
         records = 0 if self.reader is None else self.reader.meta.records
-        return self.policy.due(self.since, time.time() - self.begun, records, self.commit_seconds())
+        if self.policy.due(self.since, time.time() - self.begun, records, self.commit_seconds()):
+            return True
+        return self.since.commits > 0 and self._tableless_reads >= _TABLELESS_READS
+
+    @property
+    def _tableless_reads(self) -> int:
+        """How many blocks were read whole for a record each since the begin of the last checkpoint, which can be
+        written anew with tables. O(1).
+        """
+        if BUDGET.limit is None or self._reader is None or self._reader.far:
+            return 0
+        return self.traffic.tableless - self._tableless
 
     def estimate(self, logged: Logged) -> float:
         """Return the estimated seconds of a restart with this much changelog behind the checkpoint. O(1)."""
@@ -309,13 +327,14 @@ class Checkpointer:
         *,
         before: Step | None = None,
         prune: Step | None = None,
-        beside: Callable[[], Job | None] | None = None,
+        beside: Callable[[int], Job | None] | None = None,
         wait: bool = False,
     ) -> None:
         """Seal the changes, and make a checkpoint in the background; `wait` returns when the checkpoint is durable.
 
         `before` runs first in the same thread, and `prune` last, which removes files that the new checkpoint replaces.
-        `beside` returns the same as a job for the writer process, or None. Call `finish` first. A failure is logged and
+        `beside` returns the same as a job for the writer process, which writes up to so many bytes of blocks without
+        tables anew, or None. Call `finish` first. A failure is logged and
         counted, see `failure`. O(changed), and O(buckets) where the writer process does the work.
         """
         started = time.perf_counter()
@@ -325,7 +344,9 @@ class Checkpointer:
         except (OSError, HybridStoreError) as error:
             self.fail(target.version, error)
             return
-        pending = None if wait or beside is None else self._given(target.storage, beside)
+        tableless = _TABLELESS_BYTES if self._tableless_reads else 0
+        self._tableless = self.traffic.tableless
+        pending = None if wait or beside is None else self._given(target.storage, beside, tableless)
         with self.apart("the beginning of a checkpoint"):
             attempt: Attempt
             if pending is not None:
@@ -333,8 +354,11 @@ class Checkpointer:
                 SHORT_PAUSES.sealed()  # not with copies, which it would visit
             else:
                 captures, settings = self._group.capture(), dict(self._group.settings)
+                here = min(tableless, _TABLELESS_HERE)
                 # under a limit single records are read
-                write = partial(self._write, target, captures, previous, settings, before, BUDGET.limit is not None)
+                write = partial(
+                    self._write, target, captures, previous, settings, before, BUDGET.limit is not None, here
+                )
                 attempt = Attempt(target, self._group.seal(), self.since, partial(outcome_of, write, prune))
             self.attempt = attempt
             self.since = Logged()
@@ -365,13 +389,14 @@ class Checkpointer:
         self.failed_beside += 1
         self._warn(f"{self._where}: checkpoints are made in a thread, because no process starts: {error}", error)
 
-    def _given(self, storage: Storage, beside: Callable[[], Job | None]) -> Pending | None:
+    def _given(self, storage: Storage, beside: Callable[[int], Job | None], tableless: int) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""
         records = self.changes.records
-        fits = _beside_records() <= records <= _MOST_RECORDS and self.since.bytes <= _MOST_BYTES
+        large = tableless and self._reader is not None and self._reader.meta.size > _TABLELESS_HERE
+        fits = (large or _beside_records() <= records) and records <= _MOST_RECORDS and self.since.bytes <= _MOST_BYTES
         if BUDGET.limit is not None and records > PIECE_RECORDS:
             fits = fits and records < _OF_A_KEY * sum(store.changed_keys[0] for store in self._group.stores.values())
-        job = beside() if fits and not (self._alone or self._refused) else None
+        job = beside(tableless) if fits and not (self._alone or self._refused) else None
         if job is None:
             return None
         from .writer_process import WRITER  # only here: few programs need it
@@ -390,6 +415,7 @@ class Checkpointer:
         settings: dict[str, Any],
         before: Step | None,
         tables: bool,
+        tableless: int,
     ) -> CheckpointReport:
         """Run in the thread: nothing of the live stores is touched."""
         if before is not None:
@@ -407,6 +433,7 @@ class Checkpointer:
             sizes=self._sizes,
             pack_bytes=pack_bytes(),
             tables=tables,
+            tableless=tableless,
         )
 
     def close(self) -> None:

@@ -96,8 +96,10 @@ class Home(Protocol):
     def beside(self) -> bool:
         """Whether another process can make the checkpoints. O(1)."""
 
-    def job(self, target: Target) -> Job | None:
-        """Return what another process needs to know to make a checkpoint; None where the owner has to make it. O(1)."""
+    def job(self, target: Target, tableless: int = 0) -> Job | None:
+        """Return what another process needs to know to make a checkpoint, `tableless` as of `write_checkpoint`; None
+        where the owner has to make it. O(1).
+        """
 
     def check(self) -> None:
         """Raise unless this process is still the writer, as far as it can know without a request."""
@@ -181,7 +183,7 @@ class DirectoryHome:
         asked = self._asked
         return self._lock is not None and type(asked.files) is Files and asked.checkpoints.keep >= 2 and can_start()
 
-    def job(self, target: Target) -> Job | None:
+    def job(self, target: Target, tableless: int = 0) -> Job | None:
         asked = self._asked
         if self._lock is None or not self.beside:
             return None
@@ -199,6 +201,7 @@ class DirectoryHome:
             asked.synced,
             pack_bytes(),
             BUDGET.limit is not None,
+            tableless,
         )
 
     def check(self) -> None:
@@ -334,7 +337,7 @@ class BucketHome:
         """See `Home`. Another process would have to request the commits, which are here."""
         return False
 
-    def job(self, target: Target) -> Job | None:
+    def job(self, target: Target, tableless: int = 0) -> Job | None:
         return None
 
     def check(self) -> None:

@@ -69,7 +69,7 @@ OFTEN_KEYS: Final = 64
 class ColdBlock:
     """A block that is still only in the checkpoint."""
 
-    __slots__ = ("_load", "_look", "entry", "first", "lookup")
+    __slots__ = ("_load", "_look", "decoded", "entry", "first", "lookup")
     # How many blocks this element of a list represents.
     blocks = 1
 
@@ -80,6 +80,8 @@ class ColdBlock:
         self._look = look
         # what finds single records, once one was read, where that takes no memory
         self.lookup: Lookup | None = None
+        # whether all records were decoded to find one, as of a block that was written without a limit
+        self.decoded = False
 
     def columns(self) -> Columns:
         """Read, check and decode the block. Raises CorruptCheckpointError. O(block)."""
@@ -135,6 +137,7 @@ class ColdBlock:
         lookup = self._look(self.entry)
         if lookup.kept:
             self.lookup = lookup
+        self.decoded = lookup.decoded
         return lookup
 
     @property
@@ -183,7 +186,7 @@ class PartBlock(ColdBlock):
 
     def __init__(self, block: ColdBlock) -> None:
         super().__init__(block.entry, block._load, block._look)
-        self.lookup = block.lookup
+        self.lookup, self.decoded = block.lookup, block.decoded
         # when so many keys were read, it is asked whether the block is to be loaded whole
         self.most = min(-(-block.entry.keys // TAKEN_SHARE), max(OFTEN_KEYS, block.entry.keys // OFTEN_SHARE))
         # the records that were taken out of all blocks when this one became one of them
@@ -201,8 +204,11 @@ class PartBlock(ColdBlock):
 
     def apart(self, blocks: int) -> bool:
         """Return whether single keys are to be taken, and not the block, one of so many: few were, and not more often
-        than of other blocks. O(1).
+        than of other blocks. Of a block without a table a key costs as much as the block, which is loaded where it has
+        room. O(1).
         """
+        if self.decoded and self.entry.bytes <= SPARING.room:
+            return False
         taken, touched = self.keys
         if taken >= self.most:
             if self.mostly_taken:

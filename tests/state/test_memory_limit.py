@@ -88,7 +88,7 @@ def test_the_smallest_limit_of_any_open_state_governs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("room", [True, False])
 def test_a_block_whose_keys_are_touched_more_often_than_others_is_loaded_whole(tmp_path: Path, room: bool) -> None:
     tuning = Tuning(block_records=200)
-    with hs.open(tmp_path / "s", checkpoints=NEVER, _tuning=tuning) as state:
+    with hs.open(tmp_path / "s", checkpoints=NEVER, memory_limit=1 << 40, _tuning=tuning) as state:  # with tables
         state.key_value("k").put_many({i: -i for i in range(6000)})
         state.commit()
         state.checkpoint(wait=True)
