@@ -4,11 +4,11 @@
     python scripts/mutate.py --mutants 20 --seed 7 changelog/codec.py recovery
     python scripts/mutate.py --each --mutants 1   # one of each file
 
-A mutant is a copy of the tree with one change: a comparison, a condition, a number, a statement. The tests of the
-changed file run on it, the nearest first: those that have its name, those that import it, those of its room; without
-slow ones and Spark. A mutant that no test notices survives: a test is missing there, or the change means nothing. The
-copy is a temporary folder: the tree itself is only read. Exit code 1 with survivors, 2 where the tests fail without any
-change.
+A mutant is a copy of the tree with one change: a comparison, a condition, a number, two arguments, a statement. The
+tests of the changed file run on it, the nearest first: those that have its name, those that import it, those of its
+room and of the one that uses it; without slow ones and Spark. A mutant that no test notices survives: a test is missing
+there, or the change means nothing. The copy is a temporary folder: the tree itself is only read. Exit code 1 with
+survivors, 2 where the tests fail without any change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -57,7 +57,9 @@ _OPERATORS: Final[dict[type[ast.AST], type[ast.AST]]] = {
     ast.RShift: ast.LShift,
 }
 _NEAR: Final = 3
-_NAMES: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
+# The tests of another room that see what the files of a room do.
+_FURTHER: Final = {"aggregation": "stores", "recovery": "state", "stores": "state"}
+_NAMES: Final = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list", "reversed": "iter"}
 
 
 class Mutant(NamedTuple):
@@ -139,6 +141,24 @@ class _Changes(ast.NodeVisitor):
             self.changes.append((node, f"({ast.unparse(node.operand)})"))
         self.generic_visit(node)
 
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        """The other value."""
+        self._with(node, body=node.orelse, orelse=node.body)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        """Without its conditions."""
+        if self._inside:
+            self.changes += [(condition, "True") for condition in node.ifs]
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Two arguments that change places, but those of `min` and `max`."""
+        for at, (first, second) in enumerate(pairwise(node.args)):
+            if ast.dump(first) != ast.dump(second) and ast.unparse(node.func) not in ("min", "max"):
+                self._with(node, args=[*node.args[:at], second, first, *node.args[at + 2 :]])
+        self.generic_visit(node)
+
     def visit_Constant(self, node: ast.Constant) -> None:
         """The next number, the other truth value."""
         if type(node.value) is bool:
@@ -169,6 +189,17 @@ class _Changes(ast.NodeVisitor):
         if self._inside:
             self.changes.append((node, "pass"))
         self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """A field or an entry that is not set."""
+        if self._inside and all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets):
+            self.changes.append((node, "pass"))
+        self.generic_visit(node)
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        """What is not removed."""
+        if self._inside:
+            self.changes.append((node, "pass"))
 
     def visit_Continue(self, node: ast.Continue) -> None:
         """The end of the loop."""
@@ -216,7 +247,9 @@ def is_program(mutant: Mutant) -> bool:
 
 
 def tests_of(path: str, root: Path) -> list[str]:
-    """Return the test files for a file of the product, the nearest first: by name, by import, by room."""
+    """Return the test files for a file of the product, the nearest first: by name, by import, by room, and those of the
+    room that uses its room.
+    """
     module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     package, _, stem = module.rpartition(".")
     room = root / "tests" / package.rpartition(".")[2]
@@ -226,6 +259,7 @@ def tests_of(path: str, root: Path) -> list[str]:
     near += [file for file in files if file.parent == room and stem in file.stem]
     near += [file for file in files if imports.search(file.read_text(encoding="utf-8"))]
     near += [file for file in files if file.parent == room]
+    near += [file for file in files if file.parent.name == _FURTHER.get(room.name)]
     return [str(file.relative_to(root)) for file in dict.fromkeys(near)]
 
 

@@ -23,6 +23,12 @@ def kept(rows: "list[int]", limit: int = 10) -> list[int]:
     if not kept:
         raise ValueError(f"found {1 + 1} rows")
     return kept
+
+
+def put(store: Store, rows: list[int]) -> int:
+    store.rows = sorted(row for row in rows if row)
+    del store.before
+    return divmod(rows, store) if rows else store
 '''
 
 
@@ -52,6 +58,12 @@ def test_each_mutant_is_one_change_of_what_a_function_does(mutate: ModuleType) -
         "13: not kept  ->  (not (not kept))",
         "13: not kept  ->  (kept)",
         '14: raise ValueError(f"found {1 + 1} rows")  ->  pass',
+        "19: store.rows = sorted(row for row in rows if row)  ->  pass",
+        "19: sorted  ->  list",
+        "19: row  ->  True",
+        "20: del store.before  ->  pass",
+        "21: divmod(rows, store) if rows else store  ->  (store if rows else divmod(rows, store))",
+        "21: divmod(rows, store)  ->  (divmod(store, rows))",
     ]
     for mutant in mutants:
         text = mutate.changed(SOURCE, mutant)
@@ -64,6 +76,8 @@ def test_the_nearest_tests_come_first(mutate: ModuleType) -> None:
     assert tests[0] == "tests/changelog/test_codec.py"
     # of its room all, of other rooms those that import it
     assert {"tests/changelog/test_writer.py", "tests/aggregation/test_rows.py"} <= set(tests)
+    # and all of the room that uses its room
+    assert "tests/state/test_cold_in_place.py" in mutate.tests_of("hybridstore/stores/window.py", ROOT)
     assert "tests/docs/test_readme.py" not in tests
 
 
