@@ -33,7 +33,7 @@ from .directory import Ahead, Directory, PageEntry, Traffic, check_page, decode_
 from .errors import CheckpointError, CorruptCheckpointError
 from .layers import Layers, Lookup
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
-from .pack import MappedPack, OpenedPack, PackBytes, PackRecord, StoredPack, open_pack
+from .pack import MappedPack, PackBytes, PackRecord, StoredPack, open_pack
 from .packed import PackedBlock, packed_block
 from .places import Places
 from .table import RecordTable, Whole, has_table, look_into
@@ -390,8 +390,8 @@ class CheckpointReader:
             table: RecordTable = known
             return table
         where = self._where(store, entry, place)
-        local = opened is not None and not opened.far and not isinstance(opened, OpenedPack)
-        kept = local and (place.pack, place.offset) not in self._fetched
+        # a view is of a map, but for those of what was fetched
+        kept = (place.pack, place.offset) not in self._fetched
         look = self._read_twice(
             place,
             lambda data: look_into(

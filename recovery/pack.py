@@ -203,20 +203,19 @@ def names_in_use(storage: Storage) -> set[str]:
 class StoredPack:
     """A pack on storage that has no local files: read range by range, or mapped once it is in a cache.
 
-    `size` is that of the pack (0: unknown, and the pack is never mapped). The first request is the first read. While
-    this object lives, `collect_packs` of this process keeps the pack: a map stays readable when its file is removed, a
-    range does not.
+    The first request is the first read. While this object lives, `collect_packs` of this process keeps the pack: a map
+    stays readable when its file is removed, a range does not.
     """
 
     __slots__ = ("__weakref__", "_mapped", "_name", "_storage", "size")
 
-    def __init__(self, storage: Storage, name: str, size: int = 0) -> None:
+    def __init__(self, storage: Storage, name: str, size: int) -> None:
         self.size = size
         self._storage = storage
         self._name = name
         self._mapped: MappedPack | None = None
         _stored.add(self)
-        if size and isinstance(storage, CachedStorage):
+        if isinstance(storage, CachedStorage):
             self._map_copy(storage, storage.path(name))
 
     @property
@@ -243,7 +242,7 @@ class StoredPack:
         `go_on` is called between parts, for a background thread; with `go_on`, a pack that another process fetches is
         skipped. Raises OSError. O(bytes).
         """
-        if self._mapped is None and self.size and isinstance(self._storage, CachedStorage):
+        if self._mapped is None and isinstance(self._storage, CachedStorage):
             self._map_copy(self._storage, self._storage.fetch(self._name, self.size, go_on))
         return self._mapped is not None
 

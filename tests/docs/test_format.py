@@ -168,7 +168,7 @@ def test_the_pack_is_read_by_ours() -> None:
     raw = example("pack")
     storage = MemoryStorage()
     assert storage.create("packs/it", raw)
-    pack = StoredPack(storage, "packs/it")
+    pack = StoredPack(storage, "packs/it", len(raw))
     block, page = read_footer(pack, len(raw), "it")
     assert (damage(pack, block), damage(pack, page)) == (None, None)
     columns = unpack_block(pack.read(block.offset, block.size), "it")

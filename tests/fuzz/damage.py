@@ -108,5 +108,5 @@ def fit_pack(path: Path, lines: list[FooterLine]) -> None:
 
 def lines_of(path: Path) -> list[FooterLine]:
     """Return what a sound pack says of itself."""
-    pack = StoredPack(LocalStorage(path.parent), path.name)
-    return read_footer(pack, path.stat().st_size, str(path))
+    pack = StoredPack(LocalStorage(path.parent), path.name, path.stat().st_size)
+    return read_footer(pack, pack.size, str(path))

@@ -107,7 +107,8 @@ def content_bytes(line: Line) -> tuple[int, int]:
     """Return the bytes of blocks and pages that the checkpoint refers to, and of all in its packs."""
     reader = line.reader
     assert reader is not None
-    footers = [read_footer(StoredPack(line.storage, each.name), each.size, each.name) for each in reader.meta.packs]
+    packs = [StoredPack(line.storage, each.name, each.size) for each in reader.meta.packs]
+    footers = [read_footer(pack, pack.size, "it") for pack in packs]
     return sum(reader.live_bytes().values()), sum(each.size for footer in footers for each in footer)
 
 
@@ -127,7 +128,7 @@ def check(line: Line) -> None:
                 live[place.pack] += place.size
     assert live == reader.live_bytes()
     for record in reader.meta.packs:
-        opened = StoredPack(line.storage, record.name)
+        opened = StoredPack(line.storage, record.name, record.size)
         for footer_line in read_footer(opened, record.size, record.name):
             assert damage(opened, footer_line) is None
         assert live[record.number]
@@ -611,5 +612,5 @@ def test_pages_read_by_range_are_those_that_are_mapped(tmp_path: Path) -> None:
     assert other.meta == line.reader.meta
     assert list(other.directory(1)) == list(line.reader.directory(1))
     for record in other.meta.packs:
-        lines = read_footer(StoredPack(line.storage, record.name), record.size, "it")
+        lines = read_footer(StoredPack(line.storage, record.name, record.size), record.size, "it")
         assert any(footer_line.number == PAGE for footer_line in lines)
