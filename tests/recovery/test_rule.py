@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from recovery.layout import LogName
 from recovery.line import EMPTY, Step
-from recovery.rule import NOTE, CountingObjects, MissingParent, Run, Runs, begun, counting, counts
+from recovery.rule import NOTE, CountingObjects, MissingParent, Run, Runs, begun, counting, counts, note, note_of
 from tests.conftest import STRESS
 
 STEPS = 150
@@ -262,6 +262,12 @@ def test_a_note_ranks_below_every_attempt() -> None:
     assert standing.top(2, {first.name: EMPTY}.__getitem__) == first.name
     assert (standing.has(2), standing.has(3), standing.newest) == (True, False, 2)
     assert standing.parent(step) == first.name
+
+
+def test_a_note_covers_its_own_version_or_all_that_it_spans() -> None:
+    counting_objects = CountingObjects([note(5, 1, 3), note_of(9, 1, 3)], (Run(1, 0),))
+    assert [version for version in range(1, 11) if not counting_objects.has(version)] == [1, 2, 3, 4, 6, 10]
+    assert list(counting_objects.absent(4, 10)) == [6, 10]
 
 
 def test_a_launch_that_is_not_newer_does_not_begin() -> None:

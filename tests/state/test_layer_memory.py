@@ -41,6 +41,8 @@ def test_the_open_tables_of_blocks_and_layers_are_estimated_by_their_sizes(tmp_p
         taken = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
         assert sum(block.tables for block in bucket.cold) == len(bucket.cold) * (1 + layers)
+        # an index says which layers may have a key
+        assert all((block.layer_bytes > 0) == (layers > 0) for block in bucket.cold)
         estimated = cold_bytes(bucket.cold) - before
         assert 0.7 * taken < estimated < 1.6 * taken, (taken, estimated)
 
