@@ -443,7 +443,7 @@ class CheckpointReader:
     def can_bring(self) -> bool:
         """True while `bring` has a pack to fetch. O(1) where packs are local files, else O(packs)."""
         return self._stored and any(
-            isinstance(opened, StoredPack) and opened.far and 0 < opened.size <= opened.limit
+            isinstance(opened, StoredPack) and opened.far and opened.size <= opened.limit
             for opened in self.packs.values()
         )
 

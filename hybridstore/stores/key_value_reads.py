@@ -275,7 +275,7 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
             return self._iterators.over([(key, runs[key]) for key in within(ordered)], reverse=reverse)
         keys = list(within(ordered))
         rows = [runs[key] for key in keys]
-        deleted = {key for block in blocks for key in self._buried.get(block.entry.block, ()) if key in runs}
+        deleted = {key for block in blocks for key in self._buried.get(block.entry.block, ())}
         expired, timed = self._expired, self.ttl_ms is not None
 
         def merged(first: int, last: int, block: ColdBlock | None) -> list[tuple[Any, Any]]:

@@ -247,7 +247,7 @@ class WindowStore(WindowReads[K, V]):
         short = type(run) is tuple
         times = run[::2] if short else run[0]
         i = bisect_right(times, ts) if self.retain_duplicates else bisect_left(times, ts)
-        replaces = not self.retain_duplicates and i < len(times) and times[i] == ts
+        replaces = i < len(times) and times[i] == ts  # never behind equal times
         if short and (replaces or len(run) < SHORT):
             bucket.runs[key] = (*run[: 2 * i], ts, value, *run[2 * i + 2 * replaces :])
             bucket.records += not replaces
