@@ -131,6 +131,24 @@ def test_a_batch_of_any_shape_is_as_single_puts(
             state.close()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("call", ["put_many", "put_columns"])
+def test_what_a_batch_changes_is_in_the_next_checkpoint(kind: str, call: str, tmp_path: Path, seed: int) -> None:
+    method, parameters, row_of = KINDS[kind]
+    r = random.Random(seed)
+    with hs.open(tmp_path, durability="os", _tuning=SMALL) as state:
+        store: Any = getattr(state, method)("s", retention=RETENTION, **parameters)
+        for number, shape in enumerate(SHAPES):
+            now = max(0, store.stream_time)
+            put(store, call, [row_of(r, key, ts, n) for n, (key, ts) in enumerate(SHAPES[shape](r, now))])
+            expected = content(store)
+            state.commit()
+            state.checkpoint(wait=True)
+            if number % 2:
+                force_cold(state)
+                assert content(store) == expected, shape
+
+
 @pytest.mark.parametrize("call", ["put", "put_many", "put_columns", "put_plain"])
 @pytest.mark.parametrize("duplicates", [False, True])
 def test_rows_of_a_batch_are_newer_than_the_rows_that_wait_after_a_restart(

@@ -214,6 +214,8 @@ class Buffered(Windows):
 
     def change(self) -> None:
         self.store.put_many([(f"k{i:03}", None, 100 + i) for i in range(0, 97, 5)])
+        # as old as records in blocks, and before these in order
+        self.store.put_many([(f"a{i:03}", i, i * 7 % 400) for i in range(60)])
         self.store.put_many([(f"n{i:03}", i, 500 + i) for i in range(80)])
 
     def touch(self) -> None:
