@@ -199,6 +199,28 @@ def test_records_that_a_commit_counts_wrongly_are_a_fault_when_unpacked(tmp_path
         assert all(f"says {sum(counts.values())} records, its frames hold 2" in what for what in sentences)
 
 
+@pytest.mark.parametrize(
+    ("version", "words"), [(3, "version 3 follows version 1"), (2, f"version 2 has digest {EMPTY_DIGEST.hex()}")]
+)
+def test_a_version_that_does_not_continue_the_one_before_is_named_by_its_place(
+    tmp_path: Path, version: int, words: str
+) -> None:
+    header = SegmentHeader(Identity(bytes(range(16))), 1, 0, EMPTY_DIGEST).encode()
+    body = b"\xdd\0\0\0\x04" + pack([23, ["a", "b"], [1, 2], None])[1:]
+    first = CommitFrame(1, chain(EMPTY_DIGEST, [body]), {23: 2}, 0, {}, {})
+    raw, place = header, 0
+    for at, commit in enumerate((first, first._replace(version=version, digest=EMPTY_DIGEST))):
+        place = len(raw)
+        raw += encode(MUTATIONS, 2 * at, body, seed_of(header))
+        raw += encode(COMMIT, 2 * at + 1, encode_commit(commit), seed_of(header))
+    segment = tmp_path / "changelog" / segment_name(1)
+    segment.parent.mkdir()
+    segment.write_bytes(raw)
+    (fault,) = verify(tmp_path)
+    assert (fault.file, fault.offset) == (str(segment), place)
+    assert fault.what.startswith(words)
+
+
 @pytest.mark.parametrize("reached", [(2, EMPTY_DIGEST), (1, bytes(range(16)))])
 def test_an_end_mark_of_another_line_is_a_fault(tmp_path: Path, reached: tuple[int, bytes]) -> None:
     header = SegmentHeader(Identity(bytes(range(16))), 1, 0, EMPTY_DIGEST).encode()
