@@ -117,6 +117,11 @@ def test_a_zero_filled_segment_is_a_torn_tail(segment: Callable[[bytes], Path], 
     )
 
 
+def test_a_zeroed_header_before_committed_data_is_damage(segment: Callable[[bytes], Path]) -> None:
+    with pytest.raises((CorruptFrameError, ForeignFileError)):
+        read(segment(bytes(HEADER_BYTES) + SOUND[HEADER_BYTES:]))
+
+
 @pytest.mark.parametrize("zeros", [1, 15, 16, 17, 511, 4096, 100_000])
 def test_a_zero_filled_tail_is_cut(segment: Callable[[bytes], Path], zeros: int) -> None:
     versions, tail = read(segment(SOUND + bytes(zeros)))
