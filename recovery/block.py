@@ -84,8 +84,8 @@ class BlockEntry(NamedTuple):
     layers: tuple[Extent, ...] = ()
 
     @property
-    def places(self) -> tuple[Extent, ...]:
-        """The places of the base and of the layers, the oldest first. O(layers)."""
+    def extents(self) -> tuple[Extent, ...]:
+        """Where the bytes of the base and of the layers are, the oldest first. O(layers)."""
         return Extent(self.pack, self.offset, self.size, self.hash), *self.layers
 
     @property

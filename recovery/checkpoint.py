@@ -31,11 +31,11 @@ from . import index
 from .block import BlockEntry, Columns, Extent, content_hash, is_sound, seal, unpack_block, unseal_fields, with_layers
 from .directory import Ahead, Directory, PageEntry, Traffic, check_page, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
+from .finder import Finder
 from .layers import Layers, Lookup
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
 from .pack import MappedPack, PackBytes, PackRecord, StoredPack, open_pack
 from .packed import PackedBlock, packed_block
-from .places import Places
 from .table import RecordTable, Whole, has_table, look_into
 
 FORMAT_VERSION: Final = 1
@@ -207,7 +207,7 @@ class CheckpointReader:
         self._newest: list[weakref.ref[CheckpointReader]] = []
         self._pid = os.getpid()
         self.traffic = Traffic()
-        self.places: dict[int, Places] = {}  # by the number of a store; empty: blocks are searched
+        self.finders: dict[int, Finder] = {}  # by the number of a store; empty: blocks are searched
         if not marked:
             self._check_marker()
         self._tops = self._read()
@@ -338,19 +338,19 @@ class CheckpointReader:
         if self.ahead is not None and (ready := self.ahead.take(store, entry.block)) is not None:
             return ready
         self._gather(entry)
-        return self.with_layers(store, entry, self.layer(store, entry, entry.places[0]))
+        return self.with_layers(store, entry, self.layer(store, entry, entry.extents[0]))
 
     def packed(self, store: int, entry: BlockEntry) -> PackedBlock | None:
         """Return the columns of a block's base, most of them not decoded; None for a base that `block` has to read. Its
         layers are not over it. Raises CorruptCheckpointError. O(base).
         """
         self._gather(entry)
-        return packed_block(self._checked(entry.places[0], self.raw_block(entry), self._where(store, entry)))
+        return packed_block(self._checked(entry.extents[0], self.raw_block(entry), self._where(store, entry)))
 
     def parts(self, store: int, entry: BlockEntry) -> list[Columns]:
         """Load the base and the layers of a block, the oldest first. Raises CorruptCheckpointError. O(their size)."""
         self._gather(entry)
-        return [self.layer(store, entry, place) for place in entry.places]
+        return [self.layer(store, entry, place) for place in entry.extents]
 
     def _gather(self, entry: BlockEntry) -> None:
         """Read the base and the layers of a far block side by side: as many layers, one round of requests."""
@@ -370,18 +370,18 @@ class CheckpointReader:
 
     def has_tables(self, entry: BlockEntry) -> bool:
         """Return whether single records of a block are read without the others. O(layers) of a local file."""
-        return all(has_table(self.raw_block(place)) for place in entry.places)
+        return all(has_table(self.raw_block(place)) for place in entry.extents)
 
     def look(self, store: int, entry: BlockEntry) -> Lookup:
         """Return what finds single records of a block, in its base and its layers. Raises CorruptCheckpointError when a
         checksum does not fit. O(block).
         """
-        places = entry.places
+        extents = entry.extents
         self._gather(entry)
-        if len(places) == 1:
-            return self._look_at(store, entry, places[0])
-        places = places[::-1]
-        return Layers([self._look_at(store, entry, place) for place in places], [place.hash for place in places])
+        if len(extents) == 1:
+            return self._look_at(store, entry, extents[0])
+        extents = extents[::-1]
+        return Layers([self._look_at(store, entry, each) for each in extents], [each.hash for each in extents])
 
     def _look_at(self, store: int, entry: BlockEntry, place: Extent) -> RecordTable | Whole:
         opened = self.packs.get(place.pack)
@@ -407,7 +407,7 @@ class CheckpointReader:
         """Return the bytes of a block's base for a decoder that checks their checksum; see `with_layers`. Raises
         CorruptCheckpointError.
         """
-        return self._checked(entry.places[0], self.raw_block(entry), self._where(store, entry))
+        return self._checked(entry.extents[0], self.raw_block(entry), self._where(store, entry))
 
     def _checked(self, place: Extent, data: bytes | memoryview, where: str) -> bytes | memoryview:
         """Check the hash of a block that a request or a cache has given. Of a local file only the pack's number is
@@ -458,7 +458,7 @@ class CheckpointReader:
             self._fetched, self._fetched_bytes = {}, 0
         wanted: dict[int, set[tuple[int, int]]] = {}
         for line in lines:
-            for place in line.places if isinstance(line, BlockEntry) else (line,):
+            for place in line.extents if isinstance(line, BlockEntry) else (line,):
                 opened = self.packs.get(place.pack)
                 if opened is not None and opened.far and (place.pack, place.offset) not in self._fetched:
                     wanted.setdefault(place.pack, set()).add((place.offset, place.size))
@@ -549,7 +549,7 @@ class CheckpointReader:
                 (place.pack, place.offset) == (line.pack, line.offset)
                 for page in pages
                 for other in decode_page(self._bytes(page.pack, page.offset, page.size), self.where, page.hash)
-                for place in other.places
+                for place in other.extents
             )
         return True
 

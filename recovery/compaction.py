@@ -75,7 +75,7 @@ def live_bytes(items: Iterable[Item]) -> Counter[int]:
                 live[number] += size
         else:
             for line in item:
-                for place in line.places:
+                for place in line.extents:
                     live[place.pack] += place.size
     return live
 

@@ -113,7 +113,7 @@ def page_entry(lines: Sequence[BlockEntry], pack_number: int, offset: int, size:
     """Return the top record's line of a page. O(lines)."""
     used: Counter[int] = Counter()
     for line in lines:
-        for place in line.places:
+        for place in line.extents:
             used[place.pack] += place.size
     return PageEntry(
         lines[0].bucket,

@@ -54,7 +54,7 @@ class Erasure(NamedTuple):
 
     def touches(self, line: BlockEntry) -> bool:
         """Return whether the block of a line, or a layer over it, has one of the keys. O(layers)."""
-        return any((place.pack, place.offset) in self.blocks for place in line.places)
+        return any((place.pack, place.offset) in self.blocks for place in line.extents)
 
     def rest(self, store: int, columns: Columns) -> Columns:
         """Return the records of a block without those of the keys. O(records)."""

@@ -262,7 +262,7 @@ class Planner:
             merged = self._previous.block(number, line)
         merged = merge(merged, change.columns, change.removed)
         if whole is None and merged.keys and not anew:
-            whole = entry_of(line.block, line.bucket, merged, line.places[0])
+            whole = entry_of(line.block, line.bucket, merged, line.extents[0])
             if self._add_layer(line, change, whole, keys):
                 return  # with the expired records of the block, which its line counts
         self._rewrite(line.bucket, self._live_rows(merged), line)
@@ -283,9 +283,9 @@ class Planner:
         if change.over is not None or changed * LAYERED_SHARE > line.keys:
             return None
         number, layer = self._capture.number, self._previous.layer
-        places = line.places[::-1]
-        parts = [Whole(layer(number, line, place, unpack_keys)) for place in places]
-        return parts[0] if len(parts) == 1 else Layers(parts, [place.hash for place in places])
+        extents = line.extents[::-1]
+        parts = [Whole(layer(number, line, each, unpack_keys)) for each in extents]
+        return parts[0] if len(parts) == 1 else Layers(parts, [each.hash for each in extents])
 
     def _plain(self, change: BucketChange, older_of: Callable[[Any], Columns], high: int) -> BucketChange:
         """Return a change of a block, whose times are at most `high`, without rows to be laid over others, and which

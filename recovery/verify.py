@@ -300,7 +300,7 @@ class Verifier:
     ) -> Iterator[Fault]:
         """Check a block: its base and its layers, unless they were checked with an earlier checkpoint."""
         fresh = sound = True
-        for place in entry.places:
+        for place in entry.extents:
             file = self._names(reader, place.pack)
             if file is not None and place.pack not in packs:
                 sound = False  # the missing pack is a fault already
@@ -321,7 +321,7 @@ class Verifier:
         # a block is as new as its newest layer
         self.checked.blocks += fresh
         if fresh and sound and self._decode and (reason := self._content(reader, record.number, entry)) is not None:
-            newest = entry.places[-1]
+            newest = entry.extents[-1]
             file = self._names(reader, newest.pack) or reader.where
             yield Fault(file, newest.offset, f"store {record.name!r}: block {entry.block}: {reason}")
 
@@ -329,7 +329,7 @@ class Verifier:
         """True when a footer's line is that of a block's base or layer: written for this block or, below its newest
         layer, for one before it.
         """
-        newest = place == entry.places[-1]
+        newest = place == entry.extents[-1]
         return line.store == record.number and (
             line.number == entry.block or (not newest and line.number < entry.block)
         )
@@ -355,7 +355,7 @@ class Verifier:
         """Return how a block's records, the layers over the base, differ from its line of the directory, or None."""
         try:
             columns = reader.block(store, entry)
-            actual = entry_of(entry.block, entry.bucket, columns, entry.places[0], entry.layers)
+            actual = entry_of(entry.block, entry.bucket, columns, entry.extents[0], entry.layers)
         except Exception as error:  # a forged block may raise anything
             return _without_place(error, reader.where)
         if entry.low <= actual.low and actual.high <= entry.high:

@@ -105,7 +105,7 @@ class _Rewriter:
             self._count(item.pack, item.size)
             item, soon = self._open(number, item), 0
         return [
-            line if old.isdisjoint([p.pack for p in line.places]) else self._copy(number, line, soon) for line in item
+            line if old.isdisjoint([p.pack for p in line.extents]) else self._copy(number, line, soon) for line in item
         ]
 
     def _copy(self, number: int, line: BlockEntry, soon: int) -> BlockEntry:
@@ -115,7 +115,7 @@ class _Rewriter:
         stays = soon if 4 * line.bytes > 5 * line.size else 0
         base, *layers = (
             place if place.pack not in self._old or place.pack == stays else self._copied(number, line, place)
-            for place in line.places
+            for place in line.extents
         )
         return line._replace(pack=base.pack, offset=base.offset, layers=tuple(layers))
 

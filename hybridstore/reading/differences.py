@@ -41,7 +41,7 @@ def _unread(mine: StoreView, other: StoreView) -> set[int]:
     """Return ids of blocks of `mine` that `other` has too, with nothing written over them on either side. O(blocks)."""
 
     def name(entry: BlockEntry) -> tuple[Any, ...]:
-        hashes = tuple(place.hash for place in entry.places)
+        hashes = tuple(place.hash for place in entry.extents)
         return entry.bucket, hashes, entry.first, entry.last, entry.low, entry.high
 
     def touched(store: StoreView, entry: BlockEntry) -> bool:

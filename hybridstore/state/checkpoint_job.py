@@ -25,10 +25,10 @@ from changelog.storage import LocalStorage, Storage
 from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
 from recovery.errors import CheckpointError
+from recovery.finder import FinderMaps, StoreFiles
+from recovery.finder_writer import StateFinders
 from recovery.ladder import DirectoryLine
 from recovery.layout import CHANGELOG, CHECKPOINTS
-from recovery.places import PlacesMaps, StoreFiles
-from recovery.places_writer import StatePlaces
 from recovery.prune import prune
 from recovery.restore import restore_line
 from recovery.write import CheckpointReport, write_checkpoint
@@ -48,7 +48,7 @@ PIECE_BYTES: Final = 12 << 20
 # everywhere writes many times the bytes of its changes.
 MOST_PACK_BYTES: Final = 16 << 20
 # Of so many states the process knows where records are.
-_MOST_PLACES: Final = 16
+_MOST_FINDERS: Final = 16
 
 
 def can_start() -> bool:
@@ -96,7 +96,7 @@ class Job(NamedTuple):
 
 class Outcome(NamedTuple):
     """The end of an attempt: the report of the checkpoint or the error, the error of the pruning behind it, and, in the
-    owner's process, the open checkpoint. `places`: the files that say where the records of stores are, by the store's
+    owner's process, the open checkpoint. `finders`: the files that say where the records of stores are, by the store's
     number. `busy`: the processor time that the writer process took (s), 0 for another one.
     """
 
@@ -104,21 +104,21 @@ class Outcome(NamedTuple):
     error: Exception | None = None
     prune_error: Exception | None = None
     reader: CheckpointReader | None = None
-    places: Sequence[StoreFiles] = ()
+    finders: Sequence[StoreFiles] = ()
     busy: float = 0.0
 
     def packed(self) -> list[Any]:
         """Return what another process needs of it: errors as text."""
         errors = [None if error is None else str(error) for error in self[1:3]]
-        return [None if self.report is None else list(self.report), *errors, self.places, self.busy]
+        return [None if self.report is None else list(self.report), *errors, self.finders, self.busy]
 
     @classmethod
     def of(cls, fields: list[Any]) -> Outcome:
         """Return the outcome with these fields, as unpacked."""
-        report, *errors, places, busy = fields
+        report, *errors, finders, busy = fields
         error, prune_error = (None if text is None else CheckpointError(text) for text in errors)
         written = None if report is None else CheckpointReport(*report)
-        return cls(written, error, prune_error, places=places, busy=busy)
+        return cls(written, error, prune_error, finders=finders, busy=busy)
 
 
 def outcome_of(write: Callable[[], CheckpointReport], prune: Callable[[], object] | None) -> Outcome:
@@ -135,8 +135,8 @@ def outcome_of(write: Callable[[], CheckpointReport], prune: Callable[[], object
     return Outcome(report)
 
 
-def opened(storage: Storage, outcome: Outcome, maps: PlacesMaps | None = None) -> Outcome:
-    """Return the outcome with its checkpoint open, or with the error of that; `maps` are the maps of files of places
+def opened(storage: Storage, outcome: Outcome, maps: FinderMaps | None = None) -> Outcome:
+    """Return the outcome with its checkpoint open, or with the error of that; `maps` are the maps of files of finders
     that the owner has. Raises nothing. O(index + packs).
     """
     if outcome.report is None:
@@ -144,7 +144,7 @@ def opened(storage: Storage, outcome: Outcome, maps: PlacesMaps | None = None) -
     try:
         reader = CheckpointReader(storage, outcome.report.name, marks=True)
         if maps is not None:
-            reader.places = maps.places(outcome.places, reader.packs)
+            reader.finders = maps.finders(outcome.finders, reader.packs)
         return outcome._replace(reader=reader)
     except Exception as error:
         # Whatever the error is, the changelog has the sealed records.
@@ -169,24 +169,24 @@ class KeptPacks:
 
     def __init__(self) -> None:
         self.reader: CheckpointReader | None = None
-        self._places: dict[str, tuple[LockHolder, StatePlaces]] = {}
+        self._finders: dict[str, tuple[LockHolder, StateFinders]] = {}
 
-    def places(self, job: Job, name: str, alive: Callable[[], None]) -> Sequence[StoreFiles]:
+    def finders(self, job: Job, name: str, alive: Callable[[], None]) -> Sequence[StoreFiles]:
         """Enter where the records of a job's checkpoint are, and return the files that say so. O(records written)."""
-        holder, places = self._places.pop(job.path, (None, None))
-        if places is not None and holder != job.holder:  # who opens the state again has none of its files
-            places.clear()
-            places = None
-        if places is None:
-            places = StatePlaces(Path(job.path) / CHECKPOINTS)
-        self._places[job.path] = job.holder, places
-        if len(self._places) > _MOST_PLACES:
-            self._places.pop(next(iter(self._places)))[1].clear()
-        return places.follow(LocalStorage(Path(job.path)), name, alive)
+        holder, finders = self._finders.pop(job.path, (None, None))
+        if finders is not None and holder != job.holder:  # who opens the state again has none of its files
+            finders.clear()
+            finders = None
+        if finders is None:
+            finders = StateFinders(Path(job.path) / CHECKPOINTS)
+        self._finders[job.path] = job.holder, finders
+        if len(self._finders) > _MOST_FINDERS:
+            self._finders.pop(next(iter(self._finders)))[1].clear()
+        return finders.follow(LocalStorage(Path(job.path)), name, alive)
 
     def enter_some(self) -> bool:
         """Enter where some more records are; False when nothing is left to do. O(block)."""
-        return any(places.enter_some() for _, places in self._places.values())
+        return any(finders.enter_some() for _, finders in self._finders.values())
 
 
 def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -> Outcome:
@@ -219,7 +219,7 @@ def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -
         outcome = outcome_of(write, tidy)
         if outcome.report is not None and job.tables:
             # behind `tidy`, which removes temporary files
-            outcome = outcome._replace(places=kept.places(job, outcome.report.name, alive))
+            outcome = outcome._replace(finders=kept.finders(job, outcome.report.name, alive))
     return outcome._replace(busy=time.process_time() - begun)
 
 

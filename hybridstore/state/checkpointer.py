@@ -33,7 +33,7 @@ from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
 from recovery.directory import Traffic
 from recovery.errors import CheckpointError
-from recovery.places import PlacesMaps
+from recovery.finder import FinderMaps
 from recovery.write import CheckpointReport, write_checkpoint
 
 from ..collector import SHORT_PAUSES
@@ -233,7 +233,7 @@ class Checkpointer:
         self.can_beside: Callable[[], bool] = lambda: False
         self._group = group
         # where records are, as the writer process says it
-        self._maps = PlacesMaps()
+        self._maps = FinderMaps()
         self._where = where
         self._sizes = sizes
         self.apart = apart
@@ -264,9 +264,9 @@ class Checkpointer:
             before = self._reader
             attached = before is not None and before.name == reader.name
             if attached and before is not None:
-                reader.places = before.places
+                reader.finders = before.finders
             for store in self._group.stores.values():
-                store.use_places(reader.places.get(store.number), attached=attached)
+                store.use_finder(reader.finders.get(store.number), attached=attached)
         self._reader = reader
 
     @property
@@ -443,10 +443,10 @@ class Checkpointer:
         if (module := sys.modules.get(f"{__package__}.writer_process")) is not None:
             module.WRITER.leave(self)
         for reader in self._readers:
-            reader.places = {}
+            reader.finders = {}
             reader.close()
         for store in self._group.stores.values():
-            store.use_places(None, attached=True)
+            store.use_finder(None, attached=True)
         self._maps.clear()
 
     def finish(self, *, wait: bool) -> CheckpointReport | None:

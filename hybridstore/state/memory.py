@@ -17,7 +17,7 @@ take a quarter of the limit (of a shard of Spark's, too: `is_long`), and a commi
 that of memory (`_tail_share`). A restart that finds more than fits makes checkpoints of pieces (`in_place`).
 
 Beyond 70 % a key-value store frees as many records as come in, beyond 80 % twice as many: those that were not used for
-the longest time, of those that the checkpoint in use has (`stores.key_generations`). They count as room in all else. A
+the longest time, of those that the checkpoint in use has (`stores.key_ages`). They count as room in all else. A
 sliding store frees what that has of changed keys, too: from a quarter on a commit puts apart what was used (`age`).
 
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). While a checkpoint is in
@@ -521,8 +521,8 @@ class Memory:
         """
         stores = self._group.stores.values()
         while records > 0:
-            store = max(stores, key=lambda each: each.generations, default=None)
-            if store is None or not store.generations:
+            store = max(stores, key=lambda each: each.ages, default=None)
+            if store is None or not store.ages:
                 self._freeing = 0
                 return
             freed = store.free(records)

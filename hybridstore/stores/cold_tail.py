@@ -27,7 +27,7 @@ from changelog.journal import Journal
 from changelog.mutation import TIME
 from changelog.turn import Turn, in_place
 from recovery.directory import Directory
-from recovery.places import Places
+from recovery.finder import Finder
 
 from ..collector import collector_held
 from .buckets import TOMBSTONE
@@ -387,13 +387,13 @@ class Tailed(ABC):
 
     @property
     def spare(self) -> tuple[int, int]:
-        """About how many bytes the records in memory take that `free` can free, and how many these are. O(generations),
+        """About how many bytes the records in memory take that `free` can free, and how many these are. O(ages),
         and O(those that were taken out of them).
         """
         return 0, 0
 
     @property
-    def generations(self) -> int:
+    def ages(self) -> int:
         """How many maps of records `free` can free. O(1)."""
         return 0
 
@@ -403,12 +403,12 @@ class Tailed(ABC):
         """
         return 0
 
-    def use_places(self, places: Places | None, *, attached: bool) -> None:
-        """Find records that are not in memory by `places` of the newest checkpoint, where that is faster than to search
-        its blocks (None: search), from when the store is cold over that checkpoint: now, if it was `attached` to it.
-        O(1).
+    def use_finder(self, finder: Finder | None, *, attached: bool) -> None:
+        """Find records that are not in memory by the `finder` of the newest checkpoint, where that is faster than to
+        search its blocks (None: search), from when the store is cold over that checkpoint: now, if it was `attached` to
+        it. O(1).
         """
-        assert places is None, "a store whose blocks have no places has got some"
+        assert finder is None, "a store whose blocks have no finder has got one"
 
     @property
     def parted(self) -> bool:

@@ -15,7 +15,7 @@ from changelog.turn import in_place, read
 from recovery.block import BlockEntry
 from recovery.directory import PageEntry
 from recovery.errors import CorruptCheckpointError
-from recovery.places import UNKNOWN
+from recovery.finder import UNKNOWN
 from recovery.table_range import Bounds, beginning_with, between
 
 from .buckets import TOMBSTONE
@@ -34,7 +34,7 @@ from .cold_blocks import (
 from .cold_tail import TailKeys
 from .columns import column_list
 from .edge import K, V
-from .key_generations import KeyGenerations
+from .key_ages import KeyAges
 from .key_order import KeyOrder
 from .keys import CountedKeys, KeyRule, check_prefix
 from .pieces import by_key
@@ -43,7 +43,7 @@ T = TypeVar("T")
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
 
 
-class KeyValueReads(KeyGenerations, Generic[K, V]):
+class KeyValueReads(KeyAges, Generic[K, V]):
     """The reading half of a key-value store."""
 
     # the first keys of the cold blocks and pages; of another length when they are not known
@@ -98,9 +98,9 @@ class KeyValueReads(KeyGenerations, Generic[K, V]):
             for older in self._older:
                 if key in older:
                     return self._recall(key)
-            places = self._older.places
-            if places is not None and SPARING.on:
-                value = places.value_of(key)
+            finder = self._older.finder
+            if finder is not None and SPARING.on:
+                value = finder.value_of(key)
                 if value is not UNKNOWN:
                     self.lookups.missed += 1
                     SPARING.loaded += 1

@@ -2,7 +2,7 @@
 
     runs   key -> window state (a value log with what its strategy derives from it), or
                   [array of times, list of values] as they came from a block or the changelog, until the key is touched
-    older  maps of window states of before, where memory is short (`generations`): the first ones, `wide` of them, may
+    older  maps of window states of before, where memory is short (`ages`): the first ones, `wide` of them, may
            have keys that have changed since the checkpoint in use was begun; a commit begins one (`age`)
     cut    key -> the times and then the values of what came since then of a changed key, in one tuple, which takes half
            of the bytes of a run, to lie beside the blocks of the checkpoint
@@ -30,11 +30,11 @@ from recovery.directory import Directory
 
 from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, slid_out_through
+from .ages import SEALS, Ages
 from .buckets import Sealed, SealedBucket
 from .cold_blocks import TakenBlock, taken_block, with_keys
 from .cold_tail import ColdTail, Maps
 from .columns import beside_each_other
-from .generations import SEALS, Generations
 from .sizes import STATE_BYTES, map_bytes, run_bytes
 
 # So many keys at most are looked at when time moves, and so many by a commit: some 0.3 and 2 ms.
@@ -46,7 +46,7 @@ _CUT_REST: Final = 4
 _IDLE_STEPS: Final = 16  # searches for keys without live values in the time of one window
 
 
-class SlidingRuns(Generations):
+class SlidingRuns(Ages):
     """The values of each key's window with their derived data, and an index of the times at which keys lose their last
     value.
     """
@@ -310,7 +310,7 @@ class SlidingRuns(Generations):
         again, so that they can be cut before a checkpoint has what changed.
         """
         older, bucket, states = self._older, self._bucket, self._runs
-        if self._all_changed or older.loaded or not self._is_generation:
+        if self._all_changed or older.loaded or not self._is_age:
             return
         lists = {key: run for key, run in states.items() if type(run) is list}
         if len(lists) == len(states):
@@ -497,7 +497,7 @@ class SlidingRuns(Generations):
         return self._low - 1
 
     def _bytes_of(self, maps: Sequence[dict[Any, Any]]) -> int:
-        """See `Generations`: all of them are as the largest one. O(sample + maps)."""
+        """See `Ages`: all of them are as the largest one. O(sample + maps)."""
         largest = max(maps, key=len, default={})
         each = (map_bytes(largest, self._state_bytes) - getsizeof(largest)) / max(1, len(largest))
         return sum(map(getsizeof, maps)) + int(each * sum(map(len, maps)))

@@ -209,7 +209,7 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(
     # a rewrite of each block with a change would write 40 times as much
     assert written < (8 if tables else 6) * changed_bytes
     assert any(entry.layers for entry in line.entries())
-    assert all(type(line.reader._look_at(1, e, e.places[0])) is RecordTable for e in line.entries()) is tables
+    assert all(type(line.reader._look_at(1, e, e.extents[0])) is RecordTable for e in line.entries()) is tables
 
 
 @settings(max_examples=100, deadline=None)

@@ -124,7 +124,7 @@ def check(line: Line) -> None:
         assert len(lines) <= line.sizes.page_lines
         live[page.pack] += page.size
         for entry in lines:
-            for place in entry.places:
+            for place in entry.extents:
                 live[place.pack] += place.size
     assert live == reader.live_bytes()
     for record in reader.meta.packs:
@@ -546,8 +546,8 @@ def test_damage_counts_against_the_newest_checkpoint_that_shares_it(tmp_path: Pa
     second = CheckpointReader(storage, line.checkpoint().name, marks=True)
     first.succeeded_by(second)
     assert [len(entry.layers) for entry in second.directory(1)] == [0, 1] + [0] * (len(lines) - 2)
-    assert first._names(layered.places[0])
-    assert first._names(shared.places[0])
+    assert first._names(layered.extents[0])
+    assert first._names(shared.extents[0])
     (record, *_) = first.meta.packs
     path = tmp_path / record.name
     raw = bytearray(path.read_bytes())

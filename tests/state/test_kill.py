@@ -46,7 +46,7 @@ beside = int(sys.argv[4])
 if beside:
     checkpointer.BESIDE_RECORDS = checkpointer.RETRY_SECONDS = 0
     in_pieces = "from hybridstore.state import checkpoint_job; checkpoint_job.PIECE_RECORDS = 80"
-    in_pieces += "; from recovery import places_writer; places_writer.FEWEST_RECORDS = 1"
+    in_pieces += "; from recovery import finder_writer; finder_writer.FEWEST_RECORDS = 1"
     writer_process.PROGRAM = writer_process.PROGRAM.replace("main()", f"{in_pieces}; main()")
 memory._FREED_ENTRIES = 16
 # Checkpoints all the time, so that the kill often meets one.

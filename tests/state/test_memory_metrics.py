@@ -262,7 +262,7 @@ def test_what_is_freed_and_what_has_changed_is_counted(tmp_path: Path, monkeypat
         before = memory._old.remaining() + sum(store.spare[0] for store in stores.values())
         memory._old.free(0, 10**6)
         memory._free_spare(10**6)
-        assert (memory._old.maps, [store.generations for store in stores.values()]) == ([], [0] * len(stores))
+        assert (memory._old.maps, [store.ages for store in stores.values()]) == ([], [0] * len(stores))
         freed = state.metrics()
         assert freed.freed_records == pytest.approx(records, rel=0.01)
         assert freed.freed_bytes == pytest.approx(before, rel=0.03)

@@ -177,7 +177,7 @@ def test_a_state_that_was_read_whole_frees_that_at_its_next_commit(
         cold, whole, loaded = state._memory.count(), stores.contents(), state._memory.count()
         monkeypatch.setattr(type(state._memory), "relief", lambda *_, **__: Relief.COLD)
         state.commit()  # and no further commit
-        assert (state._memory._old.maps, [store.generations for store in state.stores.values()]) == ([], [0] * 5)
+        assert (state._memory._old.maps, [store.ages for store in state.stores.values()]) == ([], [0] * 5)
         assert state._memory.count() < (cold + loaded) / 2
         assert stores.contents() == whole
 

@@ -180,7 +180,7 @@ def test_no_public_method_of_a_store_is_forgotten(five: Five) -> None:
     inner = {
         "age", "alter", "appliers", "attach", "batch_appliers", "bind", "bytes_in_memory", "capture", "clear_state",
         "cold_blocks", "cold_records", "cool", "count_lookups", "cuts", "decoded_blocks", "end_version", "far", "free",
-        "maps", "num_records", "part", "prefetch", "read_in", "recall", "seal", "unseal", "use_places",
+        "maps", "num_records", "part", "prefetch", "read_in", "recall", "seal", "unseal", "use_finder",
         "records_in_memory", "rows_of", "apply_waiting", "pin_key_type", "apply_some_waiting", "refuse_calls", "touch",
         "take_ended", "waiting_rows", "warm",
         "add_for_columns", "hold_columns", "move_time", "times_of",

@@ -24,7 +24,7 @@ from hybridstore.state.checkpoint_job import Job, KeptPacks, Outcome, make
 from hybridstore.state.lock import DirectoryLock, read_note
 from hybridstore.state.opening import Tuning
 from hybridstore.state.writer_process import WRITER, Pending, WriterProcess
-from recovery import places_writer
+from recovery import finder_writer
 from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
 from recovery.verify import verify
@@ -177,7 +177,7 @@ def test_a_state_whose_checkpoints_are_made_beside_is_that_of_a_twin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(checkpoint_job, "PIECE_RECORDS", piece)
-    monkeypatch.setattr(places_writer, "FEWEST_RECORDS", 1)
+    monkeypatch.setattr(finder_writer, "FEWEST_RECORDS", 1)
     for turn in range(rounds):
         dice = random.Random(seed + turn)
         beside, twin = Stores(tmp_path / f"beside {turn}", limit), Stores(tmp_path / f"twin {turn}", None)

@@ -21,9 +21,9 @@ _CHANGES = {"pop", "popitem", "update", "clear", "setdefault", "__setitem__", "_
 _LOADING = {"__init__", "clone", "clear_state", "attach", "_load", "_install", "_load_key", "_bring", "_recall"}
 # What assigns to the maps and changes no record.
 _SAME_RECORDS = {
-    "key_generations.py: cool": "records behind a checkpoint move into a new map; its blocks have the others",
-    "key_generations.py: _set_beside": "records move into an older map, which is read behind the new one",
-    "key_generations.py: _gather": "records of older maps move into one",
+    "key_ages.py: cool": "records behind a checkpoint move into a new map; its blocks have the others",
+    "key_ages.py: _set_beside": "records move into an older map, which is read behind the new one",
+    "key_ages.py: _gather": "records of older maps move into one",
     "key_blocks.py: cool": "records of changed keys move into a new map; the blocks of a checkpoint have the others",
     "key_value.py: _prune_tombstones": "forgets tombstones over blocks that are no longer cold",
     "buckets.py: over_newer": "runs of changed keys move into a new bucket over the blocks of a checkpoint",

@@ -1,8 +1,8 @@
-"""Places writer: enters where the records of key-value stores are, for the owner of a state (`places`).
+"""Finder writer: enters where the records of key-value stores are, for the owner of a state (`finder`).
 
 The writer process makes checkpoints, and enters behind each of them what the checkpoint has written. A state that is
-opened with many records has no places at first: they are entered piece by piece while the process has nothing else to
-do, the newest record of each key, where nothing is known of the key yet.
+opened with many records has no finder at first: places are entered piece by piece while the process has nothing else
+to do, the newest record of each key, where nothing is known of the key yet.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .block import BlockEntry, Extent
 from .checkpoint import CheckpointReader, StoreRecord
 from .directory import Directory
 from .errors import CheckpointError
+from .finder import BY_BLOCKS, TIMED_WORDS, WORDS, StoreFiles
 from .packed_key import packed_keys
-from .places import BY_BLOCKS, TIMED_WORDS, WORDS, StoreFiles
 from .table import RecordTable, look_into
 
 # Below, blocks are searched nearly as fast; above, the files have a gigabyte.
@@ -66,7 +66,7 @@ class _Part:
         size = 8 * (TIMED_WORDS if timed else WORDS) << bits
         self.depth, self.prefix, self.used = depth, prefix, 0
         self.most = int((_MOST_FULL - _EARLIER * (prefix * _GOLDEN % 1)) * (1 << bits))
-        self.path = f"{folder}/.places-{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
+        self.path = f"{folder}/.finder-{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             if sys.platform == "linux":
@@ -87,8 +87,8 @@ class _Part:
             Path(self.path).unlink(missing_ok=True)
 
 
-class PlacesWriter:
-    """The places of one store."""
+class FinderWriter:
+    """The finder of one store."""
 
     def __init__(self, folder: Path, records: int, *, timed: bool = False) -> None:
         """`timed`: of records that have a time, as in a store with a ttl. Raises OSError."""
@@ -136,18 +136,18 @@ class PlacesWriter:
         for line in lines:
             alive()
             before_it = known.get(line.hash)
-            same = 0 if before_it is None else _same(before_it.places, line.places)
-            if any(place.pack >= new for place in line.places[:same]):
+            same = 0 if before_it is None else _same(before_it.extents, line.extents)
+            if any(place.pack >= new for place in line.extents[:same]):
                 same = 0  # copies
-            for place in line.places[same:]:
+            for place in line.extents[same:]:
                 self._enter(place.pack, zip(*_slots_of(reader, store.number, line, place), strict=False))
         # a key of a part that is no more, and that was not entered, may have no record any more: its block was written
         # anew, perhaps as its base was before
         later = {line.hash: line for line in lines}
         for line in old:
             alive()
-            same = _same(line.places, later[line.hash].places) if line.hash in later else 0
-            for place in line.places[same:]:
+            same = _same(line.extents, later[line.hash].extents) if line.hash in later else 0
+            for place in line.extents[same:]:
                 self._leave(_slots_of(before, store.number, line, place)[0], new)
 
     def build(self, reader: CheckpointReader, store: StoreRecord) -> Iterator[int]:
@@ -160,7 +160,7 @@ class PlacesWriter:
                 continue
             for line in reader.page(store.number, page):
                 if self._through is None or line.last > self._through[0]:
-                    for place in line.places[::-1]:
+                    for place in line.extents[::-1]:
                         slots = zip(*_slots_of(reader, store.number, line, place), strict=False)
                         self._enter(place.pack, slots, live)
                     self._through = (line.last,)
@@ -181,7 +181,7 @@ class PlacesWriter:
             if word:
                 if live is not None and ((there := word & BY_BLOCKS) == BY_BLOCKS or there in live):
                     continue
-                # first the pack, which a reader in between does not know (`Places.value_of`)
+                # first the pack, which a reader in between does not know (`Finder.value_of`)
                 entries[at] = hashed << 32 | pack
             entries[at + 1] = place
             entries[at + 2] = check
@@ -242,19 +242,19 @@ class PlacesWriter:
                     part.used += 1
 
 
-class StatePlaces:
-    """The places of all key-value stores of a state, in files in `folder`, up to the last checkpoint of the process."""
+class StateFinders:
+    """The finders of all key-value stores of a state, with files in `folder`, up to the process's last checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._stores: dict[int, PlacesWriter] = {}
+        self._stores: dict[int, FinderWriter] = {}
         self._reader: CheckpointReader | None = None
         self._builds: Iterator[int] = iter(())
 
     def clear(self) -> list[StoreFiles]:
-        """Forget all places; return no files. O(stores)."""
-        for places in self._stores.values():
-            places.remove()
+        """Forget all finders; return no files. O(stores)."""
+        for finder in self._stores.values():
+            finder.remove()
         self._stores, self._reader, self._builds = {}, None, iter(())
         return []
 
@@ -268,22 +268,22 @@ class StatePlaces:
             if before is None:
                 self.clear()
             for number, store in _stores_of(reader).items():
-                places = self._stores.get(number)
-                if places is not None and not places.has_room(store.records):
-                    places.remove()
-                    places = None
-                if before is None or places is None:
-                    places = self._stores[number] = PlacesWriter(self._folder, store.records, timed=_is_timed(store))
-                    for _ in places.build(reader, store) if store.records <= _AT_ONCE else ():
+                finder = self._stores.get(number)
+                if finder is not None and not finder.has_room(store.records):
+                    finder.remove()
+                    finder = None
+                if before is None or finder is None:
+                    finder = self._stores[number] = FinderWriter(self._folder, store.records, timed=_is_timed(store))
+                    for _ in finder.build(reader, store) if store.records <= _AT_ONCE else ():
                         alive()
                 else:
-                    places.follow(before, reader, store, alive)
+                    finder.follow(before, reader, store, alive)
             for number in self._stores.keys() - _stores_of(reader).keys():
                 self._stores.pop(number).remove()
         except (OSError, CheckpointError):  # the checkpoint is whole: its blocks are searched
             return self.clear()
         self._reader, self._builds = reader, chain.from_iterable(self._begun(reader))
-        return [(number, places.paths) for number, places in self._stores.items()]
+        return [(number, finder.paths) for number, finder in self._stores.items()]
 
     def _begun(self, reader: CheckpointReader) -> Iterator[Iterator[int]]:
         for number, store in _stores_of(reader).items():
@@ -300,7 +300,7 @@ class StatePlaces:
 
 
 def _stores_of(reader: CheckpointReader) -> dict[int, StoreRecord]:
-    """Return the stores whose places are entered, by number: those whose records have no times, or a ttl. O(pages)."""
+    """Return the stores that have a finder, by number: those whose records have no times, or a ttl. O(pages)."""
     return {
         store.number: store
         for store in reader.meta.stores
@@ -333,11 +333,11 @@ def _changed(before: Directory, now: Directory) -> tuple[list[BlockEntry], list[
     """
     old = {(page.pack, page.offset): page for page in before.pages}
     new = {(page.pack, page.offset): page for page in now.pages}
-    old_lines = {line.places: line for at in old.keys() - new.keys() for line in before.open(old[at])}
-    new_lines = {line.places: line for at in new.keys() - old.keys() for line in now.open(new[at])}
+    old_lines = {line.extents: line for at in old.keys() - new.keys() for line in before.open(old[at])}
+    new_lines = {line.extents: line for at in new.keys() - old.keys() for line in now.open(new[at])}
     return (
-        [line for places, line in old_lines.items() if places not in new_lines],
-        [line for places, line in new_lines.items() if places not in old_lines],
+        [line for extents, line in old_lines.items() if extents not in new_lines],
+        [line for extents, line in new_lines.items() if extents not in old_lines],
     )
 
 

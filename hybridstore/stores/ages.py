@@ -1,4 +1,4 @@
-"""Generations: which records of a store with one dict by key are in memory where memory is short.
+"""Ages: which records of a store with one dict by key are in memory where memory is short.
 
     runs     what was read or written since the last checkpoint began
     older    dicts of before, the youngest first: the first ones, `fresh` of them, have changes that are not in the
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, ClassVar, Final
 
-from recovery.places import Places
+from recovery.finder import Finder
 
 from .buckets import SealedBucket
 from .cold_tail import Maps
@@ -38,10 +38,10 @@ class Older(list[dict[Any, Any]]):
 
     fresh      how many of them have changes that are not in the checkpoint in use
     parting    a checkpoint begins: what has changed is put apart
-    places     where records are that are not in memory, without a search of the cold blocks; None: the blocks say it
-    offered    the places of the newest checkpoint, which are used when the store is cold over that checkpoint: no
+    finder     says where records are that are not in memory, without a search of the cold blocks; None: blocks say it
+    offered    the finder of the newest checkpoint, which is used when the store is cold over that checkpoint: no
                tombstone hides what is deleted of its records before
-    loaded     a block was loaded whole: no tombstone hides what is deleted of its records, so no places are used; a
+    loaded     a block was loaded whole: no tombstone hides what is deleted of its records, so no finder is used; a
                sliding store cannot read them there again
     twice      the records in the youngest dict that are in cold blocks, too, besides those that the blocks count
     deleted    the keys that were deleted since the last checkpoint began; None: they are among the changed keys
@@ -60,13 +60,13 @@ class Older(list[dict[Any, Any]]):
         "cut",
         "deleted",
         "due",
+        "finder",
         "fresh",
         "heaps",
         "loaded",
         "newer",
         "offered",
         "parting",
-        "places",
         "seals",
         "twice",
         "wide",
@@ -80,8 +80,8 @@ class Older(list[dict[Any, Any]]):
         self.cut: dict[Any, Any] = {}
         self.due: list[list[Any]] = []
         self.seals: list[SealedBucket] = []
-        self.places: Places | None = None
-        self.offered: Places | None = None
+        self.finder: Finder | None = None
+        self.offered: Finder | None = None
         self.loaded = False
         self.parting = False
 
@@ -114,7 +114,7 @@ class Older(list[dict[Any, Any]]):
                 self.wide -= not first
 
 
-class Generations(KeyBlocks):
+class Ages(KeyBlocks):
     """One dict by key, and older ones behind it, with key ranges that are still in a checkpoint behind these."""
 
     cools: ClassVar[bool] = True
@@ -141,7 +141,7 @@ class Generations(KeyBlocks):
         return known if self._dirty is None else len(self._dirty), known
 
     @property
-    def _is_generation(self) -> bool:
+    def _is_age(self) -> bool:
         """Whether the dict has so much of what is in memory that it becomes an older one. O(older dicts)."""
         return _SHARE * len(self._runs) >= sum(map(len, self._older))
 
@@ -162,7 +162,7 @@ class Generations(KeyBlocks):
         return freed
 
     @property
-    def generations(self) -> int:
+    def ages(self) -> int:
         return len(self._older) - self._older.fresh
 
     def part(self, *, begins: bool) -> None:

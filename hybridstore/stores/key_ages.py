@@ -1,4 +1,4 @@
-"""Key generations: which records of a key-value store are in memory where memory is short (`generations`).
+"""Key ages: which records of a key-value store are in memory where memory is short (`ages`).
 
 The surprise: an older dict may have a row that was replaced since, but never in front of the newer one, and no row of a
 key that was deleted since.
@@ -14,21 +14,21 @@ from typing import Any, Final
 
 from recovery.block import BlockEntry, Columns
 from recovery.directory import Directory
-from recovery.places import Places
+from recovery.finder import Finder
 
 from ..clock import INT64_MAX
+from .ages import Ages
 from .buckets import TOMBSTONE, Sealed
 from .cold_blocks import PartBlock, TouchedBlock, only
 from .cold_tail import Maps
 from .expiries import Expiries
-from .generations import Generations
 from .key_order import KeyOrder
 
 # When the dict becomes an older one while it has changes, these move: as one in so many of its records they are few.
 _FEW: Final = 8
 
 
-class KeyGenerations(Generations):
+class KeyAges(Ages):
     """One dict by key, and older ones behind it, with key ranges that are still in a checkpoint behind these."""
 
     ttl_ms: int | None
@@ -131,11 +131,11 @@ class KeyGenerations(Generations):
     def maps(self) -> list[Maps]:
         return [*super().maps(), self._over_cold]
 
-    # --- generations ------------------------------------------------------------------------------------------
+    # --- ages -------------------------------------------------------------------------------------------------
 
     def _set_beside(self) -> set[Any]:
         self._older.deleted = set()
-        if self._older.parting and self._is_generation:
+        if self._older.parting and self._is_age:
             with self._journal.sure:
                 self._older.insert(0, self._runs)
                 self._older.fresh += 1
@@ -183,13 +183,13 @@ class KeyGenerations(Generations):
         for older in self._older:
             older.pop(key, None)
 
-    def use_places(self, places: Places | None, *, attached: bool) -> None:
-        self._older.offered = places
+    def use_finder(self, finder: Finder | None, *, attached: bool) -> None:
+        self._older.offered = finder
         if attached:
-            self._older.places = self._older.offered
+            self._older.finder = self._older.offered
 
     def _loaded(self, entry: BlockEntry) -> None:
-        self._older.loaded, self._older.places = True, None
+        self._older.loaded, self._older.finder = True, None
 
     @property
     def before(self) -> list[dict[Any, Any]]:
@@ -212,7 +212,7 @@ class KeyGenerations(Generations):
         buried = [key for key in chain.from_iterable(self._buried.values()) if runs.get(key) is TOMBSTONE]
         if self._older.fresh:
             self._older.fresh, deleted = 0, buried
-        elif self._is_generation and _FEW * len(dirty) <= len(runs):
+        elif self._is_age and _FEW * len(dirty) <= len(runs):
             before = runs
             runs = dict(zip(dirty, map(before.pop, dirty, repeat(TOMBSTONE)), strict=True))
             self._runs = bucket.runs = runs
@@ -231,7 +231,7 @@ class KeyGenerations(Generations):
         self._over_cold, self._buried, self._order = set(), {}, None
         self._older.twice = min(len(runs), twice)
         self._become_cold(directory)
-        self._older.loaded, self._older.places = False, self._older.offered
+        self._older.loaded, self._older.finder = False, self._older.offered
         self._older.deleted = set()  # of the keys that were deleted since: each is entered again
         for key in deleted:
             runs.pop(key, None)

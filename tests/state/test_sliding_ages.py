@@ -1,4 +1,4 @@
-"""Generations of a sliding store: a store beside lists of values, in random orders of what moves and frees them."""
+"""Ages of a sliding store: a store beside lists of values, in random orders of what moves and frees them."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_a_store_with_generations_equals_lists_of_values(
     freed = 0
     for _ in range(300):
         (dice.choice(steps) if dice.random() < 0.98 else dice.choice(rare))(dice)
-        freed += bool(life.store.generations)
+        freed += bool(life.store.ages)
         check_stores(life.state)
     assert list(life.store.all()) == life.all()
     while life.scans:

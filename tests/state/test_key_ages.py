@@ -1,4 +1,4 @@
-"""Key generations: a key-value store beside a dict, in random orders of what moves, frees and reads its records."""
+"""Key ages: a key-value store beside a dict, in random orders of what moves, frees and reads its records."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hybridstore.state import checkpoint_job
 from hybridstore.state.checkpoint_job import Outcome
 from hybridstore.stores import expiries, key_blocks
 from hybridstore.stores.cold_blocks import SPARING
-from recovery import places_writer
-from recovery.places import UNKNOWN, Places, PlacesMaps
-from recovery.places_writer import StatePlaces
+from recovery import finder_writer
+from recovery.finder import UNKNOWN, Finder, FinderMaps
+from recovery.finder_writer import StateFinders
 from tests.conftest import STRESS
 from tests.state.test_interrupts import Interrupt
 from tests.tools.hooks import check_stores
@@ -41,29 +41,29 @@ class Life:
         self.times: dict[int, int] = {}  # of a row with a ttl
         # scans that are not at their end, with the rows to come
         self.scans: list[tuple[Iterator[Any], list[Any]]] = []
-        self.placed = 0  # how many records were read by places
+        self.placed = 0  # how many records were read by a finder
 
-    def use_places(self, dice: random.Random) -> None:
-        """Have the places of most checkpoints, as if the writer process made these."""
-        monkeypatch, places, maps = self.monkeypatch, StatePlaces(self.state.path / "checkpoints"), PlacesMaps()
-        monkeypatch.setattr(places_writer, "FEWEST_RECORDS", 1)
-        monkeypatch.setattr(places_writer, "_AT_ONCE", dice.choice([0, 1000]))
-        value_of = Places.value_of
+    def use_finder(self, dice: random.Random) -> None:
+        """Have the finders of most checkpoints, as if the writer process made these."""
+        monkeypatch, finders, maps = self.monkeypatch, StateFinders(self.state.path / "checkpoints"), FinderMaps()
+        monkeypatch.setattr(finder_writer, "FEWEST_RECORDS", 1)
+        monkeypatch.setattr(finder_writer, "_AT_ONCE", dice.choice([0, 1000]))
+        value_of = Finder.value_of
 
-        def counted(self_: Places, key: Any) -> Any:
+        def counted(self_: Finder, key: Any) -> Any:
             value = value_of(self_, key)
             self.placed += value is not UNKNOWN
             return value
 
         def opened(storage: Storage, outcome: Outcome) -> Outcome:
             if outcome.report is not None and dice.random() < 0.8:
-                files = places.follow(storage, outcome.report.name, lambda: None)
-                while dice.random() < 0.9 and places.enter_some():
+                files = finders.follow(storage, outcome.report.name, lambda: None)
+                while dice.random() < 0.9 and finders.enter_some():
                     pass
-                return checkpoint_job.opened(storage, outcome._replace(places=files), maps)
+                return checkpoint_job.opened(storage, outcome._replace(finders=files), maps)
             return checkpoint_job.opened(storage, outcome)
 
-        monkeypatch.setattr(Places, "value_of", counted)
+        monkeypatch.setattr(Finder, "value_of", counted)
         monkeypatch.setattr("hybridstore.state.checkpointer.opened", opened)
 
     def time(self, dice: random.Random) -> list[int]:
@@ -177,7 +177,7 @@ def test_a_store_with_generations_equals_a_dict(
         life.store.put(0, "first", life.now)
         life.add(0, "first", life.now)
     if seed % 3:
-        life.use_places(dice)
+        life.use_finder(dice)
     steps = [life.put, life.get, life.delete] * 4
     steps += [life.put_many, life.get_many, life.commit, life.begin, life.finish, life.use, life.turn, life.free]
     # few scans: some load whole blocks

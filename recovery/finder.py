@@ -1,7 +1,7 @@
-"""Places: says of the keys of a key-value store where their records are, so that a read searches no blocks and layers.
+"""Finder: says of the keys of a key-value store where their records are, so that a read searches no blocks and layers.
 
-    writer process    enters what each checkpoint has written              (`PlacesWriter`, in `places_writer`)
-    owner             maps the same file, and looks for a key              (`Places`)
+    writer process    enters what each checkpoint has written              (`FinderWriter`, in `finder_writer`)
+    owner             maps the same file, and looks for a key              (`Finder`)
 
 A table of hashes with free places, in files that the owner maps, each with the hashes that begin with some bits: three
 u64 for each place, little-endian hosts only:
@@ -46,32 +46,32 @@ BY_BLOCKS: Final = 0xFFFFFFFF
 WORDS: Final = 3
 TIMED_WORDS: Final = 4
 _TIME: Final = struct.Struct("<Q")
-# The number of a store, and the files of its places, by the first bits of a hash: a power of two, of one size. A file
+# The number of a store, and the files of its finder, by the first bits of a hash: a power of two, of one size. A file
 # with the hashes of several such bits is there for each of them.
 StoreFiles = tuple[int, Sequence[str]]
 
 
-class PlacesMaps:
-    """The files of places that an owner has mapped, by path. The name of a file is removed when it is mapped, so that
+class FinderMaps:
+    """The files of finders that an owner has mapped, by path. The name of a file is removed when it is mapped, so that
     the file ends with its maps.
     """
 
     def __init__(self) -> None:
         self._maps: dict[str, memoryview] = {}
 
-    def places(self, files: Iterable[StoreFiles], packs: Mapping[int, PackBytes]) -> dict[int, Places]:
-        """Return the places of stores, by number, for the readers of a checkpoint with these packs. A store of which a
+    def finders(self, files: Iterable[StoreFiles], packs: Mapping[int, PackBytes]) -> dict[int, Finder]:
+        """Return the finders of stores, by number, for the readers of a checkpoint with these packs. A store of which a
         file cannot be mapped is left out. O(packs + files).
         """
-        before, self._maps, places = self._maps, {}, {}
+        before, self._maps, finders = self._maps, {}, {}
         mapped = {number: each.mapped for number, each in packs.items() if isinstance(each, MappedPack)}
         for store, paths in files:
             with suppress(OSError, ValueError):  # it is not there any more: blocks are searched
                 for path in paths:
                     if path not in self._maps:
                         self._maps[path] = before[path] if path in before else _mapped(path)
-                places[store] = Places([self._maps[path] for path in paths], mapped)
-        return places
+                finders[store] = Finder([self._maps[path] for path in paths], mapped)
+        return finders
 
     def clear(self) -> None:
         """Forget all files. O(files)."""
@@ -88,7 +88,7 @@ def _mapped(path: str) -> memoryview:
     return mapped
 
 
-class Places:
+class Finder:
     """Where the records of one store are, for the readers of one checkpoint, whose mapped packs are `packs`."""
 
     __slots__ = ("_last", "_pack", "_packs", "_parts", "_shift", "_timed", "_words")

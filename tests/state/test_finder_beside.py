@@ -12,7 +12,7 @@ import hybridstore as hs
 from hybridstore.state import writer_process
 from hybridstore.state.writer_process import PROGRAM
 from recovery.errors import CorruptCheckpointError
-from recovery.places import UNKNOWN, Places
+from recovery.finder import UNKNOWN, Finder
 from tests.conftest import STRESS
 from tests.state.test_writer_process import checkpoint, end_all, opened, small_checkpoints
 from tests.tools.hooks import check_stores
@@ -20,23 +20,23 @@ from tests.tools.hooks import check_stores
 __all__ = ["small_checkpoints"]  # of each test here, too
 
 # The process, which says of small stores, too, where records are.
-PLACED = PROGRAM.replace("main()", "from recovery import places_writer; places_writer.FEWEST_RECORDS = 1; main()")
+PLACED = PROGRAM.replace("main()", "from recovery import finder_writer; finder_writer.FEWEST_RECORDS = 1; main()")
 
 
 class Reads:
-    """Counts the reads of places, and those that say a record."""
+    """Counts the reads by finders, and those that say a record."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked = self.known = 0
-        value_of = Places.value_of
+        value_of = Finder.value_of
 
-        def counted(places: Places, key: Any) -> Any:
-            value = value_of(places, key)
+        def counted(finder: Finder, key: Any) -> Any:
+            value = value_of(finder, key)
             self.asked += 1
             self.known += value is not UNKNOWN
             return value
 
-        monkeypatch.setattr(Places, "value_of", counted)
+        monkeypatch.setattr(Finder, "value_of", counted)
 
 
 def go_cold(state: hs.State) -> None:
@@ -78,18 +78,18 @@ def test_records_are_read_where_the_process_says_that_they_are(
         assert dict(state.key_value("k").all()) == rows
 
 
-def test_no_file_of_places_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_of_a_finder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_process, "PROGRAM", PLACED)
     with opened(tmp_path / "s", 1 << 40) as state:
         store = state.key_value("k")
         store.put_many((f"key {i}", i) for i in range(300))
         state.commit()
         go_cold(state)
-        assert store._older.places is not None
+        assert store._older.finder is not None
         assert not list(tmp_path.rglob(".*"))
 
 
-def test_a_record_that_is_damaged_where_places_say_is_reported_as_from_its_block(
+def test_a_record_that_is_damaged_where_a_finder_points_is_reported_as_from_its_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_process, "PROGRAM", PLACED)
@@ -108,7 +108,7 @@ def test_a_record_that_is_damaged_where_places_say_is_reported_as_from_its_block
             store.get("key 42")
 
 
-def test_a_state_whose_places_the_process_has_forgotten_is_read_by_its_blocks(
+def test_a_state_whose_finder_the_process_has_forgotten_is_read_by_its_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = PLACED.replace(
@@ -128,7 +128,7 @@ def test_a_state_whose_places_the_process_has_forgotten_is_read_by_its_blocks(
     assert reads.known > 0
 
 
-def test_a_state_that_is_opened_again_beside_another_one_has_places_again(
+def test_a_state_that_is_opened_again_beside_another_one_has_a_finder_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_process, "PROGRAM", PLACED)

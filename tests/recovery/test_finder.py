@@ -1,5 +1,5 @@
-"""Places say where the records of a key-value store are: what they say is always the newest record, or that the blocks
-have to be asked.
+"""A finder says where the records of a key-value store are: what it says is always the newest record, or that the
+blocks have to be asked.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pytest
 
 from changelog.codec import pack
 from changelog.storage import LocalStorage
-from recovery import places_writer
+from recovery import finder_writer
 from recovery.checkpoint import CheckpointReader
-from recovery.places import UNKNOWN, WORDS, Places, PlacesMaps
-from recovery.places_writer import StatePlaces
+from recovery.finder import UNKNOWN, WORDS, Finder, FinderMaps
+from recovery.finder_writer import StateFinders
 from tests.conftest import STRESS
 from tests.tools.checkpoints import Line, flip
 
@@ -29,19 +29,19 @@ COLLISION = ("ezlydttmodth", "ffrejfwtpwrj")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enter the places of small stores, too."""
-    monkeypatch.setattr(places_writer, "FEWEST_RECORDS", 1)
+    """Have a finder of small stores, too."""
+    monkeypatch.setattr(finder_writer, "FEWEST_RECORDS", 1)
 
 
 class Followed:
-    """A line of checkpoints, some of which the places follow, as those of the writer process."""
+    """A line of checkpoints, some of which the finder follows, as those of the writer process."""
 
     def __init__(self, path: Path) -> None:
         self.line = Line(LocalStorage(path), tables=True)
-        self.state = StatePlaces(path / "checkpoints")
-        self.maps = PlacesMaps()
-        self.places: Places | None = None
-        self.rows: dict[Any, bytes] = {}  # of the checkpoint that `places` are of
+        self.state = StateFinders(path / "checkpoints")
+        self.maps = FinderMaps()
+        self.finder: Finder | None = None
+        self.rows: dict[Any, bytes] = {}  # of the checkpoint that `finder` is of
         self.reader: CheckpointReader | None = None
 
     def checkpoint(self, changed: dict[Any, bytes], removed: Set[Any] = frozenset(), *, follow: bool = True) -> None:
@@ -53,28 +53,28 @@ class Followed:
         assert self.line.reader is not None
         files = self.state.follow(self.line.storage, self.line.reader.name, lambda: None)
         self.reader, self.rows = self.line.reader, self.line.rows
-        self.places = self.maps.places(files, self.reader.packs).get(1)
+        self.finder = self.maps.finders(files, self.reader.packs).get(1)
 
     def enter_all(self) -> None:
         while self.state.enter_some():
             pass
 
     def known(self, keys: Iterable[Any]) -> int:
-        """Check what the places say of keys, and return of how many they know the record."""
-        assert self.places is not None
+        """Check what the finder says of keys, and return of how many it knows the record."""
+        assert self.finder is not None
         known = 0
         for key in keys:
-            value = self.places.value_of(key)
+            value = self.finder.value_of(key)
             assert value is UNKNOWN or value == self.rows.get(key), key
             known += value is not UNKNOWN
         return known
 
 
-def test_places_know_the_records_of_a_checkpoint(tmp_path: Path) -> None:
+def test_a_finder_knows_the_records_of_a_checkpoint(tmp_path: Path) -> None:
     state = Followed(tmp_path)
     state.checkpoint({f"key {i}": b"%d" % i for i in range(2000)})
     assert state.known([f"key {i}" for i in range(2100)]) == 2000
-    assert not list((tmp_path / "checkpoints").glob(".places*"))  # the name goes when the file is mapped
+    assert not list((tmp_path / "checkpoints").glob(".finder*"))  # the name goes when the file is mapped
 
 
 @pytest.mark.parametrize(
@@ -102,17 +102,17 @@ def test_an_equal_key_of_other_bytes_is_asked_of_the_blocks(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("seed", range(30 if STRESS else 3))
-def test_what_places_say_is_the_newest_record_of_the_checkpoint(
+def test_what_a_finder_says_is_the_newest_record_of_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Random changes and deletions, checkpoints that were not followed, a reader that stays with the checkpoint before,
     and records that are entered late.
     """
     r = random.Random(seed)
-    monkeypatch.setattr(places_writer, "_AT_ONCE", r.choice([0, 1 << 18]))
+    monkeypatch.setattr(finder_writer, "_AT_ONCE", r.choice([0, 1 << 18]))
     if seed % 3:  # many parts
-        monkeypatch.setattr(places_writer, "PART_BITS", r.choice([4, 6, 9, 11]))
-        monkeypatch.setattr(places_writer, "_LEAST_BITS", 4)
+        monkeypatch.setattr(finder_writer, "PART_BITS", r.choice([4, 6, 9, 11]))
+        monkeypatch.setattr(finder_writer, "_LEAST_BITS", 4)
     state = Followed(tmp_path)
     keys = [f"key {i:05d}" for i in range(4200)]
     state.checkpoint({key: r.randbytes(9) for key in r.sample(keys, 3500)})
@@ -129,7 +129,7 @@ def test_what_places_say_is_the_newest_record_of_the_checkpoint(
         for _ in range(r.choice([0, 0, 1, 50])):
             state.state.enter_some()
         state.known(keys)
-        before, rows = state.places, state.rows
+        before, rows = state.finder, state.rows
         if r.random() < 0.8:
             state.follow()
             state.known(keys)
@@ -177,16 +177,16 @@ def test_two_keys_of_one_hash_have_one_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [20, 8], ids=["one part", "many parts"])
-def test_places_grow_with_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
-    monkeypatch.setattr(places_writer, "PART_BITS", bits)
-    monkeypatch.setattr(places_writer, "_LEAST_BITS", 8)
+def test_a_finder_grows_with_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
+    monkeypatch.setattr(finder_writer, "PART_BITS", bits)
+    monkeypatch.setattr(finder_writer, "_LEAST_BITS", 8)
     state = Followed(tmp_path)
     for begin in range(0, 24_000, 3_000):
         state.checkpoint({f"key {i:05d}": b"%d" % i for i in range(begin, begin + 3_000)})
         assert state.known([f"key {i:05d}" for i in range(begin + 3_000)]) == begin + 3_000
-        assert not list((tmp_path / "checkpoints").glob(".places*"))
-    assert state.places is not None
-    parts = state.places._parts
+        assert not list((tmp_path / "checkpoints").glob(".finder*"))
+    assert state.finder is not None
+    parts = state.finder._parts
     assert all(sum(1 for word in part[::WORDS] if word) <= len(part) // WORDS * 3 // 4 for part in parts)
     assert len(set(map(id, parts))) == 1 or 80 < len(set(map(id, parts))) < len(parts) == 256
 
@@ -194,8 +194,8 @@ def test_places_grow_with_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_many_hashes_that_begin_alike_are_in_parts_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places_writer, "PART_BITS", 4)
-    monkeypatch.setattr(places_writer, "_LEAST_BITS", 4)
+    monkeypatch.setattr(finder_writer, "PART_BITS", 4)
+    monkeypatch.setattr(finder_writer, "_LEAST_BITS", 4)
     keys = [f"key {i:06d}" for i in range(60_000)]
     alike = [key for key in keys if crc32(pack(key)) >> 26 == 5]
     state = Followed(tmp_path)
@@ -203,11 +203,11 @@ def test_many_hashes_that_begin_alike_are_in_parts_of_their_own(
         state.checkpoint(dict.fromkeys(key, b"1"))
     assert state.known(alike[:600]) == 400
     assert state.known(["another"]) == 1
-    assert state.places is not None
-    assert len(set(map(id, state.places._parts))) < 90
+    assert state.finder is not None
+    assert len(set(map(id, state.finder._parts))) < 90
 
 
-def test_keys_that_come_and_go_do_not_fill_the_places(tmp_path: Path) -> None:
+def test_keys_that_come_and_go_do_not_fill_a_finder(tmp_path: Path) -> None:
     state = Followed(tmp_path)
     before: list[str] = []
     for turn in range(12):
@@ -216,11 +216,11 @@ def test_keys_that_come_and_go_do_not_fill_the_places(tmp_path: Path) -> None:
         state.enter_all()
         assert state.known(keys + before) == 1500
         before = keys
-    assert state.places is not None
-    assert len(state.places._parts[0]) <= WORDS << 14  # some 18,000 keys have been
+    assert state.finder is not None
+    assert len(state.finder._parts[0]) <= WORDS << 14  # some 18,000 keys have been
 
 
-def test_places_that_begin_with_many_deleted_keys_have_room_for_them(tmp_path: Path) -> None:
+def test_a_finder_that_begins_with_many_deleted_keys_has_room_for_them(tmp_path: Path) -> None:
     state = Followed(tmp_path)
     keys = [f"key {i:05d}" for i in range(4800)]
     state.checkpoint(dict.fromkeys(keys, b"1" * 60), follow=False)
@@ -237,11 +237,11 @@ def test_a_damaged_record_is_asked_of_the_blocks(tmp_path: Path) -> None:
     (pack,) = tmp_path.glob("packs/*")
     flip(pack, pack.read_bytes().index(b"value 042") + 3)
     assert state.known([f"key {i:03d}" for i in range(100)]) == 99
-    assert state.places is not None
-    assert state.places.value_of("key 042") is UNKNOWN
+    assert state.finder is not None
+    assert state.finder.value_of("key 042") is UNKNOWN
 
 
-def test_places_of_another_line_are_not_continued(tmp_path: Path) -> None:
+def test_a_finder_of_another_line_is_not_continued(tmp_path: Path) -> None:
     state = Followed(tmp_path)
     state.checkpoint({f"key {i:03d}": b"old" for i in range(100)})
     base, version, rows = state.line.reader, state.line.version, state.line.rows
@@ -254,9 +254,9 @@ def test_places_of_another_line_are_not_continued(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_made_leaves_the_blocks(tmp_path: Path) -> None:
     state = Followed(tmp_path)
-    state.state = StatePlaces(tmp_path / "not there")
+    state.state = StateFinders(tmp_path / "not there")
     state.checkpoint({"a": b"1"})
-    assert state.places is None
+    assert state.finder is None
 
 
 def test_where_the_disk_has_no_room_the_blocks_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,10 +266,10 @@ def test_where_the_disk_has_no_room_the_blocks_are_asked(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "posix_fallocate", full)
     state = Followed(tmp_path)
     state.checkpoint({"a": b"1"})
-    assert state.places is None
+    assert state.finder is None
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
 
 def test_a_store_of_which_a_file_has_no_name_any_more_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(64))
-    assert PlacesMaps().places([(1, [str(tmp_path / "a"), str(tmp_path / "x")])], {}) == {}
+    assert FinderMaps().finders([(1, [str(tmp_path / "a"), str(tmp_path / "x")])], {}) == {}
