@@ -20,10 +20,11 @@ from changelog.files import TEMPORARY_SUFFIX
 from changelog.storage import Storage
 
 from .block import BlockEntry, Extent
-from .checkpoint import CheckpointReader, StoreRecord
+from .checkpoint import CheckpointReader
 from .directory import Directory
 from .errors import CheckpointError
 from .finder import BY_BLOCKS, TIMED_WORDS, WORDS, StoreFiles
+from .meta import StoreRecord
 from .packed_key import packed_keys
 from .table import RecordTable, look_into
 

@@ -17,10 +17,11 @@ from changelog.identity import ID_BYTES
 from changelog.storage import Storage
 
 from .block import HASH_BYTES, BlockEntry
-from .checkpoint import CheckpointMeta, CheckpointReader, checked_index
+from .checkpoint import CheckpointReader
 from .directory import PageEntry
 from .errors import CorruptCheckpointError
 from .layout import PACKS, CheckpointName, parse_checkpoint_name
+from .meta import CheckpointMeta, checked_index
 from .pack import OpenedPack, PackBytes, PackRecord, StoredPack, check_header, check_size
 
 _META: Final = struct.Struct("<IIQQ")  # magic, data version, address, map size

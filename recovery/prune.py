@@ -14,7 +14,7 @@ from changelog.files import REAL_FILES, Files
 from changelog.segment import list_segments, segment_name
 from changelog.storage import LocalStorage, Storage, temporaries
 
-from .checkpoint import CheckpointReader, read_meta
+from .checkpoint import CheckpointReader
 from .errors import CheckpointError
 from .layout import (
     CHANGELOG,
@@ -26,6 +26,7 @@ from .layout import (
     list_checkpoints,
     parse_pack_name,
 )
+from .meta import read_meta
 from .pack import names_in_use
 
 

@@ -28,11 +28,11 @@ from changelog.segment import Position, segment_name
 from changelog.storage import LocalStorage, Storage
 
 from .block import BlockEntry, Extent, content_hash, entry_of, is_sound, unpack_block
-from .checkpoint import CheckpointMeta, StoreRecord
 from .directory import PageEntry, page_entry
 from .errors import CorruptCheckpointError
 from .layout import CHANGELOG, damage_name, list_checkpoints
 from .line import Fault, SegmentShape, Walk, foreign, log_walk
+from .meta import CheckpointMeta, StoreRecord
 from .pack import FooterLine, PackRecord, StoredPack, check_header, read_footer
 from .pages import PageCheckpoint
 from .table import table_fault

@@ -27,12 +27,13 @@ from .block import (
     content_hash,
     pack_block,
 )
-from .checkpoint import CheckpointMeta, CheckpointReader, StoreRecord, encode_meta, index_hash
+from .checkpoint import CheckpointReader
 from .compaction import SIZES, Item, Rewrites, Sizes, bounded, first_cut, live_bytes, packs_to_rewrite
 from .directory import PageEntry, cut, encode_page, encode_top, page_entry
 from .erase import Erasure
 from .errors import CheckpointError
 from .layout import CheckpointName
+from .meta import CheckpointMeta, StoreRecord, encode_meta, index_hash
 from .pack import PAGE, PackRecord, PackWriter
 from .planner import Planner, StorePlan, pack_records
 from .table import MOST_KEYS, pack_with_table

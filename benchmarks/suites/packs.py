@@ -186,10 +186,11 @@ def simulated(folder: Path, records: int) -> dict[str, float]:
     from hybridstore.state.group import StoreGroup
     from recovery import index
     from recovery.block import BlockEntry
-    from recovery.checkpoint import CheckpointMeta, CheckpointReader, StoreRecord, encode_meta, index_hash
+    from recovery.checkpoint import CheckpointReader
     from recovery.directory import PAGE_LINES, encode_top, page_entry
     from recovery.ladder import attach as attach_stores
     from recovery.layout import CheckpointName
+    from recovery.meta import CheckpointMeta, StoreRecord, encode_meta, index_hash
     from recovery.pack import PackWriter
 
     storage = LocalStorage(folder)

@@ -16,9 +16,9 @@ from typing import Any, Final
 from changelog.errors import ChangelogError, HybridStoreError
 from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, lay_over
 from recovery.block import merge as merged
-from recovery.checkpoint import StoreRecord
 from recovery.directory import Directory
 from recovery.errors import CorruptCheckpointError
+from recovery.meta import StoreRecord
 from recovery.pages import PageCheckpoint
 
 from ..stores.kinds import KEY_VALUE, KINDS, Row, Store

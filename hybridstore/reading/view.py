@@ -26,12 +26,13 @@ from changelog.segment import Position
 from changelog.storage import LocalStorage
 from recovery import retrying
 from recovery.apply import Host, Table, apply_version
-from recovery.checkpoint import CheckpointMeta, CheckpointReader
+from recovery.checkpoint import CheckpointReader
 from recovery.directory import Directory
 from recovery.errors import CheckpointError, RestoreError
 from recovery.ladder import checked, climb
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, PACKS, CheckpointName, damage_name, list_checkpoints
 from recovery.line import EMPTY, Fault, Step, Walk
+from recovery.meta import CheckpointMeta
 from recovery.object_log import object_name
 from recovery.pages import PageCheckpoint
 from recovery.rule import ABSENT

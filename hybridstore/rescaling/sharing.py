@@ -24,9 +24,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from changelog.codec import pack, unpack
 from recovery.block import BLOCK_RECORDS, Columns
-from recovery.checkpoint import CheckpointReader, StoreRecord
+from recovery.checkpoint import CheckpointReader
 from recovery.columns import joined
 from recovery.erase import ERASURES
+from recovery.meta import StoreRecord
 
 from ..shards import hash_of
 from ..stores.keys import shown

@@ -26,11 +26,12 @@ from changelog.frame import CommitFrame
 from changelog.mutation import SYSTEM
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
-from recovery.checkpoint import CheckpointReader, read_meta
+from recovery.checkpoint import CheckpointReader
 from recovery.erase import ERASURES
 from recovery.errors import RestoreError
 from recovery.layout import CHECKPOINTS, LOG, PACKS, LogName, list_checkpoints
 from recovery.line import Step
+from recovery.meta import read_meta
 from recovery.rule import NOTE
 from recovery.runs import newest_claim
 from recovery.shard_log import METRICS, SINCE, ShardLog, encode_object

@@ -17,9 +17,9 @@ from typing import Any, Final
 from changelog.files import REAL_FILES
 from changelog.mutation import SYSTEM
 from changelog.storage import LocalStorage, Storage, storage_at
-from recovery.checkpoint import read_meta
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, PACKS, list_checkpoints
+from recovery.meta import read_meta
 
 from ..reading.changes import ChangeHistory
 from ..reading.places import Place, resolve

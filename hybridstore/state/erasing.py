@@ -16,11 +16,12 @@ from typing import Any, Final, NamedTuple
 from changelog.segment import Position
 from changelog.storage import Storage
 from recovery.block import StoreCapture
-from recovery.checkpoint import CheckpointReader, read_meta
+from recovery.checkpoint import CheckpointReader
 from recovery.compaction import SIZES, Sizes
 from recovery.erase import Erasure, Wanted, find_traces
 from recovery.errors import RestoreError
 from recovery.layout import PACKS, list_checkpoints, parse_pack_name
+from recovery.meta import read_meta
 from recovery.prune import collect_packs
 from recovery.write import CheckpointReport, write_checkpoint
 

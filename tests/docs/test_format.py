@@ -16,8 +16,8 @@ from changelog.codec import pack
 from changelog.mutation import ARITY, OP_NAMES, mutations
 from changelog.reader import SegmentReader
 from hybridstore.topology.kept_columns import column_to_keep, kept_column
-from recovery import checkpoint, runs
 from recovery import pack as packs
+from recovery import runs
 from recovery.block import Columns, pack_block, unpack_block
 from recovery.directory import decode_page
 from recovery.pack import StoredPack, damage, read_footer
@@ -137,7 +137,7 @@ def test_the_page_has_the_sizes_and_versions_of_the_code() -> None:
     assert frame.HEADER_BYTES == 16
     assert frame.MAX_BODY_BYTES == 2**30
     assert (journal.MAX_KEY_BYTES, journal.MAX_MUTATION_BYTES) == (2**24, 2**29)
-    assert {packs.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {1}
+    assert {packs.FORMAT_VERSION, meta.FORMAT_VERSION} == {1}
     assert (packs.HEADER.size, packs.TRAILER.size) == (24, 16)
     assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, runs.FORMAT_VERSION) == (1, 1, 1)
 

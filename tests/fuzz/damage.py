@@ -18,8 +18,8 @@ from changelog.journal import chain
 from changelog.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from changelog.segment import seed_of
 from changelog.storage import LocalStorage
-from recovery.checkpoint import index_hash
 from recovery.layout import parse_checkpoint_name
+from recovery.meta import index_hash
 from recovery.pack import FooterLine, StoredPack, read_footer
 from recovery.pages import PageFile
 

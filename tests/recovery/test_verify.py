@@ -15,10 +15,10 @@ from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import HEADER_BYTES, SegmentHeader, seed_of, segment_name
 from changelog.storage import LocalStorage
 from hybridstore.state.opening import Tuning
-from recovery.checkpoint import encode_meta
 from recovery.index import META_KEY
 from recovery.index import encode as encode_index
 from recovery.line import log_walk
+from recovery.meta import encode_meta
 from recovery.pages import PageFile
 from recovery.prune import prune
 from recovery.verify import Fault, Verifier, verify

@@ -19,9 +19,9 @@ from hybridstore.rewinding import fork as forking
 from hybridstore.state import in_place
 from hybridstore.state.directory import State
 from hybridstore.state.registry import forks_of, kept_from_erase
-from recovery.checkpoint import read_meta
 from recovery.errors import RestoreError
 from recovery.layout import CheckpointName, list_checkpoints
+from recovery.meta import read_meta
 from tests.conftest import STRESS
 from tests.state.test_erase import KEEP, bytes_left, content, fill, kill_from, secrets, without
 from tests.state.test_fork import Killed

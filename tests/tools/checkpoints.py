@@ -9,7 +9,8 @@ from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
 from recovery import layout
 from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture
-from recovery.checkpoint import CheckpointReader, index_hash, read_meta
+from recovery.checkpoint import CheckpointReader
+from recovery.meta import index_hash, read_meta
 from recovery.write import CheckpointReport, write_checkpoint
 
 from .memory_storage import MemoryStorage
