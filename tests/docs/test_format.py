@@ -16,8 +16,8 @@ from changelog.codec import pack
 from changelog.mutation import ARITY, OP_NAMES, mutations
 from changelog.reader import SegmentReader
 from hybridstore.topology.kept_columns import column_to_keep, kept_column
+from recovery import meta, runs
 from recovery import pack as packs
-from recovery import runs
 from recovery.block import Columns, pack_block, unpack_block
 from recovery.directory import decode_page
 from recovery.pack import StoredPack, damage, read_footer

@@ -1,7 +1,6 @@
 """Window store (KIP-428) and session store (KIP-445), boundary by boundary. Rows of docs/semantics.md."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -137,22 +136,6 @@ def test_the_order_of_arrival_goes_on_after_a_restart(way: str, tmp_path: Path) 
         if way != "cold":
             store.put("k", "x", 5)
         assert store.get("k", 5) == ["z", "y", "x"]
-
-
-@pytest.mark.parametrize("key", ["a", "m", "z"], ids=["before", "among", "behind"])
-def test_a_row_that_is_put_and_deleted_beside_cold_ones_leaves_these(key: str, tmp_path: Path) -> None:
-    with opened(tmp_path) as state:
-        stores: list[Any] = [state.window("w", retention=100), state.session("s", retention=100)]
-        for store in stores:
-            for older in ("c", "p"):
-                store.put(older, older, *[5] * store.ints)
-        force_cold(state)
-        for store in stores:
-            times = [5] * store.ints
-            store.put(key, key, *times)
-            store.put(key, None, *times)
-            assert [value for _, value in store.all()] == ["c", "p"]
-            assert store.get("c", *times) == "c"
 
 
 def test_rows_are_in_order_of_time_then_key_then_arrival(state: hs.State) -> None:

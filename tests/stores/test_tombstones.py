@@ -9,7 +9,8 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state.opening import Tuning
-from tests.tools.hooks import check_stores, crash
+from tests.tools.hooks import check_stores, crash, force_cold
+from tests.tools.vector_runner import opened
 
 
 def put_window(store: Any, key: str, value: int | None) -> None:
@@ -77,3 +78,19 @@ def test_a_bucket_whose_last_record_was_removed_while_it_was_cold_is_gone_once_i
     assert list(store.all()) == expected
     check_stores(state)
     state.close()
+
+
+@pytest.mark.parametrize("key", ["a", "m", "z"], ids=["before", "among", "behind"])
+def test_a_row_that_is_put_and_deleted_beside_cold_ones_leaves_these(key: str, tmp_path: Path) -> None:
+    with opened(tmp_path) as state:
+        stores: list[Any] = [state.window("w", retention=100), state.session("s", retention=100)]
+        for store in stores:
+            for older in ("c", "p"):
+                store.put(older, older, *[5] * store.ints)
+        force_cold(state)
+        for store in stores:
+            times = [5] * store.ints
+            store.put(key, key, *times)
+            store.put(key, None, *times)
+            assert [value for _, value in store.all()] == ["c", "p"]
+            assert store.get("c", *times) == "c"
