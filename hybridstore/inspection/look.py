@@ -16,12 +16,13 @@ from typing import Any, Final
 from recovery.errors import RestoreError
 
 from ..progress import Progress
-from ..reading.places import Place, resolve
+from ..reading.places import Place
 from ..reading.selection import Selection
 from ..reading.store_view import StoreView
 from ..reading.texts import say
 from ..reading.view import View, open_view
 from .options import FINE, INCOMPLETE, UsageError, choose, maybe_time, typed_key
+from .shards import shard_places, versions_at
 from .show.output import Out, time_cell
 
 # From so many records of changelog on, a look takes seconds, and says why.
@@ -55,12 +56,12 @@ class Look:
     @cached_property
     def places(self) -> list[Place]:
         """The places of the path. Raises FileNotFoundError, ForeignFileError, or UsageError for an unknown shard."""
-        places = resolve(self.location)
+        places = shard_places(self.location)
         if self._shard is None:
             return places
-        sharded = [place for place in places if place.shard == self._shard]
+        sharded = [place for place in places if place.number == self._shard]
         if not sharded:
-            numbers = sorted({place.shard for place in places if place.shard is not None})
+            numbers = sorted({place.number for place in places if place.number is not None})
             known = ", ".join(map(str, numbers)) or "none, it is not sharded"
             raise UsageError(f"{self.location}: no shard {self._shard} (known: {known})")
         return sharded
@@ -99,9 +100,24 @@ class Look:
             )
         return place
 
+    @cached_property
+    def _versions(self) -> dict[str, int]:
+        """The version of each shard of a plain topology, by its label, that belongs to version `at` of the first one.
+        Raises RestoreError.
+        """
+        places = self.places
+        if self.at is None or not self.at.isdecimal() or not self.several or not places[0].of:
+            return {}
+        return {place.label: version for place, version in zip(places, versions_at(places, int(self.at)), strict=True)}
+
+    def version(self, place: Place) -> int | None:
+        """Return the version of a place that is asked for, None for the newest. Raises UsageError, RestoreError."""
+        version = self._versions.get(place.label)
+        return choose(place, self.at) if version is None else version
+
     def open(self, place: Place, *, thorough: bool | None = None) -> View:
         """Open one place; `thorough` as in `open_view`. Raises RestoreError when no version can be read."""
-        view = open_view(place, choose(place, self.at), thorough=thorough)
+        view = open_view(place, self.version(place), thorough=thorough)
         if view.version == 0 and view.faults:
             raise RestoreError(f"{place.where}: nothing can be read: {view.faults[0]}")
         for note in view.notes:

@@ -120,7 +120,7 @@ def looking(
     if at:
         what = "Read this retained version, or the newest version committed by this time (ISO, UTC; or @ms)."
         group.add_argument("--at", metavar="VERSION|TIME", help=what)
-    group.add_argument("--shard", metavar="N", type=at_least(0), help="Only this shard of a Spark operator.")
+    group.add_argument("--shard", metavar="N", type=at_least(0), help="Only this shard of a topology or operator.")
     if output:
         what = f"{', '.join(FORMS)}. Default: table on a terminal, jsonl in a pipe."
         group.add_argument("-o", "--output", metavar="FORM", choices=FORMS, help=what)

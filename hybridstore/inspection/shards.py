@@ -32,6 +32,8 @@ def counting_places(location: str | os.PathLike[str]) -> tuple[list[Place], int]
     """
     there = _counting(location)
     places = [place for each in _locations(location, there) for place in resolve(each)]
+    if there is not None and len(places) > 1:
+        places = [place._replace(label=str(shard), of=there.shards) for shard, place in enumerate(places)]
     return places, 0 if there is None else there.number
 
 

@@ -1,6 +1,6 @@
 """Places: the meaning of a location on the command line: one state, one shard, a file, or all of a Spark checkpoint.
 
-    state/                         a state directory
+    state/                         a state directory, or every shard of a plain topology (`inspection.shards`)
     state/checkpoints/N-H.lmdb     one checkpoint
     state/changelog/N.log          one segment
     <checkpointLocation>/          every operator and shard below hybridstore/
@@ -56,9 +56,10 @@ class Place(NamedTuple):
     storage   for a state, its folder; for a checkpoint, the folder of its state; for a segment, the folder with the
               segment
     form      its kind
-    label     `operator/shard` inside a Spark checkpoint, and empty elsewhere
+    label     `operator/shard` inside a Spark checkpoint, `shard` for one of several of a plain topology, else empty
     name      for a file, its name in `storage`
     operator_storage, folder   for a shard, its operator's folder, and the shard's folder in the operator's folder
+    of        for a shard of a plain topology, how many shards it has
     """
 
     storage: Storage
@@ -67,6 +68,7 @@ class Place(NamedTuple):
     name: str = ""
     operator_storage: Storage | None = None
     folder: str = ""
+    of: int = 0
 
     @property
     def where(self) -> str:
@@ -81,13 +83,18 @@ class Place(NamedTuple):
     @property
     def operator(self) -> str:
         """The operator's name, or an empty text."""
-        return self.label.partition("/")[0]
+        return "" if self.of else self.label.partition("/")[0]
 
     @property
     def shard(self) -> int | None:
         """The shard's number, or None outside of Spark."""
         number = self.label.partition("/")[2].partition("/")[0]
         return int(number) if number.isdecimal() and len(number) < 10 else None
+
+    @property
+    def number(self) -> int | None:
+        """The shard's number, of Spark or of a plain topology; None for a state of one shard."""
+        return int(self.label) if self.of else self.shard
 
     def identity(self) -> Identity | None:
         """Return what is known of the state that belongs here; None: nothing. Raises ForeignFileError. A list and a
@@ -103,9 +110,11 @@ class Place(NamedTuple):
         return of_operator(str(query_id), self.operator, generation, self.shard, shards if type(shards) is int else 0)
 
     def holds(self, key: Any) -> bool:
-        """False when the key belongs to another shard of the operator, by the hash and the number of shards on
-        record.
+        """False when the key belongs to another shard of the operator or topology, by the hash and the number of shards
+        on record.
         """
+        if self.of:
+            return shard_of(key, self.of) == self.number
         if self.shard is None or self.operator_storage is None:
             return True
         fields = read_json(self.operator_storage, operator_file(self.operator_storage))

@@ -79,7 +79,8 @@ def _operators(look: Look) -> None:
             )
             total["records"] = summed([total["records"], store.counted])
     rows = ({**total, "records": count_cell(total["records"])} for total in totals.values())
-    look.out.rows(rows, ["operator", "store", "kind", "records", "parameters"])
+    operators = ["operator"] if any(view.place.operator for view in views) else []
+    look.out.rows(rows, [*operators, "store", "kind", "records", "parameters"])
 
 
 def summed(counts: Iterable[RecordCount]) -> RecordCount:

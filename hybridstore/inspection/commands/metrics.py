@@ -62,6 +62,7 @@ def _plain(look: Look, place: Place) -> dict[str, Any]:
     return row_of(
         {
             "operator": "",
+            "shard": place.number,
             "version": view.version,
             "wall_ms": view.wall_ms,
             "event_time_ms": max(times, default=None),

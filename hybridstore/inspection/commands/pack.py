@@ -51,6 +51,8 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def _pack(look: Look, shown: str, to: Path) -> int:
+    if look.places[0].of:
+        look.only("pack")
     # A single segment may have no complete state, but can be packed, too.
     views = [look.open(place) for place in look.places if place.form != "segment"]
     operators = {place.operator: place.operator_storage for place in look.places if place.operator_storage is not None}
