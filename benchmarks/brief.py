@@ -169,7 +169,7 @@ def page(results: Sequence[Result], source: str, pictures: Collection[str], abou
         "The figures that decide, in two minutes; [all tables](performance-tables.md) have the rest: every size, the "
         "spread of the runs, targets that were missed, what was left out. Both pages are written by `make bench`; no "
         f"number is typed by hand. Raw results: `benchmarks/results/{source}`; what takes long, and what was measured "
-        "anew, is of other runs, whose dates and loads the tables have.",
+        "anew, is of other runs, whose dates, loads and processors the tables have.",
         "",
         about,
         "",

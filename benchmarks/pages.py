@@ -351,12 +351,12 @@ def settings_text(result: Result) -> str:
 
 
 def of_a_run(head: dict[str, Any] | None) -> str:
-    """Return when and at which commit a result of another run was measured."""
+    """Return when, at which commit and on which processor a result of another run was measured."""
     if head is None:
         return ""
     return (
         f" (measured {head['started']}Z at commit {head['machine']['commit']}, load average "
-        f"{head['machine']['load_average']} at the start)"
+        f"{head['machine']['load_average']} at the start, {head['machine']['processor']})"
     )
 
 

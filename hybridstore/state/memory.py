@@ -24,8 +24,8 @@ The percentages are of the part of the limit that records may take (`memory_budg
 progress, a commit waits up to 20 ms, so that the room lasts until the checkpoint is expected to have been made. The
 wait also grows, whatever was expected, from nothing at 80 % to 20 ms for 1,000 records at 100 %. From 50 % on a commit
 also waits while half as many records again as begin a checkpoint were logged since the one in progress began: the next
-one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. From 105 % to 110 %
-the wait of each commit grows to as much. No wait is longer than 1 s. Beyond 110 % and 1 MiB it waits until the
+one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. From 115 % to 125 %
+the wait of each commit grows to as much. No wait is longer than 1 s. Beyond 125 % and 1 MiB it waits until the
 checkpoint has been made, 5 ms for each record and 5 s at most.
 
 To become cold replays nothing: the stores know which keys have changed since the newest checkpoint, and leave all other

@@ -45,7 +45,8 @@ def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) 
     page = (tmp_path / "docs" / "performance-tables.md").read_text(encoding="utf-8")
     assert "measured   2026-01-03T0000Z" in page
     assert (
-        "Work count, keys 7, rows 5 (measured 2026-01-02T0000Z at commit abc, load average 0.0 at the start):" in page
+        "Work count, keys 7, rows 5 (measured 2026-01-02T0000Z at commit abc, load average 0.0 at the start, one):"
+        in page
     )
     assert "| hybridstore | 222 ms |" in page
     assert "111" not in page
@@ -82,8 +83,9 @@ def test_what_was_measured_anew_takes_the_place_of_the_same_measurement(tmp_path
     page = (tmp_path / "docs" / "performance-tables.md").read_text(encoding="utf-8")
     assert "| hot key: bytes | 222 bytes |" in page
     assert "| hot key: bytes | 666 bytes |" in page
-    assert "changes 1000 (measured 2026-01-03T000000Z at commit abc, load average 0.0 at the start):" in page.replace(
-        "1,000", "1000"
+    assert (
+        "changes 1000 (measured 2026-01-03T000000Z at commit abc, load average 0.0 at the start, one):"
+        in page.replace("1,000", "1000")
     )
     assert "| pack | 555 ms |" in page
 

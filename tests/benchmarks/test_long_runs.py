@@ -219,7 +219,7 @@ def test_repeats_of_a_kill_are_medians_and_a_repeat_that_fails_is_told(
     assert (first.settings["repeats"], first.settings["sustained"]) == (2, "2,000 records/s")
     second = shuffle_bench.measure(tmp_path, "plain", "process", runs=1, rate=900)
     # on the page the repeats of a day are together
-    head = {"machine": {"commit": "abc", "load_average": 0.0}, "started": "", "full": True}
+    head = {"machine": {"commit": "abc", "load_average": 0.0, "processor": "one"}, "started": "", "full": True}
     for name, result in (("2026-01-01T1", first), ("2026-01-02T1", first), ("2026-01-02T2", second)):
         text = "".join(json.dumps(each) + "\n" for each in (head | {"started": name}, result.to_json()))
         (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
