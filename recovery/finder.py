@@ -3,15 +3,13 @@
     writer process    enters what each checkpoint has written              (`FinderWriter`, in `finder_writer`)
     owner             maps the same file, and looks for a key              (`Finder`)
 
-A table of hashes with free places, in files that the owner maps, each with the hashes that begin with some bits: three
+A table of hashes with free places, in files that the owner maps, each with the hashes that begin with some bits: two
 u64 for each place, little-endian hosts only:
 
     hash of the key (crc32) << 32 | number of the pack     0: free
-    where the packed key is in the pack << 32 | where its packed value is
-    checksum of both << 32 | bytes of the packed value
+    where the slot of the key is in the pack << 32 | how far behind the begin of the block's content that is
 
-and of a store with a ttl the time of the record. This is what the slot of the key in its block says, and of the time
-what is far from the slot: a read that looked there, too, would touch one more page, a fifth of its time.
+Of a store with a ttl, behind all places: the time of the record, a u64 for each; a block has it far from the slot.
 
 The files are no part of the state: they have no names once they are mapped, and nothing in them is believed before the
 key and the checksum of its record were compared. What they do not know, and what is damaged, is looked for in the
@@ -37,15 +35,16 @@ from changelog.codec import UNPACK_ERRORS, pack, packer, unpack
 
 from .pack import MappedPack, PackBytes
 from .packed_key import EXACT, plain
+from .table import SLOT
 
 # What `value_of` returns for a key of which the blocks have to be asked.
 UNKNOWN: Final = object()
 # The pack of a key of which the blocks have to be asked; packs count from 1.
 BY_BLOCKS: Final = 0xFFFFFFFF
-# The words of a place, and of one with a time.
-WORDS: Final = 3
-TIMED_WORDS: Final = 4
+ENTRY_BYTES: Final = 16
+TIME_BYTES: Final = 8
 _TIME: Final = struct.Struct("<Q")
+_slot_at: Final = SLOT.unpack_from
 # The number of a store, and the files of its finder, by the first bits of a hash: a power of two, of one size. A file
 # with the hashes of several such bits is there for each of them.
 StoreFiles = tuple[int, Sequence[str]]
@@ -91,14 +90,14 @@ def _mapped(path: str) -> memoryview:
 class Finder:
     """Where the records of one store are, for the readers of one checkpoint, whose mapped packs are `packs`."""
 
-    __slots__ = ("_last", "_pack", "_packs", "_parts", "_shift", "_timed", "_words")
+    __slots__ = ("_last", "_pack", "_packs", "_parts", "_shift", "_timed")
 
     def __init__(self, parts: Sequence[memoryview], packs: dict[int, mmap.mmap]) -> None:
         self._parts, self._packs = parts, packs
         self._pack = packer()  # packing an atom runs no Python code, so nothing can use the packer meanwhile
-        self._timed = len(parts[0]) % WORDS != 0  # the places are a power of two
-        self._words = TIMED_WORDS if self._timed else WORDS
-        self._last = len(parts[0]) // self._words - 1
+        words = len(parts[0])
+        self._timed = words % 3 == 0  # the places are a power of two
+        self._last = (words // 3 * 2 if self._timed else words) - 1
         self._shift = 33 - len(parts).bit_length()
 
     def value_of(self, key: Any) -> Any:
@@ -107,30 +106,33 @@ class Finder:
         """
         packed = self._pack(key) if type(key) in EXACT else pack(plain(key))
         hashed = zlib.crc32(packed)
-        entries, words = self._parts[hashed >> self._shift], self._words
-        at = (hashed & self._last) * words
-        word = entries[at]
+        slots, last = self._parts[hashed >> self._shift], self._last
+        at = hashed << 1 & last
+        word = slots[at]
         while word >> 32 != hashed:
             if not word:
                 return UNKNOWN
-            at = (at + words) % len(entries)
-            word = entries[at]
+            at = at + 2 & last
+            word = slots[at]
         mapped = self._packs.get(word & 0xFFFFFFFF)
         if mapped is None:
             return UNKNOWN
-        place, check = entries[at + 1], entries[at + 2]
-        ts = entries[at + 3] if self._timed else 0
-        if entries[at] != word:  # the writer has changed the entry between the two looks
+        place = slots[at + 1]
+        if slots[at] != word:  # the writer has changed the entry between the two looks
             return UNKNOWN
-        key_at, value_at = place >> 32, place & 0xFFFFFFFF
-        # a slice of a map is bytes: a view of it, and its bytes, are two objects
-        if mapped[key_at : key_at + len(packed)] != packed:
-            return UNKNOWN
-        packed_value = mapped[value_at : value_at + (check & 0xFFFFFFFF)]
-        checksum = zlib.crc32(packed_value, hashed)
+        start = place >> 32
         try:
+            there, key_at, first, end, check = _slot_at(mapped, start)
+            start -= place & 0xFFFFFFFF
+            key_at += start
+            # a slice of a map is bytes: a view of it, and its bytes, are two objects
+            if there != hashed or mapped[key_at : key_at + len(packed)] != packed:
+                return UNKNOWN
+            packed_value = mapped[start + first : start + end]
+            checksum = zlib.crc32(packed_value, hashed)
             if self._timed:
-                return (unpack(packed_value), ts) if zlib.crc32(_TIME.pack(ts), checksum) == check >> 32 else UNKNOWN
-            return unpack(packed_value) if checksum == check >> 32 else UNKNOWN
-        except UNPACK_ERRORS:
+                ts = slots[last + 1 + (at >> 1)]
+                return (unpack(packed_value), ts) if zlib.crc32(_TIME.pack(ts), checksum) == check else UNKNOWN
+            return unpack(packed_value) if checksum == check else UNKNOWN
+        except (*UNPACK_ERRORS, struct.error):
             return UNKNOWN

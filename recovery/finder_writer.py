@@ -23,10 +23,10 @@ from .block import BlockEntry, Extent
 from .checkpoint import CheckpointReader
 from .directory import Directory
 from .errors import CheckpointError
-from .finder import BY_BLOCKS, TIMED_WORDS, WORDS, StoreFiles
+from .finder import BY_BLOCKS, ENTRY_BYTES, TIME_BYTES, StoreFiles
 from .meta import StoreRecord
 from .packed_key import packed_keys
-from .table import RecordTable, look_into
+from .table import SLOT, RecordTable, look_into
 
 # Below, blocks are searched nearly as fast; above, the files have a gigabyte.
 FEWEST_RECORDS: Final = 1 << 16
@@ -42,14 +42,12 @@ _EARLIER: Final = 0.25
 _GOLDEN: Final = 0.618034
 # So many records are entered at once at the first look at a state.
 _AT_ONCE: Final = 1 << 18
-# So many places of a part are in memory while it is divided.
-_PIECE: Final = 1 << 11
+# So many words of a part are in memory while it is divided.
+_PIECE: Final = 1 << 12
 _LEAST_BITS: Final = 12
 _MOST_OFFSET: Final = 1 << 32
 
 Step = Callable[[], object]
-# Of a key: its hash, the second and the third word of its place, and the time of its record.
-Slot = tuple[int, ...]
 
 
 class _Part:
@@ -64,7 +62,7 @@ class _Part:
 
     def __init__(self, folder: Path, bits: int, depth: int, prefix: int, *, timed: bool) -> None:
         """`timed`: a time belongs to each place. Raises OSError."""
-        size = 8 * (TIMED_WORDS if timed else WORDS) << bits
+        size = ENTRY_BYTES + TIME_BYTES * timed << bits
         self.depth, self.prefix, self.used = depth, prefix, 0
         self.most = int((_MOST_FULL - _EARLIER * (prefix * _GOLDEN % 1)) * (1 << bits))
         self.path = f"{folder}/.finder-{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
@@ -94,7 +92,6 @@ class FinderWriter:
     def __init__(self, folder: Path, records: int, *, timed: bool = False) -> None:
         """`timed`: of records that have a time, as in a store with a ttl. Raises OSError."""
         self._folder, self._timed = folder, timed
-        self._words = TIMED_WORDS if timed else WORDS
         bits = max(_LEAST_BITS, int(records / _FULL).bit_length())
         depth = max(0, bits - PART_BITS)
         self._bits = bits - depth  # of the places of each part
@@ -141,7 +138,7 @@ class FinderWriter:
             if any(place.pack >= new for place in line.extents[:same]):
                 same = 0  # copies
             for place in line.extents[same:]:
-                self._enter(place.pack, zip(*_slots_of(reader, store.number, line, place), strict=False))
+                self._enter(place.pack, *_slots_of(reader, store.number, line, place))
         # a key of a part that is no more, and that was not entered, may have no record any more: its block was written
         # anew, perhaps as its base was before
         later = {line.hash: line for line in lines}
@@ -162,47 +159,70 @@ class FinderWriter:
             for line in reader.page(store.number, page):
                 if self._through is None or line.last > self._through[0]:
                     for place in line.extents[::-1]:
-                        slots = zip(*_slots_of(reader, store.number, line, place), strict=False)
-                        self._enter(place.pack, slots, live)
+                        self._enter_unknown(place.pack, *_slots_of(reader, store.number, line, place), live)
                     self._through = (line.last,)
                     yield line.keys
         self.complete = True
 
-    def _enter(self, pack: int, slots: Iterable[Slot], live: Set[int] | None = None) -> None:
-        """Enter keys whose records are newer than all that was entered of these keys; or, with the packs that `live`,
-        those of which nothing is known, or a pack that is no more. O(keys).
-        """
-        parts, shift, last, words, timed = self._parts, self._shift, (1 << self._bits) - 1, self._words, self._timed
-        for hashed, place, check, ts in slots:
+    def _enter(self, pack: int, hashes: Sequence[int], slots: Iterable[int], times: Iterable[int]) -> None:
+        """Enter keys whose records are newer than all that was entered of these keys."""
+        parts, shift, last, timed = self._parts, self._shift, (2 << self._bits) - 1, self._timed
+        for hashed, slot, ts in zip(hashes, slots, times, strict=False):
             part = parts[hashed >> shift]
             entries = part.slots
-            at = (hashed & last) * words
+            at = hashed << 1 & last
             while (word := entries[at]) and word >> 32 != hashed:
-                at = (at + words) % len(entries)
+                at = at + 2 & last
             if word:
-                if live is not None and ((there := word & BY_BLOCKS) == BY_BLOCKS or there in live):
-                    continue
                 # first the pack, which a reader in between does not know (`Finder.value_of`)
                 entries[at] = hashed << 32 | pack
-            entries[at + 1] = place
-            entries[at + 2] = check
-            if timed:
-                entries[at + 3] = ts
-            if not word:
+                entries[at + 1] = slot
+                if timed:
+                    entries[last + 1 + (at >> 1)] = ts
+            else:
+                if timed:
+                    entries[last + 1 + (at >> 1)] = ts
+                entries[at + 1] = slot
                 entries[at] = hashed << 32 | pack
                 part.used += 1
                 if part.used >= part.most:
                     self._divide(hashed)
-                    parts, shift, last = self._parts, self._shift, (1 << self._bits) - 1
+                    parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
+
+    def _enter_unknown(
+        self, pack: int, hashes: Sequence[int], slots: Iterable[int], times: Iterable[int], live: Set[int]
+    ) -> None:
+        """Enter the keys of which nothing is known, or a pack that is no more."""
+        parts, shift, last, timed = self._parts, self._shift, (2 << self._bits) - 1, self._timed
+        for hashed, slot, ts in zip(hashes, slots, times, strict=False):
+            part = parts[hashed >> shift]
+            entries = part.slots
+            at = hashed << 1 & last
+            while (word := entries[at]) and word >> 32 != hashed:
+                at = at + 2 & last
+            if not word:
+                if timed:
+                    entries[last + 1 + (at >> 1)] = ts
+                entries[at + 1] = slot
+                entries[at] = hashed << 32 | pack
+                part.used += 1
+                if part.used >= part.most:
+                    self._divide(hashed)
+                    parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
+            elif (there := word & BY_BLOCKS) != BY_BLOCKS and there not in live:
+                entries[at] = hashed << 32 | pack
+                entries[at + 1] = slot
+                if timed:
+                    entries[last + 1 + (at >> 1)] = ts
 
     def _leave(self, hashes: Iterable[int], new: int) -> None:
         """Let the blocks say of these keys whether they have records, but of those that packs from `new` on have."""
-        parts, shift, last, words = self._parts, self._shift, (1 << self._bits) - 1, self._words
+        parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
         for hashed in hashes:
             entries = parts[hashed >> shift].slots
-            at = (hashed & last) * words
+            at = hashed << 1 & last
             while (word := entries[at]) and word >> 32 != hashed:
-                at = (at + words) % len(entries)
+                at = at + 2 & last
             if word and word & BY_BLOCKS < new:
                 entries[at] = hashed << 32 | BY_BLOCKS
 
@@ -230,16 +250,20 @@ class FinderWriter:
             begin = 2 * full.prefix * each
             self._parts[begin : begin + 2 * each] = [new[0]] * each + [new[1]] * each
         full.remove()
-        bit, last, words = 63 - full.depth, (1 << self._bits) - 1, self._words
-        for begin in range(0, len(full.slots), _PIECE * words):
-            piece = full.slots[begin : begin + _PIECE * words]
-            for at_old, word in zip(range(0, len(piece), words), piece[::words].tolist(), strict=True):
+        bit, last = 63 - full.depth, (2 << self._bits) - 1
+        words = full.slots.nbytes // (ENTRY_BYTES + TIME_BYTES * self._timed) * 2
+        for begin in range(0, words, _PIECE):
+            piece = full.slots[begin : min(begin + _PIECE, words)].tolist()
+            times = full.slots[words + begin // 2 :][: len(piece) // 2].tolist() if self._timed else repeat(0)
+            for word, slot, ts in zip(piece[::2], piece[1::2], times, strict=False):
                 if word:
                     part = new[word >> bit & 1]
-                    entries, at = part.slots, (word >> 32 & last) * words
+                    entries, at = part.slots, word >> 31 & last & -2
                     while entries[at]:
-                        at = (at + words) % len(entries)
-                    entries[at : at + words] = piece[at_old : at_old + words]
+                        at = at + 2 & last
+                    entries[at], entries[at + 1] = word, slot
+                    if self._timed:
+                        entries[last + 1 + (at >> 1)] = ts
                     part.used += 1
 
 
@@ -342,21 +366,19 @@ def _changed(before: Directory, now: Directory) -> tuple[list[BlockEntry], list[
     )
 
 
-def _slots_of(reader: CheckpointReader, store: int, line: BlockEntry, place: Extent) -> tuple[Iterable[int], ...]:
-    """Return the slots of the keys of a block's base or layer, by column: the hashes, and the others, endless where
-    they are all 0. O(keys).
+def _slots_of(
+    reader: CheckpointReader, store: int, line: BlockEntry, place: Extent
+) -> tuple[list[int], Iterable[int], Iterable[int]]:
+    """Return the hashes of the keys of a block's base or layer, the second word of each, and, endless without one, the
+    time of each. O(keys).
     """
     table = look_into(reader.raw_block(place), f"block {line.block} of store {store}", kept=False)
     if not isinstance(table, RecordTable):
         hashes = packed_keys(reader.layer(store, line, place).keys).hashes
-        return hashes, repeat(0), repeat(0), repeat(0)  # where a pack begins is no key
-    hashes, keys, values, ends, checks = table.slot_columns()
-    begin = place.offset + 4
-    if begin + table.begin > _MOST_OFFSET:
-        return hashes, repeat(0), repeat(0), repeat(0)
-    return (
-        hashes,
-        [begin + key << 32 | begin + value for key, value in zip(keys, values, strict=True)],
-        [check << 32 | end - value for check, end, value in zip(checks, ends, values, strict=True)],
-        table.slot_times(),
-    )
+        return hashes, repeat(0, len(hashes)), repeat(0)  # where a pack begins is no slot
+    hashes, begin = table.hashes.tolist(), table.begin
+    first = place.offset + 4 + begin
+    if first + table.size > _MOST_OFFSET:
+        return hashes, repeat(0, len(hashes)), repeat(0)
+    step = SLOT.size << 32 | SLOT.size
+    return hashes, range(first << 32 | begin, (first << 32 | begin) + step * len(hashes), step), table.slot_times()

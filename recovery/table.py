@@ -359,14 +359,6 @@ class RecordTable:
         i = self.slot_of(wanted, i)
         return None if i < 0 else only_record(self.rows_at(i, wanted))
 
-    def slot_columns(self) -> list[list[int]]:
-        """Return the slots by column: the hashes, where keys begin, where values begin and end, and checksums.
-        O(keys).
-        """
-        words = SLOT.size // 4
-        slots = self._payload[self.begin : self.begin + SLOT.size * len(self)].cast("I")
-        return [slots[column::words].tolist() for column in range(words)]
-
     def slot_times(self) -> Iterable[int]:
         """Return the first integer of the first record of each hash, 0 for a hash of no record. O(keys)."""
         if not self._ints or self._order is None:

@@ -18,7 +18,7 @@ from changelog.codec import pack
 from changelog.storage import LocalStorage
 from recovery import finder_writer
 from recovery.checkpoint import CheckpointReader
-from recovery.finder import UNKNOWN, WORDS, Finder, FinderMaps
+from recovery.finder import UNKNOWN, Finder, FinderMaps
 from recovery.finder_writer import StateFinders
 from tests.conftest import STRESS
 from tests.tools.checkpoints import Line, flip
@@ -187,7 +187,7 @@ def test_a_finder_grows_with_the_store(tmp_path: Path, monkeypatch: pytest.Monke
         assert not list((tmp_path / "checkpoints").glob(".finder*"))
     assert state.finder is not None
     parts = state.finder._parts
-    assert all(sum(1 for word in part[::WORDS] if word) <= len(part) // WORDS * 3 // 4 for part in parts)
+    assert all(sum(1 for word in part[::2] if word) <= len(part) // 2 * 3 // 4 for part in parts)
     assert len(set(map(id, parts))) == 1 or 80 < len(set(map(id, parts))) < len(parts) == 256
 
 
@@ -217,7 +217,7 @@ def test_keys_that_come_and_go_do_not_fill_a_finder(tmp_path: Path) -> None:
         assert state.known(keys + before) == 1500
         before = keys
     assert state.finder is not None
-    assert len(state.finder._parts[0]) <= WORDS << 14  # some 18,000 keys have been
+    assert len(state.finder._parts[0]) <= 2 << 14  # some 18,000 keys have been
 
 
 def test_a_finder_that_begins_with_many_deleted_keys_has_room_for_them(tmp_path: Path) -> None:
