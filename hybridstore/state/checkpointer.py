@@ -297,11 +297,11 @@ class Checkpointer:
     @property
     def _tableless_reads(self) -> int:
         """How many blocks were read whole for a record each since the begin of the last checkpoint, which can be
-        written anew with tables. O(1).
+        written anew with tables. O(1) without such reads.
         """
-        if BUDGET.limit is None or self._reader is None or self._reader.far:
-            return 0
-        return self.traffic.tableless - self._tableless
+        reads = self.traffic.tableless - self._tableless
+        # whether packs are far is asked last, since that is asked of each pack
+        return 0 if not reads or BUDGET.limit is None or self._reader is None or self._reader.far else reads
 
     def estimate(self, logged: Logged) -> float:
         """Return the estimated seconds of a restart with this much changelog behind the checkpoint. O(1)."""
