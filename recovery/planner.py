@@ -135,7 +135,7 @@ class Planner:
             change = capture.changed.get(bucket)
             if change is None:
                 if bucket not in capture.dropped:
-                    self._keep_all(bucket, items) if self._erased is None else self._erase(bucket, items, self._erased)
+                    self._keep_all(items) if self._erased is None else self._erase(bucket, items, self._erased)
             elif change.fresh or not items:
                 self._write_new(bucket, change)
             else:
@@ -187,7 +187,7 @@ class Planner:
         beyond: BucketChange | None = None
         for item, part in _shares(items, change):
             if part is None:
-                self._keep_all(bucket, [item])
+                self._keep_all([item])
                 continue
             lines = self._open(item) if isinstance(item, PageEntry) else item
             for line, changed in _shares(lines, part):
@@ -200,7 +200,7 @@ class Planner:
         if beyond is not None:
             self._write_new(bucket, beyond)
 
-    def _keep_all(self, bucket: int, items: Sequence[Item]) -> None:
+    def _keep_all(self, items: Sequence[Item]) -> None:
         """Keep pages, but for their blocks that get a table. O(pages); O(blocks) while some may get one."""
         for item in items:
             lines = self._open(item) if self.tableless > 0 and isinstance(item, PageEntry) else item
