@@ -159,40 +159,22 @@ class FinderWriter:
             for line in reader.page(store.number, page):
                 if self._through is None or line.last > self._through[0]:
                     for place in line.extents[::-1]:
-                        self._enter_unknown(place.pack, *_slots_of(reader, store.number, line, place), live)
+                        self._enter(place.pack, *_slots_of(reader, store.number, line, place), live)
                     self._through = (line.last,)
                     yield line.keys
         self.complete = True
 
-    def _enter(self, pack: int, hashes: Sequence[int], slots: Iterable[int], times: Iterable[int]) -> None:
-        """Enter keys whose records are newer than all that was entered of these keys."""
-        parts, shift, last, timed = self._parts, self._shift, (2 << self._bits) - 1, self._timed
-        for hashed, slot, ts in zip(hashes, slots, times, strict=False):
-            part = parts[hashed >> shift]
-            entries = part.slots
-            at = hashed << 1 & last
-            while (word := entries[at]) and word >> 32 != hashed:
-                at = at + 2 & last
-            if word:
-                # first the pack, which a reader in between does not know (`Finder.value_of`)
-                entries[at] = hashed << 32 | pack
-                entries[at + 1] = slot
-                if timed:
-                    entries[last + 1 + (at >> 1)] = ts
-            else:
-                if timed:
-                    entries[last + 1 + (at >> 1)] = ts
-                entries[at + 1] = slot
-                entries[at] = hashed << 32 | pack
-                part.used += 1
-                if part.used >= part.most:
-                    self._divide(hashed)
-                    parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
-
-    def _enter_unknown(
-        self, pack: int, hashes: Sequence[int], slots: Iterable[int], times: Iterable[int], live: Set[int]
+    def _enter(
+        self,
+        pack: int,
+        hashes: Sequence[int],
+        slots: Iterable[int],
+        times: Iterable[int],
+        live: Set[int] | None = None,
     ) -> None:
-        """Enter the keys of which nothing is known, or a pack that is no more."""
+        """Enter keys whose records are newer than all that was entered of these keys. With `live` (packs that exist)
+        only keys of which nothing is known, or a pack that is no more.
+        """
         parts, shift, last, timed = self._parts, self._shift, (2 << self._bits) - 1, self._timed
         for hashed, slot, ts in zip(hashes, slots, times, strict=False):
             part = parts[hashed >> shift]
@@ -209,7 +191,8 @@ class FinderWriter:
                 if part.used >= part.most:
                     self._divide(hashed)
                     parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
-            elif (there := word & BY_BLOCKS) != BY_BLOCKS and there not in live:
+            elif live is None or ((there := word & BY_BLOCKS) != BY_BLOCKS and there not in live):
+                # first the pack, which a reader in between does not know (`Finder.value_of`)
                 entries[at] = hashed << 32 | pack
                 entries[at + 1] = slot
                 if timed:
