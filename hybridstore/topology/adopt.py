@@ -72,7 +72,6 @@ def adopt(
     where: object,
     allow: Collection[str] = (),
     *,
-    timed: bool = False,
     clocked: bool = False,
 ) -> Adopted:
     """Change a state to this topology, if it is of another one, with the user's consent (`allow`).
@@ -92,7 +91,7 @@ def adopt(
         plan = replace(plan, whole=True)
         asked = plan.describe()
     if stored is not None and stored != asked:
-        adoption = _Adoption(plan, group, stored, asked, allow, timed, clocked)
+        adoption = _Adoption(plan, group, stored, asked, allow, clocked)
         adoption.take_over()
         before, released = adoption.before, adoption.released
         entry = {
@@ -126,7 +125,6 @@ class _Adoption:
         stored: Mapping[str, Any],
         asked: Mapping[str, Any],
         allow: Collection[str],
-        timed: bool,
         clocked: bool,
     ) -> None:
         self._plan = plan
@@ -136,7 +134,6 @@ class _Adoption:
         self._renamed = renamings(allow)
         self._columns = renamed_columns(asked, allow)
         self._names = renamed_aggregates(stored, asked, allow)
-        self._timed = timed or plan.suppression is not None
         self._clocked = clocked
         self.before: int | None = None
         self.released: list[tuple[Any, Any, int]] = []
@@ -224,7 +221,7 @@ class _Adoption:
         cells are identified by name, and new cells begin empty.
         """
         combined = self._plan.combined
-        timed = self._timed or kind_of(self._stored["windows"]) == "sliding kafka"
+        timed = self._plan.dates_results or kind_of(self._stored["windows"]) == "sliding kafka"
         names = [part[0] for part in old]
         was_bare = bare([part[1] for part in old], timed)
         is_bare = bare([part.name for part in combined.parts], timed)

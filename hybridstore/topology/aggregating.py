@@ -34,11 +34,6 @@ _TIME_OF = attrgetter("ts")
 _FEW_ROWS: Final = 48
 
 
-def windowed_of(plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool) -> Windowed[Any]:
-    """Open the windows of a plan on the stores of a shard."""
-    return _windowed_class(plan)(plan, group, timed=timed, clocked=clocked)
-
-
 def _windowed_class(plan: Plan) -> Callable[..., Windowed[Any]]:
     """Return the class of a plan's windows. Those with a kind of store of their own are imported for them only."""
     windows = plan.windows
@@ -60,7 +55,6 @@ def _windowed_class(plan: Plan) -> Callable[..., Windowed[Any]]:
 class Aggregating:
     """One shard's windowed aggregation, with suppression behind it if the plan has one.
 
-    `timed`: results know their largest record time (`Result.ts`), which is kept only for suppression otherwise.
     `clocked`: a watermark is the time, given to every `process`; records move nothing. `adopted`: facts about earlier
     topologies.
     """
@@ -70,7 +64,6 @@ class Aggregating:
         plan: Plan,
         group: StoreGroup,
         *,
-        timed: bool = False,
         clocked: bool = False,
         adopted: Adopted | None = None,
     ) -> None:
@@ -78,8 +71,7 @@ class Aggregating:
         adopted = adopted or Adopted(plan)
         self._since = adopted.since
         self._aggregates = plan.combined
-        timed = timed or plan.suppression is not None
-        self.windowed = windowed_of(plan, group, timed=timed, clocked=clocked)
+        self.windowed: Windowed[Any] = _windowed_class(plan)(plan, group, clocked=clocked)
         if adopted.floor is not None:
             self.windowed.floor = adopted.floor
         self.windowed.closed_before = self.windowed.closed(self.windowed.stream_time)
@@ -88,7 +80,7 @@ class Aggregating:
         self._suppressed = None if plan.suppression is None else Suppressed(plan, group, clocked=clocked)
         if self._suppressed is not None:
             self._suppressed.released = adopted.released
-        self._never = never(plan, timed=timed, clocked=clocked)
+        self._never = never(plan, clocked=clocked)
 
     @cached_property
     def _columns(self) -> TimeColumns | SlidingColumns:

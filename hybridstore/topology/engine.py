@@ -77,7 +77,6 @@ class Engine:
         checkpoints: CheckpointPolicy | None = None,
         allow: str | Iterable[str] | None = None,
         memory_limit: int | None = None,
-        _timed: bool = False,
         _clocked: bool = False,
         _debug: bool = False,
         _tuning: Tuning = TUNING,
@@ -110,7 +109,7 @@ class Engine:
             self._open_shards(location, place, debug=_debug, _tuning=_tuning, **opening)
             words = consents(allow)
             for opened in self.states:
-                run = ShardRun(topology, opened.group, timed=_timed, clocked=_clocked, where=opened.path, allow=words)
+                run = ShardRun(topology, opened.group, clocked=_clocked, where=opened.path, allow=words)
                 self._runs.append(run)
             self._check_consent(words)
         except BaseException:
@@ -293,7 +292,7 @@ class Engine:
             return self._by_shard(self.records(rows, first))
 
     def _split(self, batch: Any) -> list[Any] | Why:
-        why = never(self.topology, timed=False, clocked=False)
+        why = never(self.topology, clocked=False)
         if why is not None:
             return why
         from .columns.fits import split

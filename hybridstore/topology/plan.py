@@ -126,6 +126,11 @@ class Plan:
         return self.late_column is not None or self.errors_column is not None
 
     @property
+    def dates_results(self) -> bool:
+        """Whether results know their largest record time (`Result.ts`): suppression asks for it."""
+        return self.suppression is not None
+
+    @property
     def bounds(self) -> tuple[str, ...]:
         """The names of the bounds of windows in results; none without windows."""
         return () if isinstance(self.windows, Forever) else (START, END)

@@ -54,7 +54,6 @@ def _joining(plan: Plan, group: StoreGroup, *, clocked: bool) -> CustomLogic:
 class ShardRun:
     """A plan that is open on the stores of one shard.
 
-    timed     results know their largest record time
     clocked   a watermark is the time, given to every commit
     where     names the state in messages
     allow     consent to the losses of a changed topology
@@ -68,19 +67,18 @@ class ShardRun:
         plan: Plan,
         group: StoreGroup,
         *,
-        timed: bool = False,
         clocked: bool = False,
         where: object = "state",
         allow: Collection[str] = (),
     ) -> None:
-        adopted = self.adopted = adopt(plan, group, where, allow, timed=timed, clocked=clocked)
+        adopted = self.adopted = adopt(plan, group, where, allow, clocked=clocked)
         self.plan = plan = adopted.plan
         self.logic: Aggregating | CustomLogic = (
             _joining(plan, group, clocked=clocked)
             if plan.joined is not None
             else CustomLogic(plan, group, clocked=clocked)
             if plan.custom is not None
-            else Aggregating(plan, group, timed=timed, clocked=clocked, adopted=adopted)
+            else Aggregating(plan, group, clocked=clocked, adopted=adopted)
         )
         self.place: tuple[int, int] | None = None
         """Which of how many shards this is, where rows were given to shards by their keys before any `map`."""

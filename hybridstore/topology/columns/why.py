@@ -39,13 +39,12 @@ class Why(StrEnum):
     ORDER = "rows of one key and time have values without an order by column"
     # of the batch and the state
     STEPPED = "rows of the same commit were processed one by one"
-    TIMED = "results carry their largest record time"
     LATE = "records are too late for windows that the watermark closes in this batch"
     SPREAD = "times are too far apart for windows that are aligned, or of local days"
     STORED = "what is stored is a decimal, a float where whole numbers come, or too large"
 
 
-def never(plan: Plan, *, timed: bool, clocked: bool) -> Why | None:
+def never(plan: Plan, *, clocked: bool) -> Why | None:
     """Return why no batch of a plan can go by column, or None if it depends on the batch. O(aggregates)."""
     windows = plan.windows
     if find_spec("numpy") is None or find_spec("pyarrow") is None:
@@ -62,8 +61,6 @@ def never(plan: Plan, *, timed: bool, clocked: bool) -> Why | None:
         return Why.AGGREGATES
     if isinstance(windows, SlidingWindows):
         return Why.WATERMARK if clocked else None
-    if timed:
-        return Why.TIMED
     taken = ADDED if plan.emit == "record" else TAKEN
     apart = adds_up and not isinstance(windows, HoppingWindows)
     if all(part.name in taken or (apart and (tallied(part) or picked(part))) for part in plan.combined.parts):

@@ -47,7 +47,7 @@ class _KeyWindows:
 class KafkaSlidingWindowed(Windowed[WindowStore]):
     """The state of one shard's sliding windows, in the flavour of Kafka."""
 
-    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool = True, clocked: bool = False) -> None:
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
         assert isinstance(plan.windows, SlidingWindows)
         store = window_store(group, WINDOWS, plan.kept_ms, clocked=clocked)
         self._group = group
@@ -56,7 +56,7 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         self._clocked = clocked
         self._setting = f"stream time of {WINDOWS}"
         stream_time = store.stream_time if clocked else group.settings.get(self._setting, -1)
-        super().__init__(plan, store, stream_time, timed=timed, clocked=clocked)
+        super().__init__(plan, store, stream_time, clocked=clocked)
         # newest is always needed: it is the time of the record before another one
         self.form = StoredForm(plan.combined, timed=True)
         self._size = plan.windows.size_ms

@@ -37,11 +37,11 @@ Pane = tuple[int, int, list[Any]]  # start, largest record time or -1, aggregate
 class PanedWindowed(Windowed[WindowStore]):
     """The state of one shard's hopping windows, as panes."""
 
-    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool = False) -> None:
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
         assert isinstance(plan.windows, HoppingWindows)
         self.windows = plan.windows
         store = window_store(group, WINDOWS, plan.kept_ms, clocked=clocked)
-        super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
+        super().__init__(plan, store, store.stream_time, clocked=clocked)
         self._rest = self.windows.size_ms % self.windows.advance_ms
         # (pane, key) -> [largest record time, aggregate, largest closed end when it was first changed], changed in this
         # commit

@@ -63,11 +63,11 @@ class _KeySessions:
 class SessionWindowed(Windowed[SessionStore]):
     """The state of one shard's sessions."""
 
-    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool = False) -> None:
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
         assert isinstance(plan.windows, SessionWindows)
         parameters = {"retention_ms": at_least(group, WINDOWS, plan.kept_ms), **(BY_ADVANCE if clocked else {})}
         store = SESSION.open(group, WINDOWS, parameters)
-        super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
+        super().__init__(plan, store, store.stream_time, clocked=clocked)
         self._gap = plan.windows.gap_ms
         self._final = plan.final or clocked
         self.open: dict[Any, _KeySessions] = {}

@@ -44,7 +44,7 @@ class _Made:
 class SlidingWindowed(Windowed[SlidingStore]):
     """The state of one shard's sliding windows. None of them closes: a window slides."""
 
-    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool = False, clocked: bool = False) -> None:
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
         assert isinstance(plan.windows, SlidingWindows)
         self.size_ms = size = plan.windows.size_ms
         store = SLIDING.open(group, WINDOWS, {"size_ms": size, "aggregator": plan.combined.describe()})
@@ -54,8 +54,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
         self._waiting = (
             window_store(group, f"{WINDOWS} ahead", pieces, duplicates=True, clocked=True) if clocked else None
         )
-        super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
-        self._timed = timed
+        super().__init__(plan, store, store.stream_time, clocked=clocked)
         self._several = len(plan.key) != 1 and plan.null_keys == "skip"
         # With emit="commit", key -> its state, stream time and record time as of its last record in this commit
         self.open: dict[Any, tuple[WindowState | _Made, int, int]] = {}

@@ -23,11 +23,11 @@ from .windowed import BY_START_AND_KEY, WINDOWS, Windowed, window_store
 class TimeWindowed(Windowed[WindowStore]):
     """The state of one shard's tumbling or hopping windows."""
 
-    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool = False) -> None:
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
         assert isinstance(plan.windows, TumblingWindows | HoppingWindows | Forever)
         self.windows = plan.windows
         store = window_store(group, WINDOWS, plan.kept_ms, size_ms=plan.windows.longest_ms, clocked=clocked)
-        super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
+        super().__init__(plan, store, store.stream_time, clocked=clocked)
         # (start, key) -> [largest record time, aggregate], changed in this commit
         self.open: dict[tuple[int, Any], list[Any]] = {}
 

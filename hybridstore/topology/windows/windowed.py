@@ -73,12 +73,12 @@ class Windowed(ABC, Generic[S]):
     `store` has the windows, `open` those that the commit in progress has changed or loaded.
     """
 
-    def __init__(self, plan: Plan, store: S, stream_time: int, *, timed: bool, clocked: bool) -> None:
+    def __init__(self, plan: Plan, store: S, stream_time: int, *, clocked: bool) -> None:
         assert plan.windows is not None
         self.store = store
         self.aggregates = plan.combined
         self.emit = plan.emit
-        self.form = StoredForm(plan.combined, timed)
+        self.form = StoredForm(plan.combined, plan.dates_results)
         self.retention_ms = plan.kept_ms
         self.closing_ms = plan.windows.closing_ms(clocked=clocked)
         # How far from a record's time its windows in the store can be; None: anywhere.
@@ -102,7 +102,7 @@ class Windowed(ABC, Generic[S]):
         self.taker: Taker | None = None
         """Takes the first results of windows that close while the others are read; None: they are returned together."""
         self._at = 0
-        self._plan, self._timed = plan, timed
+        self._plan, self._timed = plan, plan.dates_results
 
     # --- a commit ---------------------------------------------------------------------------------------------
 
