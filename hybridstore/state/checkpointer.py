@@ -69,6 +69,8 @@ _MOST_FAILURES: Final = 3
 # to be later.
 _RECORD_SECONDS: Final = 20e-6
 _LATER: Final = 0.25
+# How long the writer process takes to start: 0.15 s of processor time at best.
+_START_SECONDS: Final = 0.25
 # So many blocks were read whole for a record each, because they have no table: a checkpoint is due that writes blocks
 # anew with tables, up to so many bytes of them; and so many in a thread of the owner.
 _TABLELESS_READS: Final = 64
@@ -111,6 +113,8 @@ class Attempt:
 
     # Whether its copy of the changes is in the memory of the owner's process.
     copies = True
+    # How long what does the work takes to start (s of work).
+    start = 0.0
 
     def __init__(self, target: Target, sealed: list[Sealed], since: Logged, work: Callable[[], Outcome]) -> None:
         self.target = target
@@ -171,6 +175,8 @@ class AttemptBeside(Attempt):
     def __init__(self, target: Target, sealed: list[Sealed], since: Logged, pending: Pending) -> None:
         super().__init__(target, sealed, since, partial(Outcome, None))
         self._pending = pending
+        if not pending.process.ready:
+            self.start = _START_SECONDS
 
     @property
     def running(self) -> bool:
@@ -319,7 +325,7 @@ class Checkpointer:
         if attempt is None:
             return 0.0
         passed = attempt.seconds
-        return max(_worth(attempt.since) * self._record_seconds - passed, _LATER * passed)
+        return max(attempt.start + _worth(attempt.since) * self._record_seconds - passed, _LATER * passed)
 
     def begin(
         self,
@@ -481,7 +487,7 @@ class Checkpointer:
         self.reader = reader
         self.last = report
         # where few records came in meanwhile, the processor time of the work says how long it would take beside many
-        took = max(attempt.seconds, busy) / _worth(attempt.since)
+        took = max(attempt.seconds - attempt.start, busy) / _worth(attempt.since)
         self._record_seconds = (self._record_seconds + took) / 2
         self.written += 1
         self.written_beside += beside

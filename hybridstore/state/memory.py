@@ -7,7 +7,7 @@ relief     what memory needs after a commit: a checkpoint, or to become cold
 
     memory    0 . 20 % . 50 % ... 80 % ......... 85 % ...... limit
               |   |      |        |              └ becomes cold, if the tail is short; else a checkpoint begins
-              |   |      |        └ a commit waits for a checkpoint in progress, up to 20 ms for 1,000 records
+              |   |      |        └ a commit waits for a checkpoint in progress, up to 25 ms for 1,000 records
               |   |      └ becomes cold when a checkpoint has been made; one begins after 10,000 records, or a 64th
               |   └ the writer process is started
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
@@ -21,8 +21,8 @@ the longest time, of those that the checkpoint in use has (`stores.key_ages`). T
 sliding store frees what that has of changed keys, too: from a quarter on a commit puts apart what was used (`age`).
 
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). While a checkpoint is in
-progress, a commit waits up to 20 ms, so that the room lasts until the checkpoint is expected to have been made. The
-wait also grows, whatever was expected, from nothing at 80 % to 20 ms for 1,000 records at 100 %. From 50 % on a commit
+progress, a commit waits up to 25 ms, so that the room lasts until the checkpoint is expected to have been made. The
+wait also grows, whatever was expected, from nothing at 80 % to 25 ms for 1,000 records at 100 %. From 50 % on a commit
 also waits while half as many records again as begin a checkpoint were logged since the one in progress began: the next
 one has to copy them at once; in a commit of 10,000 records it then waits 100 ms for 1,000 records. From 115 % to 125 %
 the wait of each commit grows to as much. No wait is longer than 1 s. Beyond 125 % and 1 MiB it waits until the
@@ -86,10 +86,10 @@ _COPYING: Final = 1
 # A commit waits once so many times these were logged since the checkpoint in progress began.
 _BEHIND: Final = 1.5
 # How long a commit waits at most for a checkpoint that is to be made before the room is used up (s).
-_STEADY_SECONDS: Final = 0.02
+_STEADY_SECONDS: Final = 0.025
 # How long a commit waits for a checkpoint for each of its records, and at most (s), at the limit, and beyond it or
 # where a commit brings very many: so long that a checkpoint keeps up with the commits, and each of them waits a little.
-_WAIT_SECONDS: Final = (20e-6, 1.0)
+_WAIT_SECONDS: Final = (25e-6, 1.0)
 _LARGE_SECONDS: Final = (100e-6, 1.0)
 # Far beyond the limit, by so much of it and so many bytes, a commit waits until the checkpoint has been made, unless it
 # brought few records: the checkpoint is late because the machine is busy, and more records in memory would end the

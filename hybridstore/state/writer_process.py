@@ -1,6 +1,6 @@
 """Writer process: makes checkpoints of directories (`checkpoint_job`) beside the process that owns them.
 
-    owner      give: number, job ─────▶                         ◀───── number, outcome; or None: still at work
+    owner      give: number, job ─────▶        ◀───── number, outcome; or None: still at work (number 0: started)
     process                        main: one job at a time
 
 One for all states of an owner: started for the first large checkpoint (under a limit, before it is due), kept while a
@@ -98,6 +98,8 @@ class WriterProcess:
         self._pending: dict[int, Pending] = {}
         self._number = 0
         self._heard = 0.0
+        # whether the process has started: it takes a job at once
+        self.ready = False
 
     def start(self, user: object) -> None:
         """Start the process, unless it runs, because `user` will give it a job: it ends with the last user. Raises
@@ -168,6 +170,8 @@ class WriterProcess:
                 self._heard = time.monotonic()
                 if fields is not None:
                     self._answered(number, Outcome.of(fields))
+                elif not number:
+                    self._started(link)
         except OSError as error:
             self._ended(link, f"cannot be heard: {error}")
         try:
@@ -177,6 +181,10 @@ class WriterProcess:
             how = "ended"
         self._ended(link, how)
         link.close()
+
+    def _started(self, link: socket.socket) -> None:
+        with self._lock:
+            self.ready = self._link is link  # else it was killed meanwhile
 
     def _answered(self, number: int, outcome: Outcome) -> None:
         # No variable of the thread that waits may refer to a job: it would keep the files of a state that is no more.
@@ -189,7 +197,7 @@ class WriterProcess:
         with self._lock:
             if self._link is link:
                 pid, pending = self.pid, self._pending
-                self.pid, self._link, self._pending = None, None, {}
+                self.pid, self._link, self._pending, self.ready = None, None, {}, False
                 for each in pending.values():
                     each.end(Outcome(None, CheckpointError(f"the writer process {pid} {how}")))
 
@@ -240,6 +248,7 @@ def main() -> None:
     opened = KeptPacks()
     KEPT.make_room(_MOST_TABLES)
     threading.Thread(target=_receive, args=(link, jobs), daemon=True).start()
+    _send(link, framed([0, None]))  # it has started; jobs have the numbers from 1 on
     while True:
         while jobs.empty() and opened.enter_some():
             pass

@@ -12,6 +12,7 @@ import hybridstore as hs
 from hybridstore.state.checkpoint_job import Outcome
 from hybridstore.state.checkpointer import Attempt, AttemptBeside, Target
 from hybridstore.state.policy import Logged
+from hybridstore.state.writer_process import WRITER
 
 NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
 
@@ -40,11 +41,11 @@ def test_commits_wait_so_that_the_room_lasts_until_the_checkpoint_has_been_made(
         assert memory._steady(10) == pytest.approx(0.01)
         clock += 0.004
         assert memory._steady(10) == pytest.approx(0.00996 - 0.004)  # what the commit has taken counts
-        assert memory._steady(1000) == 0.02
+        assert memory._steady(1000) == 0.025
         memory._unchecked = Logged(records=500)  # the room shrinks with what was logged since the count
         assert memory._steady(5) == pytest.approx(0.00996 - 0.004)
         memory._unchecked = Logged(records=2000)
-        assert memory._steady(1) == 0.02
+        assert memory._steady(1) == 0.025
         clock += 2.0  # late: a quarter of its time more
         assert checkpoints.remaining() == pytest.approx(2.004 / 4)
         checkpoints.attempt = None
@@ -83,6 +84,27 @@ def test_time_in_which_no_record_comes_in_is_not_time_of_a_checkpoint(
         checkpoints._record_seconds = 0.0
         checkpoints._take_over(attempt)
         assert checkpoints._record_seconds == pytest.approx(0.002)
+
+
+def test_commits_wait_for_the_start_of_the_process_little_by_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 1)
+    monkeypatch.setattr("hybridstore.state.checkpointer._START_SECONDS", 1000.0)
+    WRITER.kill("belonged to another test")
+    with hs.open(tmp_path / "s", checkpoints=NEVER) as state:
+        checkpoints, store = state._checkpoints, state.key_value("k")
+        for starts in (True, False):
+            store.put(1, starts)
+            state.commit()
+            state.checkpoint()
+            assert (checkpoints.remaining() > 900) == starts
+            attempt = checkpoints.attempt
+            assert attempt is not None
+            attempt.join()
+            assert checkpoints.finish(wait=True) is not None
+            assert checkpoints._record_seconds < 1  # a checkpoint does not take longer because of the start
+            assert WRITER.ready
 
 
 def test_the_process_says_how_long_it_has_worked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
