@@ -85,6 +85,14 @@ def test_a_flipped_bit_of_a_block_or_a_page_is_named(tmp_path: Path, seed: int) 
         path.write_bytes(whole)
 
 
+def test_a_copy_of_version_1_is_sound_though_no_changelog_says_how_it_came(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        state.key_value("kv")["a"] = 1
+        state.commit()
+    assert run(["inspect", "compact", str(tmp_path / "s"), "--to", str(tmp_path / "c"), "--write"]) == 0
+    assert faults(tmp_path / "c", full=True) == []
+
+
 def test_verify_lists_faults_and_has_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build(tmp_path / "s", 3)
     assert run(["inspect", "verify", str(tmp_path / "s"), "--full"]) == 0

@@ -107,11 +107,12 @@ class PlaceVerifier:
 
     def _rebuilds(self, checkpoints: list[CheckpointName]) -> None:
         """Compare each checkpoint with a replay of the changelog, if the changelog reaches back far enough."""
-        oldest = reach(self.place).oldest
+        within = reach(self.place)
+        whole = within.begins == 0 and bool(within.commits)
         for name in checkpoints:
             where, version = f"{self.place.storage.url}/{name}", name.version
             try:
-                if version > oldest or oldest == 1:
+                if version > within.oldest or whole:
                     self._rebuild(where, version)
             except HybridStoreError as error:
                 self._fault(where, error)
