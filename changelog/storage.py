@@ -27,7 +27,7 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
 
@@ -360,6 +360,23 @@ def is_url(location: str | os.PathLike[str]) -> bool:
     """
     text = _text(location)
     return not text.startswith("file:") and _SCHEME.match(text) is not None
+
+
+class _UrlPath(PosixPath):
+    """A URL where a path is expected: a path of `s3://a` is shown as `s3:/a`, which is the name of nothing."""
+
+    def __str__(self) -> str:
+        return super().__str__().replace(":/", "://", 1)
+
+
+def named_path(where: str) -> Path:
+    """Return the name of a file or an object, below the `url` of a storage, as a path that is shown as it is.
+
+    >>> from changelog.storage import named_path
+    >>> str(named_path("s3://bucket/state/a.log")), named_path("state/a.log")
+    ('s3://bucket/state/a.log', PosixPath('state/a.log'))
+    """
+    return _UrlPath(where) if "://" in where and is_url(where) else Path(where)
 
 
 def local_path(location: str | os.PathLike[str]) -> Path:

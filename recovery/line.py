@@ -30,6 +30,8 @@ NEXT: Final = (
     "restore what is missing from a copy, or make a directory of what can be read with `hybridstore inspect repair`"
 )
 MIXED: Final = "put back this state's own file from a copy"
+# The field of a commit by which an owner claimed the state: a version without mutations.
+CLAIM: Final = "claim"
 
 # Where the fields of a segment's header are (docs/format.md, "Segment").
 _IDENTITY_AT: Final = 16
@@ -129,6 +131,9 @@ class Walk:
     the segment that died at its birth, `sizes` the bytes of each segment that has a sound header, by its first version,
     `marked` those that end with a mark, `begins` the version that the first continues. O(bytes from `start` on); with
     `skim` O(frames).
+
+    Where `at` is None, claims at the begin are no part of the line if versions behind them were pruned: an object store
+    keeps each claim for ever (`recovery.object_log`). They are not yielded, and `begins` is behind them.
     """
 
     def __init__(
@@ -156,7 +161,9 @@ class Walk:
         self.marked: set[int] = set()
         self.begins: int | None = None
         self._skim = skim
-        self._whole = whole
+        self.whole = whole
+        # as long as nothing but claims was reached
+        self._lone = at is None
 
     @property
     def step(self) -> Step | None:
@@ -165,8 +172,24 @@ class Walk:
         return None if reached is None else Step(reached.version, reached.digest)
 
     def __iter__(self) -> Iterator[LoggedVersion | Fault]:
+        claims: list[LoggedVersion] = []
+        for item in self._all():
+            if self._lone:
+                if isinstance(item, LoggedVersion):
+                    if claims and item.commit.version > claims[-1].commit.version + 1:
+                        claims = []
+                    if CLAIM in item.commit.extra:
+                        claims.append(item)
+                        continue
+                self._lone = False
+                yield from claims
+            yield item
+        if self._lone:
+            yield from claims
+
+    def _all(self) -> Iterator[LoggedVersion | Fault]:
         for segment in self.segments:
-            last = self.shape is SegmentShape.LOG and not self._whole and segment is self.segments[-1]
+            last = self.shape is SegmentShape.LOG and not self.whole and segment is self.segments[-1]
             try:
                 reader = SegmentReader(segment.path, last=last, data=segment.content())
             except (HybridStoreError, OSError) as error:
@@ -229,8 +252,12 @@ class Walk:
         if start is not None:
             return
         reached, parent = self.step, Step(header.parent_version, header.parent_digest)
+        claimed = self._lone and isinstance(self._reached, CommitFrame)
         self._reached = parent
         self.position = Position(header.first_version, HEADER_BYTES, 0)
+        if claimed and reached is not None and parent.version > reached.version:
+            self.begins = parent.version
+            return
         error: HybridStoreError
         if parent.version >= header.first_version:
             error = ForeignFileError(

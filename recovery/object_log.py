@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from changelog.frame import CommitFrame
@@ -31,7 +30,7 @@ from changelog.identity import Identity
 from changelog.reader import SegmentReader
 from changelog.rounds import side_by_side
 from changelog.segment import parse_segment_name, segment_name
-from changelog.storage import Storage
+from changelog.storage import Storage, named_path
 
 from .layout import CHANGELOG, FENCES, parse_fence_name
 from .line import Segment, Step, Walk
@@ -55,7 +54,8 @@ def versions_after(storage: Storage, version: int) -> list[int]:
 def object_segments(storage: Storage, after: int = 0) -> list[Segment]:
     """Return the objects of versions above `after` as segments, oldest first. One list; their content is not read."""
     return [
-        Segment(Path(f"{storage.url}/{object_name(version)}"), version) for version in versions_after(storage, after)
+        Segment(named_path(f"{storage.url}/{object_name(version)}"), version)
+        for version in versions_after(storage, after)
     ]
 
 
@@ -108,7 +108,7 @@ def object_commit(storage: Storage, version: int) -> CommitFrame:
 
     Raises FileNotFoundError, or a HybridStoreError for content that cannot be read. O(bytes).
     """
-    path = Path(f"{storage.url}/{object_name(version)}")
+    path = named_path(f"{storage.url}/{object_name(version)}")
     (commit,) = [
         item.commit for item in SegmentReader(path, last=False, data=storage.get(object_name(version))).commits()
     ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from changelog.journal import EMPTY_DIGEST
 from changelog.reader import LoggedVersion
 from changelog.rounds import side_by_side
 from changelog.segment import HEADER_BYTES, SegmentHeader, decode_header, seed_of
-from changelog.storage import Storage
+from changelog.storage import Storage, named_path
 
 from .layout import LOG, LogName, log_before, parse_log_name
 from .line import EMPTY, Fault, Segment, SegmentShape, Step, Walk
@@ -119,7 +118,7 @@ class ShardLog:
             at = walk.step
 
     def _segment(self, name: LogName, step: Step | None = None) -> Segment:
-        return Segment(Path(self.where(name)), name.version, step, self._content(name))
+        return Segment(named_path(self.where(name)), name.version, step, self._content(name))
 
     def _content(self, name: LogName) -> bytes:
         known = self._known.get(name)
@@ -157,7 +156,7 @@ class ShardLog:
             before = standing.parent(parent)
             if before is None and parent.version > needed:
                 lost = f"{self.storage.url}/{LOG}/{parent.version:020d}-...-{parent.digest[:4].hex()}"
-                segments.append(Segment(Path(lost), parent.version, parent))
+                segments.append(Segment(named_path(lost), parent.version, parent))
                 step, name = None, standing.below(parent.version)
             else:
                 step, name = parent, before
@@ -166,7 +165,7 @@ class ShardLog:
 
     def _listed(self, name: LogName, step: Step | None) -> Segment:
         """The place of an object, and its content only where its file has more in it."""
-        path = Path(self.where(name))
+        path = named_path(self.where(name))
         if step is None:
             with suppress(HybridStoreError, OSError):
                 step = Step(name.version, self.commit_of(name).digest)

@@ -25,7 +25,7 @@ from changelog.journal import EMPTY_DIGEST
 from changelog.mutation import mutations, records_of
 from changelog.reader import LoggedVersion, Tail
 from changelog.segment import Position, segment_name
-from changelog.storage import LocalStorage, Storage
+from changelog.storage import LocalStorage, Storage, named_path
 
 from .block import BlockEntry, Extent, content_hash, entry_of, is_sound, unpack_block
 from .directory import PageEntry, page_entry
@@ -115,11 +115,11 @@ class Verifier:
         yield from self.changelog(walk, wanted=[name.version for name in names])
         for name in names:
             yield from self.checkpoint(storage, str(name), name.version)
-        if walk.begins and not self.sound:
-            what = "version 1 is" if walk.begins == 1 else f"versions 1 to {walk.begins} are"
-            yield Fault(
-                str(walk.segments[0].path), None, f"{what} missing before it, and no sound checkpoint holds them"
-            )
+        first = max(self.sound, default=0) + 1
+        if walk.begins is not None and walk.begins >= first:
+            what = f"version {first} is" if walk.begins == first else f"versions {first} to {walk.begins} are"
+            path = next(segment.path for segment in walk.segments if segment.first > walk.begins)
+            yield Fault(str(path), None, f"{what} missing before it, and no sound checkpoint holds them")
 
     # --- changelog --------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Verifier:
         expected = self._identity if self._walk is None else self._walk.identity or self._identity
         if expected is not None and not expected.fits(meta.identity):
             error = foreign(where, meta.identity, expected)
-            yield Fault.of(error, Path(where))
+            yield Fault.of(error, named_path(where))
         if self._walk is not None and self._walk.shape is SegmentShape.LOG:
             yield from self._against_log(meta, self._walk, reader)
         readable = set()
@@ -220,6 +220,8 @@ class Verifier:
             yield Fault(where, None, f"position {position}, the changelog has {known[1]} at version {meta.version}")
         segment = f"{reader.storage.url}/{CHANGELOG}/{segment_name(position.segment)}"
         if all(segment.first != position.segment for segment in walk.segments):
+            if walk.whole and position.segment == meta.version:
+                return  # an object of one version: nothing is behind the checkpoint in it, and a fork has no copy
             yield Fault(segment, None, f"missing, though checkpoint {meta.version} refers to it")
         elif walk.sizes.get(position.segment, position.offset) < position.offset:
             size = walk.sizes[position.segment]

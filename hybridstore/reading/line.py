@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from changelog.identity import Identity
 from changelog.segment import Position, parse_segment_name
-from changelog.storage import Storage
+from changelog.storage import Storage, named_path
 from recovery.layout import CHANGELOG, MOVED, CheckpointName, LogName
 from recovery.line import Segment, SegmentShape, Step, Walk, log_segments
 from recovery.object_log import object_name, object_segments, with_content
@@ -114,7 +113,7 @@ def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | 
     storage, identity = place.storage, place.identity()
     if place.form == "segment":
         data = None if place.path else partial(storage.get, place.name)
-        named = Path(place.where)
+        named = named_path(place.where)
         return SegmentLine([Segment(named, parse_segment_name(named.name) or 0, None, data)], SegmentShape.LOG)
     if place.shard is None and place.path is not None:
         return SegmentLine(log_segments(place.path / CHANGELOG, start), SegmentShape.LOG, identity=identity)

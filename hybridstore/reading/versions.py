@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from changelog.errors import UnsupportedVersionError
 from changelog.reader import LoggedVersion
+from changelog.storage import named_path
 from recovery.layout import list_checkpoints
 from recovery.line import Segment, SegmentShape, Walk
 
@@ -136,7 +137,7 @@ def segment_states(place: Place) -> Iterator[SegmentState]:
         return
     for name, void in line.void.items():
         data = None if place.path else partial(place.storage.get, str(name))
-        segment = Segment(Path(f"{place.storage.url}/{name}"), name.version, None, data)
+        segment = Segment(named_path(f"{place.storage.url}/{name}"), name.version, None, data)
         yield from _states(Walk([segment], None, shape=SegmentShape.SHARD, skim=True), void)
 
 
@@ -159,6 +160,8 @@ def _states(walk: Walk, void: str) -> Iterator[SegmentState]:
             size = 0
         inside = versions[segment.first]
         end = "closed" if segment.first in walk.marked else ""
+        if not inside and segment.first <= (walk.begins or 0):
+            end = "the claim of an owner, which is kept"
         if walk.cut is not None and walk.cut.path == str(segment.path):
             end = f"torn tail of {walk.cut.size} bytes"
         last, wall_ms = (inside[-1].commit.version, inside[-1].commit.wall_ms) if inside else (segment.first, None)

@@ -19,7 +19,7 @@ from changelog.health import Health
 from changelog.segment import Position
 from changelog.storage import Storage
 from recovery.layout import FENCES, fence_name, fences_after
-from recovery.line import Step
+from recovery.line import CLAIM, Step
 from recovery.object_log import object_commit, object_name, versions_after
 from recovery.restore import Reached
 from recovery.shard_log import encode_object
@@ -32,9 +32,8 @@ from .policy import REQUEST_SECONDS, Logged
 # How often an owner looks for another owner that claims the state. Without this look an owner that commits as fast as
 # the store answers could always be ahead of the claimant.
 LOOK_SECONDS: Final = 5.0
-# The field of a commit that names its owner; in the version that claimed the state it describes the owner.
+# The field of a commit that names its owner.
 OWNER = "owner"
-CLAIM = "claim"
 
 
 class Overtaken(StateLockedError):

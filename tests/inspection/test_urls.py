@@ -345,3 +345,53 @@ def test_a_state_on_an_object_store_is_served_beside_its_owner(server: S3Server,
                 serving._shared.refresh()
                 after = rows(min_version=version)
                 assert (after["version"], after["rows"]) == (version, [{"key": "ann", "value": users["ann"]}])
+
+
+def test_claims_of_earlier_owners_are_no_damage(
+    server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pruning leaves the claim of each owner and takes the versions between; a fork has no object of its checkpoint's
+    version; an erase takes all versions but claims."""
+    bucket, keep = server.bucket("claims", tmp_path / "cache"), CheckpointPolicy(every_commits=None, keep=1)
+    url = server.url("claims")
+    for number in range(3):
+        with hs.open(bucket / "s", checkpoints=keep) as state:
+            for key in "abc":
+                state.key_value("kv")[key] = number
+                state.commit()
+            state.checkpoint(wait=True)
+    hs.fork(bucket / "s", bucket / "fork")
+    hs.pin(bucket / "fork", "old")
+    for name in ("s", "fork", "fork/pins/old"):
+        assert rows(capsys, "verify", f"{url}/{name}", "--full") == [], name
+    assert [row["version"] for row in rows(capsys, "log", f"{url}/s", "--commits")] == [12]
+    assert [row["detail"] for row in rows(capsys, "list", f"{url}/s", "--logs")][:1] == [
+        "the claim of an owner, which is kept"
+    ]
+    with hs.open(bucket / "s", checkpoints=keep) as state:
+        kv = state.key_value("kv")
+        kv["d"] = 1
+        state.commit()
+        kv.erase("a", leave_forks=True)
+        state.commit()
+        kv["e"] = 1
+        assert state.commit() == 17
+    assert rows(capsys, "verify", f"{url}/s", "--full") == []
+    assert run(["inspect", "pack", f"{url}/s", "--to", str(tmp_path / "s.zip")]) == 0
+    assert rows(capsys, "verify", str(tmp_path / "s.zip"), "--full") == []
+
+
+def test_a_lost_commit_behind_a_claim_that_a_checkpoint_is_of_is_a_fault(
+    server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket = server.bucket("lost", tmp_path / "cache")
+    with hs.open(bucket) as state:
+        state.checkpoint(wait=True)
+        for key in "abc":
+            state.key_value("kv")[key] = 1
+            state.commit()
+    storage = CloudStorage(server.url("lost"), server.options)
+    storage.delete([name for name in storage.list("changelog/") if name.endswith("2.log")])
+    (fault,) = rows(capsys, "verify", storage.url, code=1)
+    assert fault["file"] == "changelog/00000000000000000003.log"
+    assert fault["fault"].startswith("version 2 is missing before it")
