@@ -144,14 +144,23 @@ def _measure(before: Path, after: Path, records: int, suite: str, turns: range) 
 
 
 def show_changes(changes: list[Change], ref: str, other: str) -> None:
-    """Print a table of the changes, with both ratios of what was measured again."""
+    """Print a table of the changes, with both ratios of what was measured again. Fits 80 columns."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{ref} -> {other or 'the files as they are'}", title_justify="left")
+    table = Table(
+        title=f"{ref} -> {other or 'the files as they are'}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     repeated = any(change.again for change in changes)
     for title in ("", "before", "after", "ratio", "95 %", *(["again"] if repeated else []), ""):
-        table.add_column(title, justify="left" if title == "" else "right")
+        # of a narrow table the verdicts are folded, names and figures never
+        table.add_column(title, justify="left" if title == "" else "right", no_wrap=title != "again")
+    table.columns[-1].no_wrap = False
     for change in changes:
         unit, scale = change.unit()
         cells: list[Any] = [f"{number(figure * scale)} {unit}" for figure in (change.before, change.after)]
@@ -159,5 +168,8 @@ def show_changes(changes: list[Change], ref: str, other: str) -> None:
         if repeated:
             again = change.again
             cells.append(f"{again.ratio:.2f} ({again.low:.2f} - {again.high:.2f})" if again else "")
-        table.add_row(change.name, *cells, change.text)
-    Console().print(table)
+        table.add_row(change.name, *cells, change.text if change.verdict or change.alone else "")
+    console = Console()
+    console.print(table)
+    if not all(change.verdict or change.alone for change in changes):
+        console.print("  without a verdict: no change beyond noise", highlight=False)
