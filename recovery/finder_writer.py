@@ -54,16 +54,17 @@ class _Part:
     """The file with the places of the hashes whose first `depth` bits are `prefix`.
 
     slots    the words of its places
+    named    whether the owner was told the name: it maps the file then, and removes the name
     used     how many places are taken
     most     how many of them may be before the part is divided
     """
 
-    __slots__ = ("depth", "most", "path", "prefix", "slots", "used")
+    __slots__ = ("depth", "most", "named", "path", "prefix", "slots", "used")
 
     def __init__(self, folder: Path, bits: int, depth: int, prefix: int, *, timed: bool) -> None:
         """`timed`: a time belongs to each place. Raises OSError."""
         size = ENTRY_BYTES + TIME_BYTES * timed << bits
-        self.depth, self.prefix, self.used = depth, prefix, 0
+        self.depth, self.prefix, self.used, self.named = depth, prefix, 0, False
         self.most = int((_MOST_FULL - _EARLIER * (prefix * _GOLDEN % 1)) * (1 << bits))
         self.path = f"{folder}/.finder-{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -112,6 +113,18 @@ class FinderWriter:
     def paths(self) -> list[str]:
         """The files, by the first bits of a hash."""
         return [part.path for part in self._parts]
+
+    def tell(self) -> list[str]:
+        """Return the files for the owner. O(parts)."""
+        for part in self._parts:
+            part.named = True
+        return self.paths
+
+    def is_whole(self) -> bool:
+        """False where a file has lost its name before the owner was told it: an owner that makes a checkpoint removes
+        temporary files. O(parts).
+        """
+        return all(part.named or os.path.exists(part.path) for part in self._parts)
 
     def remove(self) -> None:
         """Remove the names of the files, as far as they have them still."""
@@ -277,7 +290,7 @@ class StateFinders:
                 self.clear()
             for number, store in _stores_of(reader).items():
                 finder = self._stores.get(number)
-                if finder is not None and not finder.has_room(store.records):
+                if finder is not None and not (finder.has_room(store.records) and finder.is_whole()):
                     finder.remove()
                     finder = None
                 if before is None or finder is None:
@@ -291,7 +304,12 @@ class StateFinders:
         except (OSError, CheckpointError):  # the checkpoint is whole: its blocks are searched
             return self.clear()
         self._reader, self._builds = reader, chain.from_iterable(self._begun(reader))
-        return [(number, finder.paths) for number, finder in self._stores.items()]
+        return [(number, finder.tell()) for number, finder in self._stores.items()]
+
+    @property
+    def paths(self) -> set[str]:
+        """The files of all finders. O(files)."""
+        return {path for finder in self._stores.values() for path in finder.paths}
 
     def _begun(self, reader: CheckpointReader) -> Iterator[Iterator[int]]:
         for number, store in _stores_of(reader).items():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -153,12 +153,15 @@ def opened(storage: Storage, outcome: Outcome, maps: FinderMaps | None = None) -
 
 class _WriterFiles(OwnFiles):
     """Files of a process that holds no lock: temporary files may be those of the next owner, so they are checked for,
-    too.
+    too. Those in `spared` are needed: they say where records are.
     """
+
+    spared: Set[str] = frozenset()
 
     def remove(self, path: Path) -> None:
         self._check()
-        self._files.remove(path)
+        if str(path) not in self.spared:
+            self._files.remove(path)
 
 
 class KeptPacks:
@@ -183,6 +186,11 @@ class KeptPacks:
         if len(self._finders) > _MOST_FINDERS:
             self._finders.pop(next(iter(self._finders)))[1].clear()
         return finders.follow(LocalStorage(Path(job.path)), name, alive)
+
+    def files(self, job: Job) -> Set[str]:
+        """Return the files that say where the records of a job's state are. O(files)."""
+        holder, finders = self._finders.get(job.path, (None, None))
+        return finders.paths if finders is not None and holder == job.holder else frozenset()
 
     def enter_some(self) -> bool:
         """Enter where some more records are; False when nothing is left to do. O(block)."""
@@ -212,6 +220,7 @@ def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -
         return _together(pieces)
 
     def tidy() -> object:
+        files.spared = kept.files(job)
         # what the owner reads is kept, in case that it never hears of the checkpoint that replaces it
         return prune(path, keep=job.keep + len(pieces) - 1, files=files)
 
