@@ -253,10 +253,8 @@ def _unreadable(error: Exception, where: str) -> CorruptCheckpointError:
 
 def unpack_block_in_slices(data: bytes, where: str, pause: Callable[[], None]) -> Columns:
     """Read a block as `unpack_block` does, with a call of `pause` every SLICE_VALUES values. O(size)."""
-    if not is_sound(data):
-        raise CorruptCheckpointError(f"{where}: block checksum mismatch")
     try:
-        stream = unpacker(data[4:])
+        stream = unpacker(_payload(data, where))
         parts = stream.read_array_header()
         _check_parts(parts)
         keys, counted, packed_ints = stream.unpack(), stream.unpack(), stream.unpack()
@@ -271,7 +269,7 @@ def unpack_block_in_slices(data: bytes, where: str, pause: Callable[[], None]) -
             stream.skip()
         return _columns(keys, counted, packed_ints, values)
     except UNPACK_ERRORS as error:
-        raise CorruptCheckpointError(f"{where}: block cannot be read: {error}") from error
+        raise _unreadable(error, where) from error
 
 
 def _columns(

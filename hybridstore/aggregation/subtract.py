@@ -60,13 +60,10 @@ class SubtractState(MergeLadderState):
         self.inexact_until = -1
 
     def insert(self, ts: int, value: Any) -> int:
-        if self.total is not _UNKNOWN:
-            if self.strategy.exact_types is not None and not self.strategy.exact_for(value):
-                self._turn_over(ts)
-            elif ts >= self.newest:
-                self.total = self.strategy.add(self.total, value)
-        elif self.strategy.exact_types is not None and not self.strategy.exact_for(value):
+        if self.strategy.exact_types is not None and not self.strategy.exact_for(value):
             self._turn_over(ts)
+        elif self.total is not _UNKNOWN and ts >= self.newest:
+            self.total = self.strategy.add(self.total, value)
         return super().insert(ts, value)
 
     def known(self) -> Any:

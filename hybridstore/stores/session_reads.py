@@ -24,6 +24,8 @@ from .session_runs import SessionBucket, value_of
 from .snapshots import SnapshotToken
 
 Session = tuple[K, int, int]  # key, start, end
+# The first and last key, the first and last end, the last start, and whether the last row comes first.
+_Bounds = tuple[Any, Any, int, int, int, bool]
 _Row = tuple[int, Any, int, Any]  # end, key, minus start, value: its order is the store's
 
 
@@ -129,7 +131,7 @@ class SessionReads(BucketRows, Generic[K, V]):
             return iter(())
         width = self._width
         numbers = [n for n in self._numbers(low, INT64_MAX) if n * width - self._buckets[n].longest <= latest]
-        return self._scan(numbers, key_from, key_to, low, INT64_MAX, latest, reverse)
+        return self._scan(numbers, (key_from, key_to, low, INT64_MAX, latest, reverse))
 
     @read
     def find_sessions_by_end(
@@ -146,7 +148,7 @@ class SessionReads(BucketRows, Generic[K, V]):
         """
         low, high = self._bounds(earliest_end, latest_end)
         self.apply_waiting()
-        return self._scan(self._numbers(low, high), None, None, low, high, INT64_MAX, reverse)
+        return self._scan(self._numbers(low, high), (None, None, low, high, INT64_MAX, reverse))
 
     def fetch(self, key: K, *, reverse: bool = False) -> Iterator[tuple[Session[K], V]]:
         """Iterate over all live sessions of one key; see `find_sessions`.
@@ -203,27 +205,16 @@ class SessionReads(BucketRows, Generic[K, V]):
         """
         return self.find_sessions_range(reverse=reverse)
 
-    def _scan(
-        self, numbers: list[int], key_from: Any, key_to: Any, low: int, high: int, latest: int, reverse: bool
-    ) -> Iterator[tuple[Session[K], V]]:
-        buckets = self._iterators.over(((n, self._buckets[n]) for n in numbers), reverse=reverse)
-        return self._read(buckets, key_from, key_to, low, high, latest, reverse, self._open_snapshot())
+    def _scan(self, numbers: list[int], bounds: _Bounds) -> Iterator[tuple[Session[K], V]]:
+        buckets = self._iterators.over(((n, self._buckets[n]) for n in numbers), reverse=bounds[-1])
+        return self._read(buckets, bounds, self._open_snapshot())
 
     def _read(
-        self,
-        buckets: Iterator[tuple[int, SessionBucket]],
-        key_from: Any,
-        key_to: Any,
-        low: int,
-        high: int,
-        latest: int,
-        reverse: bool,
-        token: SnapshotToken,
+        self, buckets: Iterator[tuple[int, SessionBucket]], bounds: _Bounds, token: SnapshotToken
     ) -> Iterator[tuple[Session[K], V]]:
         for number, bucket in buckets:
             self._turn.take(self, reads=True)
-            pieces = self._pieces(number, bucket, key_from, key_to, low, high, latest, reverse)
-            for end, key, minus_start, value in self._iterators.piecewise(pieces):
+            for end, key, minus_start, value in self._iterators.piecewise(self._pieces(number, bucket, *bounds)):
                 yield (key, -minus_start, end), value
         del token
 

@@ -274,7 +274,7 @@ class WindowReads(BucketRows, Generic[K, V]):
         self.apply_waiting()
         numbers = self._numbers(low, high)
         buckets = self._iterators.over((self._buckets[n] for n in numbers), reverse=reverse)
-        return self._scan(buckets, key_from, key_to, low, high, reverse, self._open_snapshot())
+        return self._scan(buckets, (key_from, key_to, low, high, reverse), self._open_snapshot())
 
     def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[K, int], V]]:
         """Iterate over all live rows; see `scan`.
@@ -309,19 +309,11 @@ class WindowReads(BucketRows, Generic[K, V]):
         return keys
 
     def _scan(
-        self,
-        buckets: Iterator[StoreBucket],
-        key_from: Any,
-        key_to: Any,
-        low: int,
-        high: int,
-        reverse: bool,
-        token: SnapshotToken,
+        self, buckets: Iterator[StoreBucket], bounds: tuple[Any, Any, int, int, bool], token: SnapshotToken
     ) -> Iterator[tuple[tuple[K, int], V]]:
         for bucket in buckets:
             self._turn.take(self, reads=True)
-            pieces = self._pieces(bucket, key_from, key_to, low, high, reverse)
-            for ts, key, value in self._iterators.piecewise(pieces):
+            for ts, key, value in self._iterators.piecewise(self._pieces(bucket, *bounds)):
                 yield (key, ts), value
         del token
 
