@@ -48,7 +48,7 @@ class PageFile:
     def __init__(self, data: bytes, where: str) -> None:
         self._file = data
         self._where = where
-        self.page_size, self._root, self._depth = self._newest_meta()
+        self.page_size, self._root = self._newest_meta()
 
     def _bad(self, offset: int, reason: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"{self._where} at byte {offset}: {reason}")
@@ -58,7 +58,7 @@ class PageFile:
             raise self._bad(offset, f"{size} bytes expected, the file ends at {len(self._file)}")
         return self._file[offset : offset + size]
 
-    def _newest_meta(self) -> tuple[int, int, int]:
+    def _newest_meta(self) -> tuple[int, int]:
         newest: tuple[int, int, int, int] | None = None
         for offset in (0, self._page_size_hint()):
             head = self._read(offset, _HEADER_BYTES + _META.size + 2 * _DATABASE.size + 16)
@@ -77,7 +77,7 @@ class PageFile:
         _, page_size, root, depth = newest
         if page_size not in (4096, 8192, 16384, 32768, 65536) or depth > _MAX_DEPTH:
             raise self._bad(0, f"page size {page_size} with a tree of depth {depth} is not possible")
-        return page_size, root, depth
+        return page_size, root
 
     def _page_size_hint(self) -> int:
         hint: int = struct.unpack_from("<I", self._read(_HEADER_BYTES + _META.size, 4))[0]

@@ -73,7 +73,6 @@ class StorePlan:
     capture: StoreCapture
     items: list[Item]
     next_block: int
-    packed: int = 0
     packed_bytes: int = 0
     kept: bool = False
 
@@ -377,7 +376,6 @@ class Planner:
             pack, offset = self._writer.add(number, plan.next_block, data, hashed)
             lines.append(whole._replace(block=plan.next_block, layers=(*kept, Extent(pack, offset, len(data), hashed))))
             plan.next_block += 1
-            plan.packed += 1
             plan.packed_bytes += len(data)
             plan.kept = True
         plan.items = items
@@ -489,7 +487,6 @@ def pack_records(
         number, offset = writer.add(plan.capture.number, plan.next_block, data, hashed)
         plan.items.append([entry_of(plan.next_block, bucket, piece, Extent(number, offset, len(data), hashed))])
         plan.next_block += 1
-        plan.packed += 1
         plan.packed_bytes += len(data)
 
 

@@ -59,7 +59,7 @@ Runs = tuple[Run, ...]
 
 
 class MissingParent(LookupError):
-    """An object that another one names as its parent is not there. `step` is the parent, `child` the object."""
+    """An object that another one names as its parent is not there. `step` is the parent."""
 
     def __init__(self, step: Step, child: LogName) -> None:
         super().__init__(
@@ -67,7 +67,6 @@ class MissingParent(LookupError):
             "continues it"
         )
         self.step = step
-        self.child = child
 
 
 def begun(runs: Runs, run: Run) -> Runs:

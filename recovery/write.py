@@ -51,7 +51,6 @@ class CheckpointReport(NamedTuple):
     name: str
     version: int
     whole: bool
-    blocks_packed: int
     bytes_packed: int
     bytes_copied: int
     bytes_written: int
@@ -290,7 +289,6 @@ def _conclude(
         name,
         version,
         not any(plan.kept for plan in plans),
-        sum(plan.packed for plan in plans),
         sum(plan.packed_bytes for plan in plans),
         copied,
         sum(record.size for record in writer.packs) + len(data),

@@ -20,7 +20,7 @@ from ..markup import Html, join, table, tag
 from ..reading.differences import RecordDifference, compare
 from ..reading.events import Event, history_of
 from ..reading.follow import Followed, follow
-from ..reading.places import Place, resolve
+from ..reading.places import Place
 from ..reading.selection import Selection
 from ..reading.store_view import StoreView, of_key_type
 from ..reading.tables import ROWS_PER_BATCH, stream_by_column
@@ -30,7 +30,7 @@ from ..state.restart import plan
 from ..stores.kinds import Row
 from .options import choose
 from .rows import facts_of, row_of, store_rows
-from .shards import position_of, shard_locations
+from .shards import position_of, shard_places
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -488,11 +488,8 @@ def inspect(location: str | os.PathLike[str], at: int | str | None = None) -> In
     Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time. Raises
     FileNotFoundError, ForeignFileError, RestoreError. O(blocks + tail) per state.
     """
-    shards = shard_locations(location)
-    places = [place for each in shards for place in resolve(each)]
+    places = shard_places(location)
     text = None if at is None else str(at)
-    if len(shards) > 1:
-        places = [place._replace(label=str(shard)) for shard, place in enumerate(places)]
-    elif len(places) == 1:
+    if len(places) == 1:
         return InspectedState(places[0], choose(places[0], text))
     return InspectedShards(places, text, os.fspath(location))

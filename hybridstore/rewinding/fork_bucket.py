@@ -26,7 +26,7 @@ from changelog.cached_storage import bare
 from changelog.cloud_storage import CloudStorage
 from changelog.files import REAL_FILES, Files
 from changelog.rounds import side_by_side
-from changelog.storage import Storage, storage_at
+from changelog.storage import Storage, exists, storage_at
 from recovery.erase import ERASURES
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, ERASING, GENERATIONS
@@ -84,7 +84,7 @@ class BucketOrigin:
             newest = part.view
             looks: list[Callable[[], object]] = [
                 partial(versions_after, place.storage, part.version),
-                partial(is_erasing, place.storage),
+                partial(exists, place.storage, ERASING),
             ]
             later, erasing = side_by_side(lambda look: look(), looks)
             if later:
@@ -92,15 +92,6 @@ class BucketOrigin:
             erasures = newest.settings.get(ERASURES) != part.view.settings.get(ERASURES)
             if erasing or erasures or newest.settings.get(ORDERS) is not None:
                 raise RestoreError(f"{place.where}: an erase is at work (try again when it has ended)")
-
-
-def is_erasing(storage: Storage) -> bool:
-    """Return whether an erase has begun here and has not ended. One request."""
-    try:
-        storage.size(ERASING)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 class _Planned(NamedTuple):

@@ -17,7 +17,7 @@ from stat import S_IMODE
 from typing import Final
 
 from changelog.files import REAL_FILES, TEMPORARY_SUFFIX, Files
-from changelog.storage import LocalStorage, Storage, storage_at
+from changelog.storage import LocalStorage, Storage, exists, storage_at
 from recovery.errors import RestoreError
 from recovery.layout import ERASING, FORKS, MOVED, PINS, SPARK_FOLDER, operator_name, run_name
 from recovery.retrying import Signature, signature
@@ -29,7 +29,6 @@ from ..inspection.options import choose
 from ..reading.places import Place, operator_chain, resolve
 from ..reading.view import open_view
 from .command import ASIDE, COMMITS, OFFSETS, batches_of, path_of
-from .fork_bucket import is_erasing
 from .forked import ForkedPart, Site, checkpoint_names
 
 # What is in a checkpoint location and not Spark's.
@@ -125,7 +124,7 @@ class QueryOrigin:
         for operator in {place.operator: place for place in self.places}.values():
             storage = operator.operator_storage
             assert storage is not None
-            if is_erasing(storage) or _claim_of(operator) != self._claims[operator.operator]:
+            if exists(storage, ERASING) or _claim_of(operator) != self._claims[operator.operator]:
                 raise RestoreError(f"{storage.url}: a run or an erase has begun meanwhile (try again)")
 
     def _spark_names(self) -> Iterator[str]:

@@ -234,9 +234,8 @@ def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -
 
 def _together(pieces: list[CheckpointReport]) -> CheckpointReport:
     """Return the report of the last piece, with what all of them have written."""
-    blocks, packed, copied, written = (sum(column) for column in list(zip(*pieces, strict=True))[3:7])
+    packed, copied, written = (sum(column) for column in list(zip(*pieces, strict=True))[3:6])
     return pieces[-1]._replace(
-        blocks_packed=blocks,
         bytes_packed=packed,
         bytes_copied=copied,
         bytes_written=written,

@@ -128,10 +128,11 @@ def describe(place: Storage, number: int, generation: Generation) -> bool:
     return place.create(generation_name(number), (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
 
 
-def _has_log(place: Storage) -> bool:
+def has_folder(place: Storage, folder: str) -> bool:
+    """Return whether a folder is there; of an object store whether it has objects. One request."""
     if isinstance(place, LocalStorage):
-        return (place.root / CHANGELOG).is_dir()
-    return bool(place.list(f"{CHANGELOG}/"))
+        return (place.root / folder).is_dir()
+    return bool(place.list(f"{folder}/"))
 
 
 def current_shards(place: Storage, *, writing: bool = False) -> Generation | None:
@@ -139,14 +140,14 @@ def current_shards(place: Storage, *, writing: bool = False) -> Generation | Non
     description, and for half a fork; and as `newest_generation`.
     """
     newest = newest_generation(place, writing=writing)
-    if newest is not None or _has_log(place):
+    if newest is not None or has_folder(place, CHANGELOG):
         return newest or Generation(0, 0, 1)
     folders = place.folders() if not isinstance(place, LocalStorage) or place.root.is_dir() else ()
-    if CHECKPOINTS in folders and not isinstance(
-        place, LocalStorage
-    ):  # a fork or a pin of the version of a checkpoint has no log yet
-        return Generation(0, 0, 1)
-    shards = [name for name in folders if parse_shard_name(name) is not None and _has_log(place.below(name))]
+    if CHECKPOINTS in folders and not isinstance(place, LocalStorage):
+        return Generation(0, 0, 1)  # a fork or a pin of the version of a checkpoint has no log yet
+    shards = [
+        name for name in folders if parse_shard_name(name) is not None and has_folder(place.below(name), CHANGELOG)
+    ]
     if shards:
         raise ForeignFileError(
             f"{place.url}: found shards {', '.join(shards)} without {generation_name(1)}, expected the description of "

@@ -16,7 +16,7 @@ from recovery.layout import SPARK_FOLDER
 from ..errors import ForeignFileError
 from ..state.changes import Difference
 from ..state.directory import State
-from ..state.generations import current_shards, place_below
+from ..state.generations import current_shards, has_folder, place_below
 from ..stores.kinds import KINDS
 from ..topology.adopt import TOPOLOGY, changes_of
 from ..topology.changes import Shorter
@@ -38,7 +38,7 @@ def preview(
     shard."""
     place = storage_at(location)
     with ExitStack() as opened:
-        if _holds(place, SPARK_FOLDER):
+        if has_folder(place, SPARK_FOLDER):
             program, stores = of_operator()
             changes = changes_of(plan, {TOPOLOGY: program}, allow)
         else:
@@ -47,12 +47,6 @@ def preview(
             changes = list(dict.fromkeys(change for of_state in each for change in of_state))
             stores = (state.stores for state in states)
         return _counted(changes, stores) if any(isinstance(change, Shorter) for change in changes) else changes
-
-
-def _holds(place: Storage, folder: str) -> bool:
-    if isinstance(place, LocalStorage):
-        return (place.root / folder).is_dir()
-    return bool(place.list(f"{folder}/"))
 
 
 def _states(place: Storage, location: str | PathLike[str]) -> list[str | PathLike[str]]:
