@@ -161,6 +161,24 @@ def read(method: Callable[P, R]) -> Callable[P, R]:
     return _entry(method, whole=False, reads=True)
 
 
+def within(method: Callable[P, R]) -> Callable[P, R]:
+    """A method of a store that brings in what is cold or waits: as `entry`, and in the middle of any call, too."""
+
+    @wraps(method)
+    def beginning(*args: P.args, **given: P.kwargs) -> R:
+        by: Any = args[0]
+        turn: Turn = by._turn
+        turn.check()
+        before, turn.busy = turn.busy, by
+        try:
+            return method(*args, **given)
+        finally:
+            turn.busy = before
+
+    _ENTRIES.add(beginning.__code__)  # type: ignore[attr-defined]  # a function
+    return beginning
+
+
 def entry_of_all(method: Callable[P, R]) -> Callable[P, R]:
     """A method of a state that concerns all its stores: as `entry`."""
     return _entry(method, whole=True, reads=False)

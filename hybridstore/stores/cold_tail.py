@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Final
 from changelog.errors import ChangelogError
 from changelog.journal import Journal
 from changelog.mutation import TIME
-from changelog.turn import Turn, in_place
+from changelog.turn import Turn, within
 from recovery.directory import Directory
 from recovery.finder import Finder
 
@@ -471,24 +471,18 @@ class Tailed(ABC):
         if new:
             self._touch_new(new)
 
-    @in_place
+    @within
     def _touch_new(self, new: set[Any]) -> None:
-        turn = self._turn
-        turn.check()
-        before, turn.busy = turn.busy, self
-        try:
-            tail = self._tail
-            positions = tail.find(new)
-            if positions:
-                self._apply_tail(positions)
-            if tail:  # not all of it was theirs
-                tail.asked |= new
-                if tail.looks > FREE_LOOKS:
-                    self._apply_tail(tail.oldest(max(LEAST_ROWS, len(tail) // SHARE)))
-            if not tail:
-                self._end_tail()
-        finally:
-            turn.busy = before
+        tail = self._tail
+        positions = tail.find(new)
+        if positions:
+            self._apply_tail(positions)
+        if tail:  # not all of it was theirs
+            tail.asked |= new
+            if tail.looks > FREE_LOOKS:
+                self._apply_tail(tail.oldest(max(LEAST_ROWS, len(tail) // SHARE)))
+        if not tail:
+            self._end_tail()
 
     def _ask(self, keys: Sequence[Any]) -> None:
         """Admit every key, deciding nothing, and touch them all at once. Raises as the rule of keys does.
@@ -517,17 +511,12 @@ class Tailed(ABC):
             self._end_tail()
         return True
 
-    @in_place
+    @within
     def _apply_tail(self, positions: list[int]) -> None:
-        turn, tail = self._turn, self._tail
-        turn.check()
-        before, turn.busy = turn.busy, self
-        try:
-            with self._applying_tail(), collector_held():
-                self.apply_rows(*tail.rows(positions))
-                tail.drop(positions)
-        finally:
-            turn.busy = before
+        tail = self._tail
+        with self._applying_tail(), collector_held():
+            self.apply_rows(*tail.rows(positions))
+            tail.drop(positions)
 
     @contextmanager
     def _applying_tail(self) -> Iterator[None]:

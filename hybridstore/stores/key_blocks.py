@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from sys import getsizeof
 from typing import Any, Final
 
-from changelog.turn import in_place
+from changelog.turn import within
 from recovery.block import BlockEntry, BucketChange, Columns
 from recovery.directory import Directory
 
@@ -151,59 +151,47 @@ class KeyBlocks(Edge):
                 cold[i] = DecodedBlock(block.entry, block.columns())
                 on_block()
 
-    @in_place
+    @within
     def _load(self, index: int, columns: Columns | None = None) -> None:
         """Load one block, the last one of a page, and put its records under those written since. `columns`: the block
         was read already.
         """
-        turn = self._turn
-        turn.check()
-        before, turn.busy = turn.busy, self
-        try:
-            cold = self._bucket.cold
-            index = open_page(cold, index)
-            block = cold[index]
-            assert isinstance(block, ColdBlock)
-            if columns is None:
-                columns = block.columns()  # a damaged block stays cold
-            SPARING.load(len(columns), block.entry.bytes)
-            with self._journal.sure:
-                del cold[index]
-                self._install(columns)
-                self._taken(len(columns))
-                self._loaded(block.entry)
-                self._cold_changed()
-        finally:
-            turn.busy = before
+        cold = self._bucket.cold
+        index = open_page(cold, index)
+        block = cold[index]
+        assert isinstance(block, ColdBlock)
+        if columns is None:
+            columns = block.columns()  # a damaged block stays cold
+        SPARING.load(len(columns), block.entry.bytes)
+        with self._journal.sure:
+            del cold[index]
+            self._install(columns)
+            self._taken(len(columns))
+            self._loaded(block.entry)
+            self._cold_changed()
 
-    @in_place
+    @within
     def _load_first(self, index: int, through: int) -> None:
         """Load the records of a cold block with times up to `through`, of one record a key, and as many later ones as
         make it a share of the block, in order of time: reading one costs as much as reading all, so that the next
         ones are there when they are wanted, and the others take no memory.
         """
-        turn = self._turn
-        turn.check()
-        before, turn.busy = turn.busy, self
-        try:
-            cold = self._bucket.cold
-            block = cold[index]
-            assert isinstance(block, ColdBlock)
-            columns = block.columns()  # a damaged block stays cold
-            times = sorted(columns.ints[0])
-            if times:
-                through = max(through, times[len(times) // _FIRST_SHARE])
-            if not times or times[-1] <= through:
-                self._load(index, columns)
-                return
-            first = only(columns, [ts <= through for ts in columns.ints[0]])
-            with self._journal.sure:
-                taken_block(cold, index).take_first(first.keys, times[len(first)])
-                self._install(first)
-                self._taken(len(first))
-                self._cold_changed()
-        finally:
-            turn.busy = before
+        cold = self._bucket.cold
+        block = cold[index]
+        assert isinstance(block, ColdBlock)
+        columns = block.columns()  # a damaged block stays cold
+        times = sorted(columns.ints[0])
+        if times:
+            through = max(through, times[len(times) // _FIRST_SHARE])
+        if not times or times[-1] <= through:
+            self._load(index, columns)
+            return
+        first = only(columns, [ts <= through for ts in columns.ints[0]])
+        with self._journal.sure:
+            taken_block(cold, index).take_first(first.keys, times[len(first)])
+            self._install(first)
+            self._taken(len(first))
+            self._cold_changed()
 
     def _load_key(self, index: int, key: Any, *, absent: bool = False) -> None:
         """Load what the block at `index` has of a key: where memory is short, the key's records alone. `absent`: the

@@ -15,7 +15,7 @@ from sys import getsizeof
 from typing import Any, ClassVar, Final
 
 from changelog.journal import Journal
-from changelog.turn import in_place
+from changelog.turn import within
 from recovery.block import BucketChange, Columns, lay_over
 from recovery.directory import Directory, PageEntry
 
@@ -272,26 +272,20 @@ class TimeBuckets(Edge):
             self._drop_at = self._drop_time(min(self._buckets))
         self.apply_time(state["stream_time"])
 
-    @in_place
+    @within
     def _load(self, bucket: Any, index: int) -> None:
         """Load one cold block, the last one of a page, and put its records under those written since."""
-        turn = self._turn
-        turn.check()
-        before, turn.busy = turn.busy, self
-        try:
-            index = open_page(bucket.cold, index)
-            cold: ColdBlock = bucket.cold[index]
-            columns = cold.columns()  # a damaged block stays cold
-            SPARING.load(len(columns), cold.entry.bytes)
-            with self._journal.sure:
-                del bucket.cold[index]
-                bucket.records += len(columns) - cold.records  # of keys in memory when the store became cold
-                self._install(bucket, columns)
-                number = cold.entry.bucket
-                if not (bucket.runs or bucket.cold or bucket.dirty) and self._buckets.get(number) is bucket:
-                    self._remove_bucket(number)  # a checkpoint knows that its last records were deleted over this block
-        finally:
-            turn.busy = before
+        index = open_page(bucket.cold, index)
+        cold: ColdBlock = bucket.cold[index]
+        columns = cold.columns()  # a damaged block stays cold
+        SPARING.load(len(columns), cold.entry.bytes)
+        with self._journal.sure:
+            del bucket.cold[index]
+            bucket.records += len(columns) - cold.records  # of keys in memory when the store became cold
+            self._install(bucket, columns)
+            number = cold.entry.bucket
+            if not (bucket.runs or bucket.cold or bucket.dirty) and self._buckets.get(number) is bucket:
+                self._remove_bucket(number)  # a checkpoint knows that its last records were deleted over this block
 
     def _load_key(self, bucket: Any, index: int, key: Any) -> None:
         """Load what the block at `index` has of a key: where memory is short, the key's records alone."""
