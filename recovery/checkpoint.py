@@ -456,16 +456,6 @@ class CheckpointReader:
         except FileNotFoundError:
             return False
 
-    def live_bytes(self) -> dict[int, int]:
-        """Return how many bytes of each pack this checkpoint refers to, pages included. O(pages)."""
-        live = dict.fromkeys((record.number for record in self.meta.packs), 0)
-        for record in self.meta.stores:
-            for page in self.directory(record.number).pages:
-                live[page.pack] = live.get(page.pack, 0) + page.size
-                for number, size in page.uses():
-                    live[number] = live.get(number, 0) + size
-        return live
-
     def twin(self) -> CheckpointReader:
         """Return a reader of the same open files, for use in another thread; the twin does not use `ahead`, and has a
         traffic of its own.

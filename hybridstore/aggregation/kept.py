@@ -64,13 +64,8 @@ class Last(Choice):
         super().__init__("last", column, _last_add, where=where, result=_value_of, timed=True)
 
 
-def _append(items: list[Any], pair: Sequence[Any]) -> list[Any]:
-    items += pair
-    return items
-
-
-def _extend(items: list[Any], newer: list[Any]) -> list[Any]:
-    items += newer
+def _extend(items: list[Any], more: Sequence[Any]) -> list[Any]:
+    items += more
     return items
 
 
@@ -122,7 +117,7 @@ class Collect(Builtin):
             "collect",
             column,
             list,
-            _append if limit is None else lambda items, pair: cut(_append(items, pair)),
+            _extend if limit is None else lambda items, pair: cut(_extend(items, pair)),
             merge=_extend if limit is None else lambda items, newer: cut(_extend(items, newer)),
             copy=list.copy,
             result=result,

@@ -350,6 +350,7 @@ class Subtract(Strategy[SubtractState]):
     __slots__ = (
         "averages",
         "commutative",
+        "exact_for",
         "exact_kinds",
         "exact_types",
         "fan",
@@ -360,21 +361,23 @@ class Subtract(Strategy[SubtractState]):
         "state",
     )
 
-    def __init__(self, aggregator: Aggregator, *, force: bool = False) -> None:
+    def __init__(self, aggregator: Aggregator) -> None:
         super().__init__(aggregator)
         if aggregator.subtract is None:
             raise ValueError(
                 f"strategy subtract: aggregator {aggregator.name}: found no subtract, expected one (give subtract= and "
                 "exact_subtract=True, or use another strategy)"
             )
-        types = True if force else aggregator.exact_subtract
+        types = aggregator.exact_subtract
         if not types:
             raise ValueError(
                 f"strategy subtract: aggregator {aggregator.name}: found exact_subtract=False, expected True "
                 "(declare it if taking a value out leaves no trace of it, or use another strategy)"
             )
         self.subtract: Any = aggregator.subtract
+        # None: subtracting leaves no trace of any value; else `exact_for` says of which values it leaves none
         self.exact_types = types if isinstance(types, tuple) else None
+        self.exact_for = aggregator.exact_for
         parts = aggregator.parts if isinstance(aggregator, Combined) else (aggregator,)
         limits = [set(part.exact_subtract) for part in parts if isinstance(part.exact_subtract, tuple)]
         # the types of values that every part takes out without a trace
@@ -401,7 +404,3 @@ class Subtract(Strategy[SubtractState]):
                     "no merge, expected a merge for the other types (give merge=, or use strategy='recompute')"
                 )
             require_commutative(self.name, aggregator)
-
-    def exact_for(self, value: Any) -> bool:
-        """Return whether subtracting this value leaves no trace of it."""
-        return self.exact_types is None or self.aggregator.exact_for(value)

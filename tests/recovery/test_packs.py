@@ -32,7 +32,9 @@ def content_bytes(line: Line) -> tuple[int, int]:
     assert reader is not None
     packs = [StoredPack(line.storage, each.name, each.size) for each in reader.meta.packs]
     footers = [read_footer(pack, pack.size, "it") for pack in packs]
-    return sum(reader.live_bytes().values()), sum(each.size for footer in footers for each in footer)
+    return compaction.live_bytes(reader.directory(1).pages).total(), sum(
+        each.size for footer in footers for each in footer
+    )
 
 
 def check(line: Line) -> None:
@@ -49,7 +51,7 @@ def check(line: Line) -> None:
         for entry in lines:
             for place in entry.extents:
                 live[place.pack] += place.size
-    assert live == reader.live_bytes()
+    assert live == compaction.live_bytes(reader.directory(1).pages)
     for record in reader.meta.packs:
         opened = StoredPack(line.storage, record.name, record.size)
         for footer_line in read_footer(opened, record.size, record.name):

@@ -7,11 +7,13 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from heapq import nlargest
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from changelog.codec import pack
 from changelog.errors import HybridStoreError
+from recovery.compaction import live_bytes
 from recovery.layout import list_checkpoints
 from recovery.pages import PageCheckpoint
 
@@ -156,7 +158,8 @@ def packs(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
     for name in list_checkpoints(place.storage) if place.form == "directory" else []:
         try:
             reader = PageCheckpoint(place.storage, name)
-            live = sum(reader.live_bytes().values())
+            pages = (reader.directory(record.number).pages for record in reader.meta.stores)
+            live = live_bytes(chain.from_iterable(pages)).total()
         except (OSError, HybridStoreError):
             continue
         meta = reader.meta
