@@ -48,9 +48,6 @@ class ChangelogWriter:
         self._segment_bytes = segment_bytes
         self._files = files
         self._file: AppendFile | None = None
-        self._segment = 0
-        self._sequence = 0
-        self._seed = 0
         self._committed = Position(0, 0, 0)
         self._parent: tuple[int, bytes] = (0, bytes(16))
         self._announced = False

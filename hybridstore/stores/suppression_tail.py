@@ -78,13 +78,13 @@ class BufferTail(ColdTail):
     """
 
     __slots__ = ("_next", "began", "events", "newest")
+    began: int
 
     def __init__(self) -> None:
         super().__init__(3)
 
     def clear(self) -> None:
         super().clear()
-        self.began = -1
         self.events: list[TailEvent] = []
         self.newest = self._next = (0, 0)
 
