@@ -94,6 +94,15 @@ def test_what_was_not_used_for_longest_is_removed_first(tmp_path: Path) -> None:
     assert storage.get("huge") == bytes(101)
 
 
+def test_a_link_in_the_folder_has_the_bytes_of_a_link(tmp_path: Path) -> None:
+    _, storage = cached(tmp_path, limit=1000)
+    storage.create("a", bytes(40))
+    (tmp_path / "large").write_bytes(bytes(10_000))
+    (tmp_path / "cache" / f"{'0' * 40}.object").symlink_to(tmp_path / "large")
+    storage.create("b", bytes(10))
+    assert [name for name in "ab" if storage.path(name)] == ["a", "b"]
+
+
 def test_a_use_counts(tmp_path: Path) -> None:
     _, storage = cached(tmp_path, limit=100)
     for name in ("a", "b"):

@@ -112,6 +112,10 @@ def test_frames_stay_near_their_limits() -> None:
         put(journal, i, i)
     journal.seal()
     assert max(len(unpack(body)) for body in bodies) <= 43
+    journal, bodies = collect(frame_records=10)
+    for i in range(30):
+        journal.record(17, i, b"x", 0)
+    assert [len(unpack(body)) for body in bodies] == [40, 40, 40]
 
 
 def test_restart_forgets() -> None:

@@ -12,7 +12,7 @@ from changelog.codec import pack
 from changelog.identity import Identity
 from changelog.segment import Position
 from recovery import block, directory, index, layout, planner, write
-from recovery.block import BucketChange, Columns, StoreCapture, content_hash, pack_block, seal
+from recovery.block import BucketChange, Columns, Extent, StoreCapture, content_hash, pack_block, seal
 from recovery.checkpoint import CheckpointReader
 from recovery.pack import FORMAT_VERSION, HEADER, MAGIC, TRAILER, PackWriter
 from recovery.verify import Fault, Verifier
@@ -139,6 +139,11 @@ def page_of(make: Callable[[Any], bytes]) -> Callable[[Patch], None]:
     return lambda patch: patch.setattr(write, "encode_page", make)
 
 
+def lines_with(**wrong: Any) -> Callable[[Patch], None]:
+    """Each page says something else of its blocks, and the top record does not."""
+    return page_of(lambda lines: directory.encode_page([line._replace(**wrong) for line in lines]))
+
+
 def page_at(**wrong: Any) -> Callable[[Patch], None]:
     """The top record says that each page is elsewhere."""
     return lambda patch: patch.setattr(
@@ -212,6 +217,8 @@ def another_name(patch: Patch) -> None:
         (page_of(lambda lines: directory.encode_page(lines[::-1])), "are not in order"),
         (page_of(lambda lines: directory.encode_page(lines[:-1])), "page of the directory: it is not what the top re"),
         (page_of(lambda lines: seal(pack("no page"))), "store 'it': page of the directory: "),
+        (lines_with(records=1 << 63), "page of store 1: a line with a field of the wrong type"),
+        (lines_with(layers=(Extent(1, 24, 9, b"short"),)), "page of store 1: a line with a field of the wrong type"),
         (top_of(lambda pages: seal(pack([[1]]))), ": top record: "),
         (page_at(pack=99), "its directory refers to pack 99, which is not in its list"),
         (no_top_record, "store 'it': top record of store 1 missing"),

@@ -19,10 +19,12 @@ from recovery import layer_index, planner
 from recovery.block import (
     ADDED,
     WHOLE,
+    BucketChange,
     Columns,
     Extent,
     composed,
     content_hash,
+    entry_of,
     layer_of,
     pack_block,
     seal,
@@ -34,7 +36,7 @@ from recovery.errors import CorruptCheckpointError
 from recovery.layers import Layers
 from recovery.pack import KEPT
 from recovery.planner import LAYERED_SHARE, LAYERS, MOST_LOAD, most_layered
-from recovery.table import MOST_KEYS, RecordTable, look_into, pack_with_table, table_fault
+from recovery.table import MOST_KEYS, RecordTable, Whole, look_into, pack_with_table, table_fault
 from recovery.verify import verify
 from tests.conftest import STRESS
 from tests.tools.checkpoints import Line, flip, own_packs, reader_of
@@ -356,6 +358,19 @@ def test_a_block_that_loses_its_first_key_gets_a_layer(tmp_path: Path, tables: b
     line.checkpoint({}, {"key 000"})
     (entry,) = line.entries()
     assert (len(entry.layers), entry.keys, entry.first) == (1, 199, "key 001")
+
+
+def test_a_block_whose_last_key_loses_all_rows_is_decoded_for_its_line() -> None:
+    block = columns({"a": [(5, 1)], "b": [(5, 1), (9, 1)], "c": [(5, 1)]})
+    line = entry_of(1, 0, block, Extent(1, 24, 100, bytes(16)))
+
+    def counted(key: str) -> Any:
+        change = BucketChange(Columns([key], [0], (array("q"),), [], [3]), set(), False)
+        return planner._counted(line, change, Whole(block))
+
+    assert counted("a") is None
+    assert counted("b") == line._replace(keys=2, records=2)
+    assert counted("c") is None
 
 
 def test_the_layers_of_a_far_block_are_read_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from recovery.meta import read_meta
 from recovery.pack import PAGE, StoredPack, damage, read_footer
 from recovery.pages import PageCheckpoint
 from recovery.verify import Verifier
-from recovery.write import FreshCheckpoint
+from recovery.write import FreshCheckpoint, _joined
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.sizes import SMALL_PARTS
 from tests.tools.window_line import Line
@@ -337,6 +337,26 @@ def test_small_packs_are_merged_by_size_and_stay_few() -> None:
     assert written < 7 * line.reader.meta.size
     assert line.reader.meta.written == written
     assert line.reader.meta.packed == line.reader.meta.size
+
+
+def test_a_page_of_few_lines_takes_in_what_changed_behind_it() -> None:
+    def line(number: int, bucket: int = 0) -> BlockEntry:
+        return BlockEntry(number, bucket, number, number, 1, 1, 100, -1, -1, bytes(16), 1, 24, ())
+
+    lines = list(map(line, range(1, 5)))
+    few, many = (directory.page_entry(lines[:n], 1, 0, 100, bytes(16)) for n in (2, 3))
+    opened: list[directory.PageEntry] = []
+
+    def joined(*items: compaction.Item) -> list[compaction.Item]:
+        return _joined([*items], 3, lambda page: opened.append(page) or lines[: page.blocks])
+
+    assert joined(many, lines[3:]) == [many, lines[3:]]
+    assert joined(lines[3:], many) == [lines[3:], many]
+    assert joined(few, [line(9, bucket=1)]) == [few, [line(9, bucket=1)]]
+    assert opened == []
+    assert joined(few, lines[2:]) == [lines]
+    assert joined([line(0)], few, lines[2:]) == [[line(0), *lines]]
+    assert opened == [few, few]
 
 
 def test_a_large_checkpoint_is_several_packs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,13 @@ def test_blocks_are_smaller_than_on_a_disk(tmp_path: Path, monkeypatch: pytest.M
     assert blocks == [8, 1]
 
 
+def test_a_window_store_does_not_become_cold_over_far_pages(open_far: Open, tmp_path: Path) -> None:
+    with open_far() as state:
+        clicks = state.window("clicks", retention=1_000_000)
+        assert clicks.far
+        assert not clicks.can_cool
+
+
 def test_what_nobody_uses_is_forgotten(open_far: Open, requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "_FETCHED_BYTES", 1_000)
     with open_far() as state:

@@ -206,6 +206,15 @@ def test_lookups_are_counted_until_the_last_limit_is_gone(tmp_path: Path) -> Non
                 users.put(1, 1)
 
 
+@pytest.mark.parametrize("name", ["k", "t"])
+def test_records_that_were_read_one_by_one_are_not_counted_as_cold(tmp_path: Path, name: str) -> None:
+    with filled(tmp_path, memory_limit=LARGE) as state:
+        store = stores_of(state)[name]
+        for key in (*STORED[:5], *STORED[:5], *BETWEEN[:3]):
+            assert (key in store) == (key in STORED)
+        assert store.cold_records == len(STORED) - 5
+
+
 def test_a_block_loaded_whole_counts_with_all_its_bytes(tmp_path: Path) -> None:
     with filled(tmp_path, memory_limit=LARGE) as state:
         assert len(list(state.key_value("k").all())) == len(STORED)

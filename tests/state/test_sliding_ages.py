@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.stores.ages import Older
+from hybridstore.stores.buckets import SealedBucket
 from hybridstore.stores.cold_blocks import SPARING
 from tests.conftest import STRESS
 from tests.tools.hooks import check_stores, crash
@@ -369,6 +371,28 @@ def test_a_store_that_does_not_become_cold_keeps_no_keys_for_each_checkpoint(
         assert sum(len(seal.dirty or ()) for seal in store._older.seals) <= 8
         check_stores(state)
         assert [store.get(key)[3] for key in (0, 3)] == ([121, 133] if cold else [1, 1])
+
+
+def test_a_failed_checkpoint_leaves_what_is_noted_of_those_before_it() -> None:
+    def seal(*keys: int) -> SealedBucket:
+        return SealedBucket(set(keys), 0, {})
+
+    older, first, second = Older(), seal(1), seal(2)
+    older.note_seal(first)
+    older.wide = 1  # the checkpoints are noted one by one
+    older.note_seal(second)
+    older.forget_seal(second)
+    assert older.seals == [first]
+    older.wide = 0
+    older.note_seal(second)  # and now together
+    assert [each.dirty for each in older.seals] == [None]
+    older.forget_seal(second)
+    assert [each.dirty for each in older.seals] == [None]
+    older.seals.clear()
+    older.note_seal(new := SealedBucket(None, 0, {}))
+    older.newer = 1
+    older.forget_seal(new)
+    assert (older.seals, older.newer) == ([], 0)
 
 
 def test_a_store_has_no_more_attributes_than_python_keeps_in_one_place(tmp_path: Path) -> None:
