@@ -104,9 +104,9 @@ def history_of(place: Place, store: str, key: Any, faults: list[str]) -> list[Ev
 
 
 def _history(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[Event]:
+    within = reach(place)  # first: of what is listed later, all may be newer than the view
     newest = open_view(place)
     view_store = newest.store(store)
-    within = reach(place)
     checkpoints = [version for version in within.checkpoints if version <= newest.version]
     state = _Key(view_store.kind, view_store.parameters)
     from_start = within.begins == 0

@@ -14,14 +14,18 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.cli import run
+from hybridstore.inspection.commands import compact, pack, repair, verify
 from hybridstore.inspection.commands.stat import measure
 from hybridstore.inspection.commands.verify import PlaceVerifier, _steady
 from hybridstore.progress import Progress
+from hybridstore.reading import events
 from hybridstore.reading.places import resolve
 from hybridstore.reading.selection import Selection
 from hybridstore.reading.tally import tallies
 from hybridstore.reading.view import View, open_view
-from recovery.layout import CHECKPOINTS
+from hybridstore.state.opening import Tuning
+from recovery.layout import CHECKPOINTS, PACKS
 from tests.state.test_kill import WRITER, expected
 
 
@@ -155,3 +159,106 @@ def test_what_was_removed_for_good_is_said(tmp_path: Path, ending: str) -> None:
     except (hs.HybridStoreError, OSError) as error:
         if str(path) not in str(error):
             raise
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[hs.State]:
+    """A state that keeps one checkpoint, and has one."""
+    keep, tuning = hs.CheckpointPolicy(every_commits=None, keep=1), Tuning(segment_bytes=500)
+    with hs.open(tmp_path / "s", checkpoints=keep, _tuning=tuning) as state:
+        prunes(state)
+        yield state
+
+
+def prunes(state: hs.State) -> None:
+    """The owner writes all anew and makes two checkpoints: of what was there nothing is left."""
+    for _ in range(2):
+        state.key_value("kv").put_many({f"k{number}": state.version for number in range(100)})
+        state.commit()
+        state.checkpoint(wait=True)
+
+
+def test_a_pack_is_whole_whatever_the_owner_removes_meanwhile(
+    tmp_path: Path, owner: hs.State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, copied, often = str(tmp_path / "s"), pack.parts_of, 1
+
+    def pruned_before(storage: Any, name: str) -> Iterator[bytes]:
+        nonlocal often
+        if name.startswith(PACKS) and often:
+            often -= 1
+            prunes(owner)
+        return copied(storage, name)
+
+    monkeypatch.setattr(pack, "parts_of", pruned_before)
+    assert run(["inspect", "pack", state, "--to", str(tmp_path / "s.zip")]) == 0
+    assert not often
+    assert run(["inspect", "verify", str(tmp_path / "s.zip"), "--full"]) == 0
+    assert run(["inspect", "diff", state, str(tmp_path / "s.zip")]) == 0
+    often = 100
+    capsys.readouterr()
+    assert run(["inspect", "pack", state, "--to", str(tmp_path / "again.zip")]) == 3
+    assert "was removed while it was packed, as by the job that has the state open" in capsys.readouterr().err
+    assert not (tmp_path / "again.zip").exists()
+
+
+def test_what_is_committed_while_a_repair_is_planned_is_not_lost(
+    tmp_path: Path, owner: hs.State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place,) = resolve(tmp_path / "s")
+    salvaged = repair.salvaged
+
+    def committed_since(of: Any) -> Any:
+        salvage = salvaged(of)
+        owner.key_value("kv")["later"] = 1
+        owner.commit()
+        return salvage
+
+    monkeypatch.setattr(repair, "salvaged", committed_since)
+    assert repair.planned(place).lost == ""
+
+
+def test_a_history_has_the_key_whatever_is_pruned_before_the_log_is_read(
+    tmp_path: Path, owner: hs.State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach, often = events.reach, 1
+
+    def pruned_before(place: Any) -> Any:
+        nonlocal often
+        if often:
+            often -= 1
+            prunes(owner)
+        return reach(place)
+
+    monkeypatch.setattr(events, "reach", pruned_before)
+    assert [event.op for event in hs.inspect(tmp_path / "s").history("kv", "k1")]
+
+
+def test_what_is_removed_while_bytes_are_counted_has_none(
+    tmp_path: Path, owner: hs.State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place,) = resolve(tmp_path / "s")
+    names = list(place.storage.list())
+    prunes(owner)
+    monkeypatch.setattr(type(place.storage), "list", lambda *_: names)
+    assert compact.bytes_of(place.storage) < sum(file.stat().st_size for file in place.path.rglob("*"))
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_beside_an_owner_only_a_fault_that_stays_counts(
+    tmp_path: Path, owner: hs.State, monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    (place,) = resolve(tmp_path / "s")
+    checked = PlaceVerifier.run
+
+    def with_faults(verifier: PlaceVerifier) -> Any:
+        verifier._fault("packs/gone", f"missing by version {owner.version}")
+        if stays:
+            verifier._fault("packs/damaged", "checksum mismatch")
+        prunes(owner)
+        return checked(verifier)
+
+    monkeypatch.setattr(verify.PlaceVerifier, "run", with_faults)
+    with Progress("", 0, shown=False) as progress:
+        verifier, _ = _steady(place, progress, quick=False, full=False)
+    assert [fault.file for fault in verifier.faults] == ["packs/damaged"] * stays

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from changelog.storage import Storage, is_url, local_path, storage_at
+from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK, LOG, OPERATOR, PACKS, RUNS, SPARK_FOLDER
 from recovery.pages import PageCheckpoint
 
@@ -18,7 +19,8 @@ from ...progress import Progress
 from ...reading.archive import FORMAT_VERSION, MANIFEST, parts_of
 from ...reading.places import Place
 from ...reading.texts import say, size_text
-from ...reading.view import View, retry_while_changing
+from ...reading.version import ATTEMPTS
+from ...reading.view import View, open_view, retry_while_changing
 from .. import options as o
 from ..look import Look
 from ..rebuild import OccupiedError
@@ -50,19 +52,35 @@ def run(look: Look, given: Namespace) -> int:
     return code
 
 
+class _RemovedError(RestoreError):
+    """The writer has removed a file that was to be packed."""
+
+
 def _pack(look: Look, shown: str, to: Path) -> int:
     if look.places[0].of:
         look.only("pack")
     # A single segment may have no complete state, but can be packed, too.
-    views = [look.open(place) for place in look.places if place.form != "segment"]
+    views = [None if place.form == "segment" else look.open(place) for place in look.places]
+    for attempt in range(ATTEMPTS):
+        try:
+            return _packed(look, shown, to, views, whole=not attempt)
+        except _RemovedError:
+            if attempt == ATTEMPTS - 1:
+                raise
+            views = [None if place.form == "segment" else open_view(place) for place in look.places]
+    raise AssertionError("unreachable")  # pragma: no cover
+
+
+def _packed(look: Look, shown: str, to: Path, views: list[View | None], *, whole: bool) -> int:
     operators = {place.operator: place.operator_storage for place in look.places if place.operator_storage is not None}
     with zipfile.ZipFile(to, "x", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         try:
             entries: list[dict[str, Any]] = []
             with look.progress("packing", 0) as progress:
-                for place in look.places:
+                for place, view in zip(look.places, views, strict=True):
                     prefix = f"{SPARK_FOLDER}/{place.operator}/{place.folder}/" if place.folder else ""
-                    entries += _pack_files(archive, place.storage, _files_of(place), prefix, progress)
+                    names = _files_of(place) if whole else _needed(_files_of(place), view)
+                    entries += _pack_files(archive, place.storage, names, prefix, progress)
                 # The operator, not a shard, has the files that say which runs count and how keys are distributed over
                 # shards.
                 for operator, storage in sorted(operators.items()):
@@ -70,7 +88,7 @@ def _pack(look: Look, shown: str, to: Path) -> int:
                     entries += _pack_files(archive, storage, shared, f"{SPARK_FOLDER}/{operator}/", progress)
             manifest = {
                 "hybridstore_pack": FORMAT_VERSION,
-                "states": [_facts(view) for view in views],
+                "states": [_facts(view) for view in views if view is not None],
                 "files": entries,
             }
             archive.writestr(MANIFEST, json.dumps(manifest, indent=1) + "\n")
@@ -103,6 +121,21 @@ def _files_of(place: Place) -> list[str]:
     return retry_while_changing(place, listed, lambda names: not names)
 
 
+def _needed(names: list[str], view: View | None) -> list[str]:
+    """Return the names that the checkpoint of a view needs, and of what is behind it; it is removed last."""
+    if view is None or view.pages is None:
+        return names
+    meta = view.pages.meta
+    needed = {view.pages.name, *(pack.name for pack in meta.packs)}
+    oldest = meta.position.segment or meta.version
+
+    def behind(name: str) -> bool:
+        folder, _, file = name.rpartition("/")
+        return folder in (CHANGELOG, LOG) and int(file[:20]) >= oldest
+
+    return [name for name in names if name in needed or name == LOCK or behind(name)]
+
+
 def _pack_files(
     archive: zipfile.ZipFile, storage: Storage, names: list[str], prefix: str, progress: Progress
 ) -> list[dict[str, Any]]:
@@ -112,8 +145,11 @@ def _pack_files(
         try:
             parts = parts_of(storage, name)
             part = next(parts, b"")
-        except FileNotFoundError:
-            continue  # pruned by its writer, so no packed file needs this file
+        except FileNotFoundError as error:
+            raise _RemovedError(
+                f"{storage.url}/{name}: was removed while it was packed, as by the job that has the state open (run "
+                "the command again, or stop the job first)"
+            ) from error
         with archive.open(prefix + name, "w", force_zip64=True) as target:
             while part:
                 digest.update(part)

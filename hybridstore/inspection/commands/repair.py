@@ -126,7 +126,9 @@ def salvaged(place: Place) -> Salvage:
 def planned(place: Place) -> RepairPlan:
     """Return how to repair a place. Raises as `salvaged`. O(checkpoints * blocks)."""
     view, older, why = salvaged(place)
-    return RepairPlan(view, _lost(place, view.version, why if view.faults else ""), repair_steps(view, older))
+    # of a sound state what is newer has been committed since
+    lost = _lost(place, view.version, why if view.faults else "") if why else ""
+    return RepairPlan(view, lost, repair_steps(view, older))
 
 
 def _steadily(place: Place, look: Callable[[Place], T], failed: Callable[[T], bool]) -> T:
@@ -298,8 +300,8 @@ def run(look: Look, given: Namespace) -> int:
             _copy(view, steps, target)
         except FileNotFoundError as error:
             raise HybridStoreError(
-                f"{error.filename}: was removed while it was copied, as by the job that has the state open; "
-                f"{target.url} is incomplete (remove it, and run the command again, or stop the job first)"
+                f"{error.filename or place.where}: was removed while it was copied, as by the job that has the state "
+                f"open; {target.url} is incomplete (remove it, and run the command again, or stop the job first)"
             ) from error
         say(f"{target.url}: version {view.version} written")
     return o.NEGATIVE if view.faults or lost else o.FINE

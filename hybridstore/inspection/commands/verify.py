@@ -195,11 +195,17 @@ def _relative(file: str, location: str) -> str:
 
 
 def _steady(place: Place, progress: Progress, quick: bool, full: bool) -> tuple[PlaceVerifier, Checked]:
-    """Verify a place, and again if it has faults and a writer changed files meanwhile."""
+    """Verify a place, and again if it has faults and a writer changed files meanwhile. If it always did, only a fault
+    that is still there counts: damage stays, and a file that was removed is missed once.
+    """
+    known: set[tuple[str, int | None, str]] = set()
     for _ in range(3):
         before = signature(place)
         verifier = PlaceVerifier(place, progress, quick=quick, full=full)
         checked = verifier.run()
         if not verifier.faults or signature(place) == before:
-            break
+            return verifier, checked
+        again = [fault for fault in verifier.faults if fault[:3] in known]
+        known = {fault[:3] for fault in verifier.faults}
+    verifier.faults = again
     return verifier, checked
