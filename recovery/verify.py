@@ -220,8 +220,8 @@ class Verifier:
             yield Fault(where, None, f"position {position}, the changelog has {known[1]} at version {meta.version}")
         segment = f"{reader.storage.url}/{CHANGELOG}/{segment_name(position.segment)}"
         if all(segment.first != position.segment for segment in walk.segments):
-            if walk.whole and position.segment == meta.version:
-                return  # an object of one version: nothing is behind the checkpoint in it, and a fork has no copy
+            if walk.whole and position.segment >= meta.version:
+                return  # an object has one version: a fork has no copy of this one, an erase none of the next
             yield Fault(segment, None, f"missing, though checkpoint {meta.version} refers to it")
         elif walk.sizes.get(position.segment, position.offset) < position.offset:
             size = walk.sizes[position.segment]

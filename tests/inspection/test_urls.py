@@ -374,9 +374,11 @@ def test_claims_of_earlier_owners_are_no_damage(
         state.commit()
         kv.erase("a", leave_forks=True)
         state.commit()
+        hs.fork(bucket / "s", bucket / "erased", at=15)
         kv["e"] = 1
         assert state.commit() == 17
-    assert rows(capsys, "verify", f"{url}/s", "--full") == []
+    for name in ("s", "erased"):
+        assert rows(capsys, "verify", f"{url}/{name}", "--full") == [], name
     assert run(["inspect", "pack", f"{url}/s", "--to", str(tmp_path / "s.zip")]) == 0
     assert rows(capsys, "verify", str(tmp_path / "s.zip"), "--full") == []
 
