@@ -18,10 +18,11 @@ from __future__ import annotations
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -87,13 +88,13 @@ class InPlace(Usable, ABC):
     def _relieve(self, log: Log, logged: Logged, *, renewed: bool) -> None:
         """Behind a commit of `logged`: keep the limit of memory. Raises nothing: the version is durable."""
         relief = self._memory.relief(logged, renewed=renewed)
-        if relief is None:
-            return
         try:
             if relief is Relief.CHECKPOINT:
                 self._begin_checkpoint(log)
-            else:
-                self._go_cold()
+            elif relief is Relief.COLD:
+                self._go_cold(self._memory.cool_ms)
+            elif self._memory.cooling:
+                self._freeing(self._memory.cool_on)
         except Exception as error:
             self._checkpoints.fail(self._group.version, error)
 
@@ -107,19 +108,28 @@ class InPlace(Usable, ABC):
         finally:
             self._memory.part(begins=False)
 
-    def _go_cold(self) -> None:
-        """Make all records cold as of the last commit, and free those in memory, in slices.
+    def _go_cold(self, budget_ms: float = inf) -> None:
+        """Make all records cold as of the last commit, and free those in memory, in slices. Without a replay, for about
+        `budget_ms`: the commits to come do the rest.
 
         Raises StatePoisonedError when the last commit cannot be read. O(changed + pages), O(tail) with a replay.
         """
         self._usable()
         self._checkpoints.finish(wait=True)  # records of a checkpoint that fails are taken back into the maps
+
+        def become_cold() -> None:
+            if not self._memory.cool(budget_ms):
+                self._memory.leave_maps()
+                self._restore_in_place()
+            self._memory.became_cold()
+
+        self._freeing(become_cold)
+
+    def _freeing(self, step: Callable[[], None]) -> None:
+        """Take a step that frees memory. Raises StatePoisonedError when a file that it needs cannot be read."""
         try:
             with MarkedStep(self, "freeing memory"):
-                if not self._memory.cool():
-                    self._memory.leave_maps()
-                    self._restore_in_place()
-                self._memory.became_cold()
+                step()
         except (OSError, HybridStoreError) as error:
             raise self._refusal("freeing memory", error) from error
 

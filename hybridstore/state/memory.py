@@ -4,6 +4,7 @@ memory is short.
 restored   every block is cold, and a thread begins to decode ahead
 slice      a commit loads decoded blocks, for 2 ms; or, under a limit, frees old maps, for as long
 relief     what memory needs after a commit: a checkpoint, or to become cold
+cool       the state becomes cold, for 2 ms a commit: the rest behind the commits to come
 
     memory    0 . 20 % . 50 % ... 80 % ......... 85 % ...... limit
               |   |      |        |              └ becomes cold, if the tail is short; else a checkpoint begins
@@ -39,14 +40,18 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from enum import Enum
+from itertools import chain
 from math import inf
 from typing import Any, Final
 
+from recovery.checkpoint import CheckpointReader
 from recovery.directory import Ahead
 
 from ..collector import collector_held
 from ..stores.cold_blocks import SPARING
+from ..stores.cold_tail import Maps
 from ..stores.sizes import map_bytes
 from .checkpoint_job import PIECE_BYTES, PIECE_RECORDS
 from .checkpointer import Checkpointer
@@ -103,6 +108,9 @@ _REPLAY_SECONDS: Final = 0.03
 # A commit frees at least so many entries of old maps for each record that came in since the one before: where a commit
 # brings many, freeing for a time alone falls behind.
 _FREED_FOR_A_RECORD: Final = 2
+# A commit becomes cold for at least so long for each of its records (ms): so that all is cold before the next
+# checkpoint begins, which waits for it.
+_COOLED_MS: Final = 2e-3
 # A record takes about so many times its bytes in the log.
 _LOGGED_BYTES: Final = 4
 # A row of a replay takes about so many bytes, and so many for each byte of the log.
@@ -198,8 +206,10 @@ class Memory:
         # are freed for each that comes in, and how many are to be freed
         self._spare, self._spare_each = 0, 0.0
         self._freeing, self._due = 0.0, 0.0
-        # how many records were in memory when the state became cold
-        self._cooled = 0
+        # how many records were in memory when the state became cold, and the bytes of each
+        self._cooled, self._cooled_each = 0, 0.0
+        # the steps that remain of becoming cold over a checkpoint
+        self._cooling: tuple[CheckpointReader, Iterator[list[Maps]]] | None = None
         # what stores freed since the state was opened; see `OldMaps` for the rest
         self._freed_keys, self._freed_bytes = 0, 0
         # the misses whose bytes are counted, and these bytes
@@ -390,7 +400,7 @@ class Memory:
         if renewed and self._parted:
             return Relief.COLD
         long = self._tail_share > _TAIL_BEGINS
-        if checkpoints.attempt is not None or not (large or long):
+        if checkpoints.attempt is not None or self.cooling or not (large or long):
             return None
         behind, old = checkpoints.changes, self._old.maps
         changed = (counted - self._old.remaining()) * min(1.0, behind.records / in_memory)
@@ -475,45 +485,91 @@ class Memory:
         self._before = {store.name: store.before for store in stores}
         used = [each for before in self._before.values() for each in before]
         known = set(map(id, used))
-        self._old.replace(each for store in stores for each in store.maps() if id(each) not in known)
-        self._old.measure(size - sum(map(map_bytes, used)), records - sum(map(len, used)))
+        self._cooling = None
+        self._old.end()
+        maps = (each for store in stores for each in store.maps() if id(each) not in known)
+        self._old.add(maps, size - sum(map(map_bytes, used)), records - sum(map(len, used)))
 
-    def cool(self) -> bool:
+    def cool(self, budget_ms: float = inf) -> bool:
         """Make all stores cold without a replay, if each of them can: they keep what changed since the checkpoint in
-        use. False: nothing was done. O(changed + pages).
+        use. For about `budget_ms` of processor time; `cool_on` does the rest. False: nothing was done. O(changed +
+        pages).
         """
         reader, stores = self._checkpoints.reader, list(self._group.stores.values())
         known = set() if reader is None or reader.ahead is not None else {each.number for each in reader.meta.stores}
         if reader is None or not all(store.can_cool and store.number in known for store in stores):
             return False
-        size, records = memory_bytes(self._group), self._in_memory()
-        self._cooled = records
+        self._cooled = self._in_memory()
+        self._cooled_each = memory_bytes(self._group) / max(1, self._cooled)
         self._before = {}
-        with collector_held():  # it would visit all that stays
-            self._old.replace(each for store in stores for each in store.cool(reader.directory(store.number)))
-        self._old.measure(size - memory_bytes(self._group), records - self._in_memory())
-        self._group.forget_watched()
+        self._old.end()
+        self._cooling = reader, chain.from_iterable([store.cool(reader.directory(store.number)) for store in stores])
+        self._cool_some(budget_ms)
         self._cold = True
         return True
 
-    def became_cold(self) -> None:
-        """Let stores use their maps of before, and count anew: what could not be freed is not tried again before more
-        is in memory. O(blocks).
+    @property
+    def cooling(self) -> bool:
+        """Whether a part of the state is still to become cold. O(1)."""
+        return self._cooling is not None
+
+    @property
+    def cool_ms(self) -> float:
+        """How long the last commit makes parts of the state cold (ms): longer for many records. O(1)."""
+        return max(COMMIT_BUDGET_MS, _COOLED_MS * self._logged)
+
+    def cool_on(self) -> None:
+        """Make a further part of the state cold, for `cool_ms`. Where another checkpoint was begun or is in use, what
+        remains stays in memory until the state becomes cold over that. O(changed).
         """
+        checkpoints = self._checkpoints
+        if self._cooling is not None:
+            same = checkpoints.attempt is None and checkpoints.reader is self._cooling[0]
+            if BUDGET.limit is None or not same:
+                self._cooling = None
+                return
+            self._cool_some(self.cool_ms)
+            if not self.cooling:
+                self._count_cold()
+
+    def _cool_some(self, budget_ms: float) -> None:
+        """Do some of the steps of becoming cold."""
+        assert self._cooling is not None
+        deadline, records = time.thread_time() + budget_ms / 1000, self._in_memory()
+        maps: list[Maps] = []
+        with collector_held():  # it would visit all that stays
+            for some in self._cooling[1]:
+                maps += some
+                if time.thread_time() >= deadline:
+                    break
+            else:
+                self._cooling = None
+                self._group.forget_watched()
+        freed = records - self._in_memory()
+        self._old.add(maps, round(self._cooled_each * freed), freed)
+
+    def _count_cold(self) -> None:
+        """Count anew: what could not be freed is not tried again before more is in memory."""
+        self.count()
+        if not self.cooling:
+            self._floor = (self.counted - self._old.remaining() - self._spare) * 5 // 4
+
+    def became_cold(self) -> None:
+        """Let stores use their maps of before, and count anew. O(blocks)."""
         for name, before in self._before.items():
             self._group.stores[name].recall(before)
         self._before = {}
-        self.count()
-        self._floor = (self.counted - self._old.remaining() - self._spare) * 5 // 4
         self._wait, self._filling = _NO_WAIT, False  # for a checkpoint that begins before the next count
         self._logged, self._seen = 0, SPARING.loaded  # only what comes in from now on takes room
         if _FREED_FOR_A_RECORD * self._read >= self._cooled:
             # Most of it was loaded since the commit before, as by a scan, and perhaps no further commit follows.
+            if self.cooling:
+                self._cool_some(inf)
             self._old.free(0, sys.maxsize)
             self._free_spare(self._read)
         elif self._old.maps:
             self._old.free(COMMIT_BUDGET_MS, 0)  # at once, and not beside what the next commit brings
-        self.count()
+        self._count_cold()
 
     def _free_spare(self, records: int) -> None:
         """Free so many of the records that the checkpoint in use has, those of the store with the most maps of them

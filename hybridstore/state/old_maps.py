@@ -23,6 +23,11 @@ def _records(maps: Sequence[Maps]) -> int:
     return sum(len(each) for each in maps if not isinstance(each, set))
 
 
+def _keys(maps: Sequence[Maps]) -> int:
+    """Return how many keys of records maps have. O(maps)."""
+    return sum(len(each) for each in maps if isinstance(each, dict))
+
+
 class OldMaps:
     """Maps to be emptied: `maps` of when the state became cold last, and `ended` of records that are no more.
 
@@ -41,17 +46,22 @@ class OldMaps:
         """How many maps remain. O(1)."""
         return len(self.maps) + len(self.ended)
 
-    def replace(self, maps: Iterable[Maps]) -> None:
-        """Take the maps of a state that becomes cold; those of the time before are no more. O(maps)."""
-        used = [each for each in maps if each]
+    def end(self) -> None:
+        """A state becomes cold again: the `maps` of the time before are no more. O(maps)."""
         self.ended += self.maps
-        self.maps = used
+        self.maps = []
 
-    def measure(self, size: int, records: int) -> None:
-        """Note that `maps` took `size` bytes, tables and all, and had so many records. O(maps)."""
-        self._records = _records(self.maps)
-        self._bytes = max(0, size - sum(map(getsizeof, self.maps)))
-        self._each = records / max(1, sum(len(each) for each in self.maps if isinstance(each, dict)))
+    def add(self, maps: Iterable[Maps], size: int, records: int) -> None:
+        """Take maps of a state that becomes cold, which took `size` bytes, tables and all, and had so many records.
+        O(maps).
+        """
+        remaining, keys = _records(self.maps), _keys(self.maps)
+        used = [each for each in maps if each]
+        self.maps += used
+        each_bytes = self._bytes // max(1, self._records)
+        self._records = remaining + _records(used)
+        self._bytes = remaining * each_bytes + max(0, size - sum(map(getsizeof, used)))
+        self._each = (self._each * keys + records) / max(1, _keys(self.maps))
 
     def remaining(self) -> int:
         """Return about how many bytes of `maps` are still to be freed: a table keeps its size until its last entry is

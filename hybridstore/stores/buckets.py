@@ -26,7 +26,7 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple, Self
 
 from ..clock import INT64_MAX
-from .cold_blocks import Cold, TakenBlock, covering
+from .cold_blocks import Cold, copied, covering
 
 # In place of a deleted record in an overlay, until its cold block is loaded.
 TOMBSTONE: Final = type("Tombstone", (), {"__repr__": lambda self: "TOMBSTONE", "__slots__": ()})()
@@ -83,7 +83,7 @@ class StoreBucket:
         """
         copy = type(self)(epoch)
         copy.runs = self.runs.copy()
-        copy.cold = [block.copy() if type(block) is TakenBlock else block for block in self.cold]
+        copy.cold = copied(self.cold)
         copy.dirty = self.dirty if self.dirty is None else self.dirty.copy()
         copy.since = self.since
         copy.late = self.late.copy()
@@ -94,14 +94,18 @@ class StoreBucket:
 
     def over_newer(self, epoch: int, *, shared: bool) -> Self:
         """Return a bucket with the runs of the changed keys alone, to lie over blocks of the newest checkpoint. Where a
-        snapshot has no share in the runs, they leave this bucket. O(changed).
+        snapshot has no share in the runs, they leave this bucket. O(changed), O(keys) where most have changed.
         """
         assert self.dirty is not None
-        bucket = type(self)(epoch)
-        leave = self.runs.get if shared else self.runs.pop
-        bucket.runs = runs = dict(zip(self.dirty, map(leave, self.dirty, repeat(None)), strict=True))
-        for key in [key for key, run in runs.items() if run is None]:
-            del runs[key]
+        bucket, dirty, before = type(self)(epoch), self.dirty, self.runs
+        if not shared and 2 * len(dirty) > len(before):
+            self.runs = {key: before.pop(key) for key in [key for key in before if key not in dirty]}
+            bucket.runs = before
+        else:
+            leave = before.get if shared else before.pop
+            bucket.runs = runs = dict(zip(dirty, map(leave, dirty, repeat(None)), strict=True))
+            for key in [key for key, run in runs.items() if run is None]:
+                del runs[key]
         bucket.dirty, bucket.since, bucket.late = self.dirty, self.since, self.late
         bucket.owned = set() if shared else None
         bucket.tombstoned = self.tombstoned & self.dirty if self.tombstoned else _NO_KEYS

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import compress
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from changelog.errors import HybridStoreError
 from recovery.block import BlockEntry, Columns, Loader
@@ -243,22 +243,23 @@ class TouchedBlock(PartBlock):
 
 
 class TakenBlock(PartBlock):
-    """A cold block of which the records of some keys were taken into the maps: it counts for all other keys."""
+    """A cold block of which the records of some keys were taken into the maps: it counts for all other keys. Blocks
+    beside each other may share the set of these keys (`hide`).
+    """
 
-    __slots__ = ("_low", "_records", "_untouched", "taken")
+    __slots__ = ("_count", "_low", "_records", "_untouched", "taken")
 
     def __init__(self, block: ColdBlock) -> None:
         super().__init__(block)
         self.taken: set[Any] = set()
         self._records = block.records
         self._low = block.low
-        # keys that were taken though nobody touched them
-        self._untouched = 0
+        # how many of `taken` are keys of this block, and how many of these nobody touched
+        self._count = self._untouched = 0
 
     @property
     def keys(self) -> tuple[int, int]:
-        taken = len(self.taken)
-        return taken, taken - self._untouched
+        return self._count, self._count - self._untouched
 
     def columns(self) -> Columns:
         """Return the records of the keys that were not taken. Raises CorruptCheckpointError. O(block)."""
@@ -284,6 +285,7 @@ class TakenBlock(PartBlock):
     def take(self, key: Any, records: int) -> None:
         """Note that the records of a key are in the maps now. O(1)."""
         self.taken.add(key)
+        self._count += 1
         self._records -= records
         SPARING.loaded += records
 
@@ -291,22 +293,31 @@ class TakenBlock(PartBlock):
         """Note that the block says nothing about these keys any more: memory knows their records. `records` still
         counts those that the block has of them. O(keys).
         """
-        self._untouched -= len(self.taken)
+        before = len(self.taken)
         self.taken.update(keys)
-        self._untouched += len(self.taken)
+        self._count += len(self.taken) - before
+        self._untouched += len(self.taken) - before
+
+    def share(self, keys: set[Any], count: int) -> None:
+        """As `take_uncounted`, of a block of which nothing was taken: the set of keys, about `count` of which are of
+        this block, is that of other blocks, too. O(1).
+        """
+        self.taken = keys
+        self._count = self._untouched = min(count, self.entry.keys)
 
     def give_back(self, keys: Container[Any]) -> None:
         """Let the block count again for these keys; how many records it has of them is estimated. O(keys taken)."""
         self.taken = {key for key in self.taken if key not in keys}
         taken, all_keys = len(self.taken), self.entry.keys
-        self._untouched = min(self._untouched, taken)
+        self._count, self._untouched = taken, min(self._untouched, taken)
         self._records = self.entry.records * max(0, all_keys - taken) // all_keys
 
-    def copy(self) -> TakenBlock:
-        """Return a copy, for a copy of the bucket. O(keys taken)."""
+    def copy(self, taken: set[Any]) -> TakenBlock:
+        """Return a copy, with a copy of the set of keys. O(1)."""
         copy = TakenBlock(self)
-        copy.taken = self.taken.copy()
-        copy._low, copy.most, copy._since, copy._untouched = self._low, self.most, self._since, self._untouched
+        copy.taken = taken
+        copy._low, copy.most, copy._since = self._low, self.most, self._since
+        copy._count, copy._untouched = self._count, self._untouched
         return copy
 
 
@@ -347,6 +358,7 @@ class ColdPage:
 
 
 Cold: TypeAlias = ColdBlock | ColdPage
+AnyCold = TypeVar("AnyCold", ColdBlock, Cold)
 first_key: Final = attrgetter("first")
 
 
@@ -407,15 +419,45 @@ def take(cold: list[Cold], i: int, key: Any, records: int) -> None:
     taken_block(cold, i).take(key, records)
 
 
-def with_keys(cold: list[Cold], keys: list[Any]) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the index of each block that may hold some of these keys, which are in order, with these keys; those that
-    were taken out of it, too. Pages that may hold some are opened. O(blocks log keys + keys).
+def with_keys(cold: list[Cold], keys: Collection[Any]) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the index of each block that may hold some of these keys with these keys; those that were taken out of it,
+    too. Pages that may hold some are opened. O(blocks + keys log blocks): to sort thousands of keys takes longer.
     """
-    first_at = partial(bisect_left, keys)
-    last_at = partial(bisect_right, keys)
-    for i in chosen(cold, lambda entry: first_at(entry.first) < last_at(entry.last)):
-        entry = cold[i].entry
-        yield i, keys[first_at(entry.first) : last_at(entry.last)]
+    for i in range(len(cold) - 1, -1, -1):
+        page = cold[i]
+        if type(page) is ColdPage and any(page.first <= key <= page.entry.last for key in keys):
+            open_page(cold, i)
+    groups: list[list[Any]] = [[] for _ in range(len(cold) + 1)]
+    for i, key in zip(map(partial(bisect_right, [block.first for block in cold]), keys), keys, strict=True):
+        groups[i].append(key)
+    for i, (block, group) in enumerate(zip(cold, groups[1:], strict=True)):
+        if its_keys := [key for key in group if key <= block.entry.last]:
+            yield i, its_keys
+
+
+def hide(cold: list[Cold], keys: set[Any]) -> None:
+    """Let no block of a checkpoint that was just attached say anything of these keys: memory knows their records. The
+    blocks share one set, because to find the block of each of thousands of keys takes longer. O(keys + blocks).
+    """
+    if not keys:
+        return
+    first, last = min(keys), max(keys)
+    places = chosen(cold, lambda entry: entry.first <= last and first <= entry.last)
+    blocks = [taken_block(cold, i) for i in places]
+    among, shared = sum(block.entry.keys for block in blocks), keys.copy()
+    for block in blocks:
+        block.share(shared, len(keys) * block.entry.keys // among)
+
+
+def taken_sets(cold: Sequence[Cold]) -> list[set[Any]]:
+    """Return the sets of keys that were taken out of these blocks, each once. O(blocks)."""
+    return list({id(block.taken): block.taken for block in cold if type(block) is TakenBlock}.values())
+
+
+def copied(cold: Sequence[AnyCold]) -> list[AnyCold]:
+    """Return blocks as they are now, without what is taken out of them from now on. O(blocks + keys taken)."""
+    sets = {id(taken): taken.copy() for taken in taken_sets(cold)}
+    return [block.copy(sets[id(block.taken)]) if isinstance(block, TakenBlock) else block for block in cold]
 
 
 def without(columns: Columns, keys: set[Any]) -> Columns:

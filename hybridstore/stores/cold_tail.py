@@ -420,10 +420,11 @@ class Tailed(ABC):
         """Whether `cool` can be called now. O(1)."""
         return False
 
-    def cool(self, directory: Directory) -> list[Maps]:
+    def cool(self, directory: Directory) -> Iterator[list[Maps]]:
         """Become cold without a replay: keep the records that changed since the newest checkpoint, whose `directory`
-        this is, and leave all others, or keep them to be freed. Returns maps to be emptied. O(changed + pages), in a
-        store that has `parted` O(pages).
+        this is, and leave all others, or keep them to be freed. Each step makes a part cold, and yields maps to be
+        emptied. Between two steps the store is as sound as ever; none may follow when another checkpoint was begun.
+        O(changed + pages) together, in a store that has `parted` O(pages).
         """
         raise NotImplementedError(f"a store that cannot become cold over {len(directory.pages)} pages")
 

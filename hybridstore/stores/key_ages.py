@@ -202,7 +202,7 @@ class KeyAges(Ages):
     def can_cool(self) -> bool:
         return self._dirty is not None and not self._tail
 
-    def cool(self, directory: Directory) -> list[Maps]:
+    def _cool(self, directory: Directory) -> list[Maps]:
         bucket, dirty = self._bucket, self._dirty
         assert dirty is not None
         others: list[Maps] = [*self._older.heaps, self._over_cold]

@@ -7,7 +7,8 @@ subclass decides what a record is: it defines `_install`, `_change` and the rest
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from sys import getsizeof
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ from .cold_blocks import (
     ColdBlock,
     ColdPage,
     DecodedBlock,
-    TakenBlock,
+    copied,
+    hide,
     load_or_leave,
     only,
     open_page,
@@ -30,8 +32,8 @@ from .cold_blocks import (
     rows_apart,
     take,
     taken_block,
+    taken_sets,
     unexpired,
-    with_keys,
 )
 from .cold_tail import Maps
 from .columns import column_list, time_list
@@ -40,6 +42,8 @@ from .sizes import cold_bytes, map_bytes
 
 # One record in so many is loaded of a block of which the earliest records are wanted.
 _FIRST_SHARE: Final = 8
+# Of so many records for each changed one, those that came last, changed ones are found without looking them up.
+_LATEST: Final = 2
 
 
 class KeyBlocks(Edge):
@@ -228,7 +232,7 @@ class KeyBlocks(Edge):
         now: with the keys that are taken out of them from now on. O(records loaded + keys taken).
         """
         blocks = load_or_leave(self._bucket.cold, lambda entry: True, self._load)
-        return [block.copy() if isinstance(block, TakenBlock) else block for block in blocks]
+        return copied(blocks)
 
     def _touch(self, key: Any, *, absent: bool = False) -> None:
         """Load what is cold of `key`, `absent` as in `_load_key`. On a hot path, check `bucket.cold` first."""
@@ -276,23 +280,22 @@ class KeyBlocks(Edge):
         """See `Tailed`. Of a checkpoint on another machine pages would be read for it."""
         return self._dirty is not None and not self._tail and not self.far
 
-    def cool(self, directory: Directory) -> list[Maps]:
-        """See `Tailed`. What changed of a record stays (`_cooled`), and the checkpoint has the rest."""
+    def cool(self, directory: Directory) -> Iterator[list[Maps]]:
+        yield self._cool(directory)
+
+    def _cool(self, directory: Directory) -> list[Maps]:
+        """See `cool`. The records of changed keys stay, in place of what the checkpoint has of these keys."""
         bucket, dirty = self._bucket, self._dirty
         assert dirty is not None
         before, cold = self._runs, bucket.cold
-        runs, whole = self._cooled(sorted(dirty))
+        # most of them came last: to look each of them up takes three times as long
+        latest = islice(reversed(before.items()), _LATEST * len(dirty))
+        runs = {key: row for key, row in latest if key in dirty}
+        runs.update((key, before[key]) for key in dirty.difference(runs) if key in before)
         self._runs = bucket.runs = runs
         self._become_cold(directory)
-        for i, keys in with_keys(bucket.cold, whole):
-            taken_block(bucket.cold, i).take_uncounted(keys)
-        return [before, *(block.taken for block in cold if type(block) is TakenBlock)]
-
-    def _cooled(self, changed: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
-        """Return the records of the changed keys that stay in memory over the newest checkpoint, and of which keys, in
-        order, these stand in place of what the checkpoint has. O(changed).
-        """
-        raise NotImplementedError(f"{len(changed)} changed keys of a store that cannot become cold")
+        hide(bucket.cold, dirty)
+        return [before, *taken_sets(cold)]
 
     def _changes(self, whole: bool) -> dict[int, BucketChange]:
         dirty = self._dirty

@@ -347,7 +347,7 @@ class KeyValueReads(KeyAges, Generic[K, V]):
         if cold and runs:
             # what was neither written nor deleted since the checkpoint is in its block
             changed = (self._dirty or set()) | self._over_cold
-            for i, keys in with_keys(cold, sorted(runs)):
+            for i, keys in with_keys(cold, runs):
                 block = cold[i]
                 assert isinstance(block, ColdBlock)
                 written = [key for key in keys if key in changed]

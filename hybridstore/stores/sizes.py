@@ -14,7 +14,7 @@ from itertools import islice
 from sys import getsizeof
 from typing import Any, Final
 
-from .cold_blocks import Cold, ColdPage, DecodedBlock, TakenBlock
+from .cold_blocks import Cold, ColdPage, DecodedBlock, taken_sets
 
 # So many entries of a map are measured, and so many items of what is long in a value.
 SAMPLE: Final = 32
@@ -95,8 +95,6 @@ def cold_bytes(cold: Sequence[Cold]) -> int:
             continue
         if tables := block.tables:
             size += TABLE_BYTES + LAYER_BYTES * (tables - 1) + block.layer_bytes
-        if type(block) is TakenBlock:
-            size += getsizeof(block.taken)
-        elif type(block) is DecodedBlock:
+        if type(block) is DecodedBlock:
             size += DECODED_BYTES * block.records
-    return size
+    return size + sum(map(getsizeof, taken_sets(cold)))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise
 from sys import getsizeof
@@ -32,7 +32,7 @@ from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, slid_out_through
 from .ages import SEALS, Ages
 from .buckets import Sealed, SealedBucket
-from .cold_blocks import TakenBlock, taken_block, with_keys
+from .cold_blocks import TakenBlock, taken_block, taken_sets, with_keys
 from .cold_tail import ColdTail, Maps
 from .columns import beside_each_other
 from .sizes import STATE_BYTES, map_bytes, run_bytes
@@ -178,9 +178,9 @@ class SlidingRuns(Ages):
         """Whether no cold block has more of a key than the map, as its form says."""
         return type(self._runs.get(key)) is self._state_type
 
-    def _mark_whole(self, keys: Iterable[Any]) -> None:
-        """Let no cold block say anything of these keys: memory has all values. O(keys log keys)."""
-        for i, its_keys in with_keys(self._bucket.cold, sorted(keys)):
+    def _mark_whole(self, keys: Collection[Any]) -> None:
+        """Let no cold block say anything of these keys: memory has all values. O(keys log blocks)."""
+        for i, its_keys in with_keys(self._bucket.cold, keys):
             taken_block(self._bucket.cold, i).take_uncounted(its_keys)
 
     def _recall(self, key: Any) -> None:
@@ -265,13 +265,13 @@ class SlidingRuns(Ages):
         super().attach(directory, state)
         self._bucket.captured(self._stream_time)
 
-    def cool(self, directory: Directory) -> list[Maps]:
-        """See `Tailed`. Window states become an older map as they are: `free` cuts those that have changed."""
+    def _cool(self, directory: Directory) -> list[Maps]:
+        """See `KeyBlocks`. Window states become an older map as they are: `free` cuts those that have changed."""
         bucket, older, runs = self._bucket, self._older, self._runs
         others: list[Maps] = [
             *self._idle.values(),
             *older.due,
-            *(each.taken for each in bucket.cold if type(each) is TakenBlock),
+            *taken_sets(bucket.cold),
         ]
         dirty, late = self._dirty or set(), bucket.late
         for key in [key for key in late if key in dirty and type(runs.get(key)) is list]:
@@ -327,7 +327,7 @@ class SlidingRuns(Ages):
                 if type(block) is TakenBlock:
                     block.give_back(states)
 
-    def _cooled(self, keys: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
+    def _cooled(self, keys: Collection[Any]) -> tuple[dict[Any, Any], Collection[Any]]:
         """Return the runs of these keys that stay in memory over the newest checkpoint: of what has changed, the values
         that came since it was begun; of a key with values before those that it has, all values, and which keys these
         are. O(keys).

@@ -405,9 +405,9 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         if state["emitted"] is not None:
             _, self._emitted = state["emitted"]
 
-    def cool(self, directory: Directory) -> list[Maps]:
+    def _cool(self, directory: Directory) -> list[Maps]:
         heap, records, sizes = self._heap, self._applied_records, self._sizes
-        others = super().cool(directory)
+        others = super()._cool(directory)
         # what is hidden of the blocks is not known block by block
         self._cold_held = records - len(self._runs)
         self._heap = []
@@ -415,10 +415,6 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
             self._sizes = {key: sizes[key] for key in self._runs if key in sizes}
         self._tidy()
         return [*others, heap]
-
-    def _cooled(self, changed: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
-        runs = self._runs
-        return {key: runs[key] for key in changed if key in runs}, changed
 
     def _cold_changed(self) -> None:
         self._cold_first = min(map(_place, self._bucket.cold), default=(NEVER,))

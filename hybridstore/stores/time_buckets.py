@@ -23,14 +23,15 @@ from ..clock import INT64_MAX, expired_through
 from .buckets import Sealed, SealedBucket, StoreBucket
 from .cold_blocks import (
     SPARING,
+    Cold,
     ColdBlock,
     ColdPage,
-    TakenBlock,
+    hide,
     open_page,
     prefetch,
     rows_apart,
     take,
-    taken_block,
+    taken_sets,
     with_keys,
 )
 from .cold_tail import ColdTail, Maps
@@ -375,41 +376,40 @@ class TimeBuckets(Edge):
         """See `Tailed`. Of a checkpoint on another machine pages would be read for it."""
         return not (self._tail or self.far)
 
-    def cool(self, directory: Directory) -> list[Maps]:
-        """See `Tailed`. Buckets that the checkpoint lacks stay as they are; of the others the runs of changed keys lie
-        over its blocks: as overlays where they lay over a block before, and else in place of what the block has.
-        """
-        shared = self._snapshots.live > 0
+    def cool(self, directory: Directory) -> Iterator[list[Maps]]:
+        """See `Tailed`. Buckets that the checkpoint lacks stay as they are; the others become cold one by one."""
         pages: dict[int, list[PageEntry]] = {number: [] for number in self._checkpointed}
         for page in directory.pages:
             if page.bucket in pages:
                 pages[page.bucket].append(page)
-        others: list[Maps] = []
-        for number, its_pages in pages.items():
-            before = self._buckets[number]
-            whole = self._whole_changes(before)
-            bucket = before.over_newer(self._snapshots.epoch, shared=shared)
-            bucket.cold = [ColdPage(page, directory) for page in its_pages]
-            bucket.records = sum(page.records for page in its_pages) + self._records_of(bucket.runs)
-            for i, keys in with_keys(bucket.cold, whole):
-                taken_block(bucket.cold, i).take_uncounted(keys)
-            if bucket.tombstoned:  # no block of this checkpoint may cover some of them
-                self._install(bucket, self._columns(bucket, [], changed=False)[0])
-            if not its_pages:
-                # all that the checkpoint could have of it was deleted
-                bucket.dirty, bucket.since, bucket.late = None, 0, {}
-                self._checkpointed.discard(number)
-            if bucket.runs or bucket.cold:
-                self._buckets[number] = bucket
-            else:
-                del self._buckets[number]
-            if not shared:
-                others += [before.runs, *(block.taken for block in before.cold if type(block) is TakenBlock)]
         self._source = directory.source
+        for number, its_pages in pages.items():
+            if number in self._checkpointed:  # else it has expired since
+                yield self._cool_bucket(number, [ColdPage(page, directory) for page in its_pages])
+
+    def _cool_bucket(self, number: int, cold: list[Cold]) -> list[Maps]:
+        """Let the runs of a bucket's changed keys lie over its blocks in the newest checkpoint: as overlays where they
+        lay over a block before, and else in place of what the block has. Returns maps to be emptied. O(changed).
+        """
+        shared, before = self._snapshots.live > 0, self._buckets[number]
+        records = sum(page.records for page in cold)
+        hide(cold, self._whole_changes(before))
+        # nothing has changed until here, where a damaged page is found
+        bucket = before.over_newer(self._snapshots.epoch, shared=shared)
+        bucket.cold, bucket.records = cold, records + self._records_of(bucket.runs)
+        if bucket.tombstoned:  # no block of this checkpoint may cover some of them
+            self._install(bucket, self._columns(bucket, [], changed=False)[0])
+        if not cold:
+            # all that the checkpoint could have of it was deleted
+            bucket.dirty, bucket.since, bucket.late = None, 0, {}
+            self._checkpointed.discard(number)
+        if bucket.runs or cold:
+            self._buckets[number] = bucket
+        else:
+            del self._buckets[number]
         self._sorted = self._near = None
         self._near_to = 0
-        self._drop_at = self._drop_time(min(self._buckets)) if self._buckets else INT64_MAX
-        return others
+        return [] if shared else [before.runs, *taken_sets(before.cold)]
 
     def _records_of(self, runs: dict[Any, Any]) -> int:
         """Return how many records runs have: a short one is a tuple with the fields of all. O(runs), at C speed."""
@@ -417,25 +417,21 @@ class TimeBuckets(Edge):
         fields = sum(map(len, runs.values())) - sum(map(len, columns))
         return fields // len(self._parts(())) + sum(len(self._parts(run)[0]) for run in columns)
 
-    def _whole_changes(self, bucket: StoreBucket) -> list[Any]:
-        """Return the changed keys of a bucket whose runs are whole: no cold block has more of them. In order. Where
-        rows cannot be laid over a block twice, that is all of them: what blocks have of them is loaded. O(changed).
+    def _whole_changes(self, bucket: StoreBucket) -> set[Any]:
+        """Return the changed keys of a bucket whose runs are whole: no cold block has more of them. Where rows cannot
+        be laid over a block twice, that is all of them: what blocks have of them is loaded. O(changed).
         """
-        assert bucket.dirty is not None
-        keys = sorted(bucket.dirty)
-        over: set[Any] = set()
-        for i, its_keys in with_keys(bucket.cold, keys):
-            block = bucket.cold[i]
-            over.update(its_keys)
-            if type(block) is TakenBlock:
-                over.difference_update(block.taken)
+        dirty = bucket.dirty
+        assert dirty is not None
+        over = dirty.difference(*taken_sets(bucket.cold))
+        over.intersection_update(chain.from_iterable(keys for _, keys in with_keys(bucket.cold, over)))
         if self._combine is not None:
-            return [key for key in keys if key not in over] if over else keys
+            return dirty - over if over else dirty
         for key in over:
             i = bucket.covering(key)
             if i >= 0:
                 self._bring_key(bucket, i, key)
-        return keys
+        return dirty
 
     @property
     def cold_blocks(self) -> int:
@@ -509,8 +505,7 @@ class TimeBuckets(Edge):
 
     @staticmethod
     def _maps_of(bucket: StoreBucket) -> list[Maps]:
-        taken = [block.taken for block in bucket.cold if type(block) is TakenBlock]
-        return [bucket.runs, *([] if bucket.dirty is None else [bucket.dirty]), *taken]
+        return [bucket.runs, *([] if bucket.dirty is None else [bucket.dirty]), *taken_sets(bucket.cold)]
 
     def take_ended(self) -> list[Maps]:
         ended, self._ended = self._ended, []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.state.hydration import COMMIT_BUDGET_MS
 from hybridstore.state.memory import Memory
 from hybridstore.stores.buckets import StoreBucket
 from hybridstore.stores.window import WindowStore
@@ -398,7 +399,7 @@ def test_a_state_under_a_limit_answers_as_one_without(
 ) -> None:
     cooled: list[bool] = []
     cool = Memory.cool
-    monkeypatch.setattr(Memory, "cool", lambda memory: [cooled.append(cool(memory)), cooled[-1]][1])
+    monkeypatch.setattr(Memory, "cool", lambda *given: [cooled.append(cool(*given)), cooled[-1]][1])
     without = {
         "key-value": ("window", "dup", "session", "iterators", "versioned", "sliding", "buffer", "sized", "final"),
         "by time": ("sliding", "buffer", "sized", "final"),
@@ -406,9 +407,12 @@ def test_a_state_under_a_limit_answers_as_one_without(
     calls = [call for call in CALLS if not call.startswith(without.get(kinds, ("?",)))]
     for turn in range(rounds):
         dice = random.Random(seed + turn)
+        sliced = dice.random() < 0.5  # one bucket behind each commit becomes cold
+        monkeypatch.setattr("hybridstore.state.memory.COMMIT_BUDGET_MS", 1e-6 if sliced else COMMIT_BUDGET_MS)
+        monkeypatch.setattr("hybridstore.state.memory._COOLED_MS", 0 if sliced else 2e-3)
         limited = Side(tmp_path / f"{turn}limited", limit, kinds)
         free = Side(tmp_path / f"{turn}free", None, kinds)
-        now, cold = 1000, 0
+        now, cold, between = 1000, 0, False
         cooled.clear()
         for step in range(1200):
             now += dice.choice([0, 0, 1, 3])
@@ -421,6 +425,7 @@ def test_a_state_under_a_limit_answers_as_one_without(
                 if attempt is not None and dice.random() < 0.6:
                     attempt.join()
                 cold = max(cold, limited.state.metrics().cold_blocks)
+                between |= limited.state._memory.cooling
                 check_stores(limited.state)
             if dice.random() < 0.01:
                 for side in (limited, free):
@@ -435,6 +440,7 @@ def test_a_state_under_a_limit_answers_as_one_without(
         assert limited.contents() == free.contents(), (seed + turn, "contents")
         assert cold > 0
         assert any(cooled)
+        assert between or not sliced
         assert limited.state.metrics().failed_checkpoints == 0
         limited.state.commit()
         limited.state.close()

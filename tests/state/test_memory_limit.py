@@ -411,7 +411,7 @@ def test_a_commit_that_has_waited_for_a_checkpoint_leaves_it_to_the_next_to_beco
     monkeypatch.setattr("hybridstore.state.memory._RENEWED", 0)
     with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
         store, cold = state.key_value("k"), []
-        monkeypatch.setattr(state, "_go_cold", lambda: cold.append(state.version))
+        monkeypatch.setattr(state, "_go_cold", lambda _: cold.append(state.version))
         store.put_many((i, i) for i in range(1000))
         state.commit()
         state.checkpoint()

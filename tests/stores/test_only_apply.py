@@ -21,16 +21,16 @@ _CHANGES = {"pop", "popitem", "update", "clear", "setdefault", "__setitem__", "_
 _LOADING = {"__init__", "clone", "clear_state", "attach", "_load", "_install", "_load_key", "_bring", "_recall"}
 # What assigns to the maps and changes no record.
 _SAME_RECORDS = {
-    "key_ages.py: cool": "records behind a checkpoint move into a new map; its blocks have the others",
+    "key_ages.py: _cool": "records behind a checkpoint move into a new map; its blocks have the others",
     "key_ages.py: _set_beside": "records move into an older map, which is read behind the new one",
     "key_ages.py: _gather": "records of older maps move into one",
-    "key_blocks.py: cool": "records of changed keys move into a new map; the blocks of a checkpoint have the others",
+    "key_blocks.py: _cool": "records of changed keys move into a new map; the blocks of a checkpoint have the others",
     "key_value.py: _prune_tombstones": "forgets tombstones over blocks that are no longer cold",
     "buckets.py: over_newer": "runs of changed keys move into a new bucket over the blocks of a checkpoint",
-    "time_buckets.py: cool": "a bucket gives way to one with its changes; its blocks have the others",
+    "time_buckets.py: _cool_bucket": "a bucket gives way to one with its changes; its blocks have the others",
     "time_buckets.py: seal": "forgets a bucket that is empty",
     "sliding_runs.py: bind": "values take the form that belongs to no strategy",
-    "sliding_runs.py: cool": "window states become an older map, and runs that the checkpoint has leave the map",
+    "sliding_runs.py: _cool": "window states become an older map, and runs that the checkpoint has leave the map",
     "sliding_runs.py: age": "window states become an older map, which is read behind the new one",
     "sliding_runs.py: _put_back": "a run of an older map moves into the map",
     "sliding_runs.py: _wake": "values take the form of the strategy",
