@@ -20,7 +20,10 @@ def arguments(parser: ArgumentParser) -> None:
     what = parser.add_argument_group("what to do, one of these")
     what.add_argument("--shards", metavar="M", type=at_least(1), help="Make M shards of the existing shards.")
     what.add_argument("--back", action="store_true", help="Return to the old shards; refused after a batch.")
-    what.add_argument("--remove-old", action="store_true", help="Remove old shards that do not count any more.")
+    forget = (
+        "Remove old shards that do not count any more; of a plain topology those of earlier rescales than the last."
+    )
+    what.add_argument("--remove-old", action="store_true", help=forget)
     how = parser.add_argument_group("how")
     how.add_argument("--dry-run", action="store_true", help="Only show the effects; change nothing.")
     how.add_argument("--accept-late", action="store_true", help="Accept that a merge of shards makes records expire.")
@@ -85,7 +88,8 @@ def _run(given: Namespace) -> int:
         print(f"start the job with shards={report.into}")
     elif report.done:
         print(f"done and checked: {report.into} shards count from version {report.version} on")
-        print(f"start the job with shards={report.into}; --back undoes it until then, --remove-old frees the space")
+        frees = "later --remove-old frees the space" if report.operator else "later the old folders may be removed"
+        print(f"start the job with shards={report.into}; --back undoes it until then; {frees}")
     else:
         print("nothing was written (--dry-run)")
     return FINE
