@@ -329,6 +329,26 @@ def test_what_has_changed_is_cut_before_a_checkpoint_has_it(tmp_path: Path) -> N
         assert store.get(4)[3] == 4 + 24 + 44 + 64
 
 
+def test_a_checkpoint_that_fails_frees_nothing_that_changed_before_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _over_a_checkpoint(tmp_path / "s") as state:
+        store: Any = state.sliding("l", size=1000, aggregator=hs.Sum())
+        for key, write, seals in ((3, _fails, 0), (3, None, 1), (4, _fails, 1)):
+            store.add(key, 1000, 100)
+            state.commit()
+            with monkeypatch.context() as patch:
+                if write:
+                    patch.setattr("hybridstore.state.checkpointer.write_checkpoint", write)
+                state._begin_checkpoint(state._usable())
+                state._checkpoints.finish(wait=True)
+            assert len(store._older.seals) == seals
+        store.age()
+        store.free(1000)
+        check_stores(state)
+        assert [store.get(key)[3] for key in (3, 4)] == [3 + 23 + 43 + 63 + 2000, 4 + 24 + 44 + 64 + 1000]
+
+
 def test_what_came_with_a_whole_block_is_not_cut(tmp_path: Path) -> None:
     with _over_a_checkpoint(tmp_path / "s") as state:
         store: Any = state.sliding("l", size=1000, aggregator=hs.Sum())
