@@ -106,7 +106,9 @@ def quick_spark() -> str:
 
 
 def quicken_files(session: "SparkSession") -> None:
-    """Let the Java of a session, which has done nothing yet, write its files by FILES."""
+    """Let the Java of a session, which has done nothing yet, write its files by FILES, and have no other settings of
+    Hadoop, whose defaults are in its code too: each query copies all 1,100, and packs and unpacks them for its tasks.
+    """
     context: Any = session.sparkContext
     java = context._jvm
     # the compiler by which Spark compiles the code that it generates
@@ -114,8 +116,10 @@ def quicken_files(session: "SparkSession") -> None:
     compiler.setParentClassLoader(java.java.lang.Thread.currentThread().getContextClassLoader())
     compiler.cook(FILES)
     settings = context._jsc.hadoopConfiguration()
+    settings.clear()
     settings.setClassLoader(compiler.getClassLoader())
     settings.set("fs.file.impl", "QuickFiles")
+    settings.set("fs.AbstractFileSystem.file.impl", "org.apache.hadoop.fs.local.LocalFs")
     # whoever asks for these files gets the object that is made at the first time
     files = java.org.apache.hadoop.fs.FileSystem
     files.closeAll()
