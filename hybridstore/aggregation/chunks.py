@@ -233,10 +233,8 @@ class ChunksState(WindowState):
             del suffixes[self.head_stop - start :]
             total = suffixes[-1] if copy is None else copy(suffixes[-1])
             some = True
-        if self.counts is not None and self.counts[1]:
-            root = self.sums[1]
-            total = strategy.merge(total, root) if some else root if copy is None else copy(root)
-            some = True
+        if self.counts is not None and self.counts[1]:  # in front of the tree the head has a value
+            total = strategy.merge(total, self.sums[1])
         if self.hi > self.tail_lo:
             tail = self.tail
             total = strategy.merge(total, tail) if some else tail if copy is None else copy(tail)
