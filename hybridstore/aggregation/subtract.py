@@ -389,7 +389,7 @@ class Subtract(Strategy[SubtractState]):
         self.plain = kind == "sum"
         self.state: type[SubtractState] = CountState if kind == "count" else SubtractState
         self.number_at, self.averages = 0, False
-        if isinstance(aggregator, Combined) and len(aggregator.columns) == 1 and self.exact_types is not None:
+        if isinstance(aggregator, Combined) and len(aggregator.columns) == 1:
             kinds = ["mean" if part.add is mean_add else _kind(part) for part in aggregator.parts]
             if sorted(kinds) in (["sum"], ["count", "sum"], ["mean"], ["count", "mean"]):
                 self.number_at = 1 - kinds.index("count") if "count" in kinds else 0

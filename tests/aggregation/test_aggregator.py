@@ -29,6 +29,7 @@ from hybridstore.aggregation import (
     Variance,
     check_laws,
     independent_copy,
+    laws,
     nearly_equal,
 )
 
@@ -340,6 +341,11 @@ def test_laws_hold_for_values_of_several_types_in_their_order() -> None:
     newest = Reduce(lambda _, value: value, commutative=True, name="newest")
     with pytest.raises(ValueError, match=r"commutative: .*: found 0.5, expected 'a'"):
         check_laws(newest, samples)
+
+
+def test_the_orders_that_laws_are_tried_in_exchange_halves_and_neighbours() -> None:
+    orders = ["".join(order) for order in laws._orders("abcd")]
+    assert orders == ["dcba", "cdab", "bacd", "acbd", "abdc", "acbd"]
 
 
 def test_laws_need_samples() -> None:

@@ -226,6 +226,13 @@ def test_blocks_are_smaller_than_on_a_disk(tmp_path: Path, monkeypatch: pytest.M
     assert blocks == [8, 1]
 
 
+def test_a_closed_state_has_no_claim_on_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    route(monkeypatch, MemoryStorage())
+    with hs.open(hs.Bucket(URL, cache=tmp_path)) as state:
+        assert state._home.claimed
+    assert not state._home.claimed
+
+
 def test_a_window_store_does_not_become_cold_over_far_pages(open_far: Open, tmp_path: Path) -> None:
     with open_far() as state:
         clicks = state.window("clicks", retention=1_000_000)

@@ -262,6 +262,7 @@ def test_idle_connections_are_bounded_and_closed(monkeypatch: pytest.MonkeyPatch
             assert len(set(threading.enumerate()) - before) <= 3
         for thread in set(threading.enumerate()) - before:
             thread.join()
+        assert server._server._connections == set()
         with urlopen("http://{}:{}/metrics".format(*server.address), timeout=60) as answer:
             assert answer.status == 200
     finally:
