@@ -14,12 +14,13 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from changelog.errors import HybridStoreError
+from changelog.outlook import behind
 from recovery.errors import CheckpointError, RestoreError
-from recovery.layout import RUNS, SPARK_FOLDER
+from recovery.layout import GENERATIONS, RUNS, SPARK_FOLDER
 
 from ..markup import stores_table
 from ..shards import shard_of
-from ..state.generations import above
+from ..state.generations import above, describing
 from ..state.hydration import hydrate
 from ..state.memory import memory_bytes
 from ..state.memory_budget import give_back, usable
@@ -120,6 +121,8 @@ class Followed:
         self._places = places
         self._again = again
         self._operator = places[0].operator_storage
+        self._describing = None if places[0].shard is not None else describing(behind(places[0].storage))
+        self._described = self._descriptions()
         self._states: list[Version] = []
         # bytes of what a new beginning cannot forget: the changelog behind the checkpoint
         self._least = 0
@@ -171,6 +174,10 @@ class Followed:
             return max(batches) + 1
         return min(newest_of(place) for place in self._places)
 
+    def _descriptions(self) -> list[str]:
+        """Return the descriptions of the shards of a plain state: each rescale adds one. One list."""
+        return [] if self._describing is None else sorted(self._describing.list(f"{GENERATIONS}/"))
+
     @property
     def version(self) -> int:
         """The version of all stores: on Spark the number of the newest finished batch, plus 1."""
@@ -179,8 +186,9 @@ class Followed:
     def refresh(self) -> bool:
         """Apply the commits since the last call; True when the version changed.
 
-        Without new commits this is a look at the end of a segment, or, for a query, a list of Spark's commits/ and of
-        runs/. Raises as opening does; the view is then at the version before, and another `refresh` continues.
+        Without new commits this is a look at the end of a segment and a list of generations/, or, for a query, a list
+        of Spark's commits/ and of runs/. Raises as opening does; the view is then at the version before, and another
+        `refresh` continues. Raises RestoreError for a plain state of which a rescale has made other shards count.
 
         >>> with hs.open("state") as state:
         ...     users = state.key_value("users")
@@ -208,7 +216,13 @@ class Followed:
                 raise
         else:
             self._target, self._run = target, run
-        return self.version != before
+        if self.version != before:
+            return True
+        if self._descriptions() != self._described:
+            raise RestoreError(
+                f"{self!r}: other shards count since a rescale (follow those: inspect the location again)"
+            )
+        return False
 
     def get(self, store: str, key: Any) -> list[Row]:
         """Return the records of a key in the store's order; [] if none exist.

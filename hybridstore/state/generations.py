@@ -188,8 +188,7 @@ def identity_at(storage: Storage, *, writing: bool = False) -> Identity | None:
     Raises as `newest_generation`. O(1), and on an object store no request, unless the folder has
     the name of a shard; then one list and a get for each description.
     """
-    names = storage.root.absolute().parts if isinstance(storage, LocalStorage) else _names_of(storage)
-    generation, shard = parse_shard_folder("/".join(names[-2:])) or (0, parse_shard_name(names[-1]) if names else None)
+    generation, shard = _shard_at(storage)
     if shard is None:
         return None
     place = above(storage, 2 if generation else 1)
@@ -200,6 +199,18 @@ def identity_at(storage: Storage, *, writing: bool = False) -> Identity | None:
         return None
     shards = next((each.shards for each in reversed(described) if each.generation == generation), 0)
     return Identity(described[-1].store, generation, shard, shards)
+
+
+def _shard_at(storage: Storage) -> tuple[int, int | None]:
+    """Return the generation and the number of a shard by the name of its folder; None for a state that is no shard."""
+    names = storage.root.absolute().parts if isinstance(storage, LocalStorage) else _names_of(storage)
+    return parse_shard_folder("/".join(names[-2:])) or (0, parse_shard_name(names[-1]) if names else None)
+
+
+def describing(storage: Storage) -> Storage:
+    """Return the place whose `generations/` says which shards of a plain state count: its own, of a shard above it."""
+    generation, shard = _shard_at(storage)
+    return storage if shard is None else above(storage, 2 if generation else 1)
 
 
 def _names_of(storage: Storage) -> tuple[str, ...]:

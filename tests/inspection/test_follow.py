@@ -13,7 +13,7 @@ import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.inspection.api import InspectedShards
 from hybridstore.reading import version as version_module
-from hybridstore.reading.follow import Followed
+from hybridstore.reading.follow import Followed, follow
 from hybridstore.reading.places import resolve
 from hybridstore.reading.version import Version
 from hybridstore.spark.shard.cache import ShardCache
@@ -107,6 +107,25 @@ def test_where_nothing_was_committed_a_refresh_reads_no_log(tmp_path: Path, monk
             view.get("other", "a")
         with pytest.raises(TypeError):
             view.get("counts", 1)
+
+
+def test_a_view_of_shards_that_count_no_more_says_so(tmp_path: Path) -> None:
+    topology = hs.stream(key="k", timestamp="ts").aggregate(n=hs.Count(), emit="commit")
+    rows = [{"k": f"k{number % 7}", "ts": number} for number in range(90)]
+    before: list[Followed] = []
+    for shards in (1, 2, 4):
+        with topology.open(tmp_path, shards=shards) as engine:
+            engine.process_many(rows)
+            engine.commit()
+        places = resolve(tmp_path)
+        views = [follow([place], None) for place in places]
+        assert not any(view.refresh() for view in views)
+        for view in before:
+            with pytest.raises(hs.errors.RestoreError, match="other shards count since a rescale"):
+                view.refresh()
+        before += views
+        if shards < 4:
+            hs.rescale(tmp_path, shards=2 * shards)
 
 
 def test_nothing_is_written_by_a_view(tmp_path: Path) -> None:
