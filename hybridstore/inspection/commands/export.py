@@ -151,8 +151,7 @@ def _write_parquet(source: _Source, to: Path) -> int:
     """
     stores: dict[tuple[str, str], list[tuple[View, StoreView]]] = {}
     for view, store in source.stores:
-        operator = view.place.operator if "/" in view.place.label else ""
-        stores.setdefault((operator, store.name), []).append((view, store))
+        stores.setdefault((view.place.operator, store.name), []).append((view, store))
     if to.suffix and len(stores) != 1:
         names = sorted({name for _, name in stores})
         raise o.UsageError(
