@@ -598,38 +598,3 @@ def test_the_thread_that_waits_for_answers_keeps_nothing_of_a_job(monkeypatch: p
     with other:
         process._listen(link, os.getpid())
     assert kept == [None]
-
-
-@pytest.mark.parametrize("waits", [False, True], ids=["by the process", "by a thread"])
-def test_the_owner_knows_where_records_are_after_parts_were_divided_between_two_jobs(
-    tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch, waits: bool
-) -> None:
-    """The files of such parts have no map yet when a checkpoint removes temporary files, whoever makes it."""
-    for name, value in {"FEWEST_RECORDS": 1, "_AT_ONCE": 0, "PART_BITS": 6, "_LEAST_BITS": 6, "_EARLIER": 0.5}.items():
-        monkeypatch.setattr(finder_writer, name, value)
-    with hs.open(tmp_path, memory_limit=1 << 40, checkpoints=NEVER) as state:
-        monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 0)
-        store = state.key_value("kv")
-        store.put_many((f"k{i}", i) for i in range(2000))
-        state.commit()
-        at_once.opened = KeptPacks()
-        assert checkpoint(state) is None
-        ((_, finders),) = at_once.opened._finders.values()
-        files = set(finders._stores[1].paths)
-        while at_once.opened.enter_some():
-            pass
-        assert not files >= set(finders._stores[1].paths)
-        if waits:
-            store["k1"] = -1
-            state.commit()
-            state.checkpoint(wait=True)
-        for value in (-2, -3):  # files that a thread has removed are made again
-            store["k1"] = value
-            state.commit()
-            assert checkpoint(state) is None
-            while at_once.opened.enter_some():
-                pass
-        reader = state._checkpoints.reader
-        assert reader is not None
-        known = [reader.finders[1].value_of(f"k{i}") for i in range(2000)]
-        assert known == [0, -3, *range(2, 2000)]
