@@ -423,16 +423,21 @@ def with_keys(cold: list[Cold], keys: Collection[Any]) -> Iterator[tuple[int, li
     """Yield the index of each block that may hold some of these keys with these keys; those that were taken out of it,
     too. Pages that may hold some are opened. O(blocks + keys log blocks): to sort thousands of keys takes longer.
     """
-    for i in range(len(cold) - 1, -1, -1):
-        page = cold[i]
-        if type(page) is ColdPage and any(page.first <= key <= page.entry.last for key in keys):
-            open_page(cold, i)
-    groups: list[list[Any]] = [[] for _ in range(len(cold) + 1)]
-    for i, key in zip(map(partial(bisect_right, [block.first for block in cold]), keys), keys, strict=True):
+    groups = _grouped(cold, keys)
+    closed = [i for i, (each, group) in enumerate(zip(cold, groups, strict=True)) if type(each) is ColdPage and group]
+    for i in reversed(closed):
+        open_page(cold, i)
+    if closed:
+        groups = _grouped(cold, keys)
+    yield from ((i, group) for i, group in enumerate(groups) if group)
+
+
+def _grouped(cold: Sequence[Cold], keys: Collection[Any]) -> list[list[Any]]:
+    """Return for each block or page those of the keys that it may hold. O(blocks + keys log blocks)."""
+    groups: list[list[Any]] = [[] for _ in range(len(cold) + 1)]  # the first: of keys in front of all
+    for i, key in zip(map(partial(bisect_right, list(map(first_key, cold))), keys), keys, strict=True):
         groups[i].append(key)
-    for i, (block, group) in enumerate(zip(cold, groups[1:], strict=True)):
-        if its_keys := [key for key in group if key <= block.entry.last]:
-            yield i, its_keys
+    return [[key for key in group if key <= each.entry.last] for each, group in zip(cold, groups[1:], strict=True)]
 
 
 def hide(cold: list[Cold], keys: set[Any]) -> None:
