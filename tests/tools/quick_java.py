@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 # what is young half as often, and never all of it because there are more classes than Java expects. What the first
 # compiler has made stays: it has 48 MB by default, which thirty tests fill, and then Java looks for code to remove, and
 # compiles it once more. The bytecode of Spark's classes is as scalac and javac made it, and not verified: that takes a
-# fifth of a start.
+# fifth of a start. Their names are looked up in a table that is as large as they need from the beginning.
 OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn200m -XX:MetaspaceSize=256m"
     " -XX:ReservedCodeCacheSize=256m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    " -XX:+UnlockExperimentalVMOptions -XX:SymbolTableSize=400009"
 )
 # Of Spark's 280 jars those with most of the classes in use: Java looks for a class in one jar after the other.
 JARS = ("spark-catalyst", "scala-library", "spark-sql", "spark-core", "hadoop-client-api", "spark-common-utils")
