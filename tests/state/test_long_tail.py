@@ -103,14 +103,14 @@ def test_a_checkpoint_begins_when_the_tail_is_long_however_little_memory_is_used
 def test_a_commit_waits_while_the_tail_is_long_and_no_longer_than_a_second(tmp_path: Path) -> None:
     with open_small(tmp_path / "s") as state:
         memory, checkpoints = state._memory, state._checkpoints
-        waits = ((0.7, 0), (0.8, 0), (0.9, 10), (1.0, 20), (1.15, 20), (1.2, 60), (1.25, 100), (9.0, 100))
+        waits = ((0.7, 0), (0.8, 0), (0.9, 12.5), (1.0, 25), (1.15, 25), (1.2, 62.5), (1.25, 100), (9.0, 100))
         for share, each in waits:
             checkpoints.since = Logged(1, round(share * 1_000_000), 0)
             assert memory._waiting(100) == pytest.approx(100 * each * 1e-6)
         assert memory._waiting(10**6) == 1.0
 
 
-@pytest.mark.parametrize(("late", "longest"), [(0.5, 0.02), (1.2, 0.02), (3.0, 0.08)])
+@pytest.mark.parametrize(("late", "longest"), [(0.5, 0.025), (1.2, 0.025), (3.0, 0.08)])
 def test_a_checkpoint_that_is_late_once_makes_many_commits_wait_a_little(late: float, longest: float) -> None:
     """By simulated time: commits of 1,000 records of 190 bytes and 5 ms, from 100 % of what 100 MB have for records."""
     clock, used, waits = 0.0, 1.0, []
