@@ -54,6 +54,8 @@ _SAMPLE: Final = 64
 
 # What can be emptied in slices.
 Maps = dict[Any, Any] | list[Any] | set[Any]
+# A step of becoming cold: it returns maps to be emptied.
+Step = Callable[[], list[Maps]]
 
 
 def empty_some(maps: list[Maps], most: int) -> tuple[int, int]:
@@ -420,11 +422,12 @@ class Tailed(ABC):
         """Whether `cool` can be called now. O(1)."""
         return False
 
-    def cool(self, directory: Directory) -> Iterator[list[Maps]]:
-        """Become cold without a replay: keep the records that changed since the newest checkpoint, whose `directory`
-        this is, and leave all others, or keep them to be freed. Each step makes a part cold, and yields maps to be
-        emptied. Between two steps the store is as sound as ever; none may follow when another checkpoint was begun.
-        O(changed + pages) together, in a store that has `parted` O(pages).
+    def cool(self, directory: Directory) -> list[Step]:
+        """Return the steps of becoming cold without a replay: they keep the records that changed since the newest
+        checkpoint, whose `directory` this is, and leave all others, or keep them to be freed. Each step makes a part
+        cold, and returns maps to be emptied. Between two steps the store is as sound as ever; none may follow when
+        another checkpoint was begun. O(pages); the steps O(changed + pages) together, in a store that has `parted`
+        O(pages).
         """
         raise NotImplementedError(f"a store that cannot become cold over {len(directory.pages)} pages")
 

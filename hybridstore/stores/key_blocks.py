@@ -7,7 +7,8 @@ subclass decides what a record is: it defines `_install`, `_change` and the rest
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
+from functools import partial
 from itertools import islice
 from sys import getsizeof
 from typing import Any, Final
@@ -35,7 +36,7 @@ from .cold_blocks import (
     taken_sets,
     unexpired,
 )
-from .cold_tail import Maps
+from .cold_tail import Maps, Step
 from .columns import column_list, time_list
 from .edge import Edge
 from .sizes import cold_bytes, map_bytes
@@ -280,8 +281,8 @@ class KeyBlocks(Edge):
         """See `Tailed`. Of a checkpoint on another machine pages would be read for it."""
         return self._dirty is not None and not self._tail and not self.far
 
-    def cool(self, directory: Directory) -> Iterator[list[Maps]]:
-        yield self._cool(directory)
+    def cool(self, directory: Directory) -> list[Step]:
+        return [partial(self._cool, directory)]
 
     def _cool(self, directory: Directory) -> list[Maps]:
         """See `cool`. The records of changed keys stay, in place of what the checkpoint has of these keys."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from sys import getsizeof
 from typing import Any, ClassVar, Final
@@ -34,7 +35,7 @@ from .cold_blocks import (
     taken_sets,
     with_keys,
 )
-from .cold_tail import ColdTail, Maps
+from .cold_tail import ColdTail, Maps, Step
 from .edge import Edge
 from .sizes import cold_bytes, map_bytes
 from .snapshots import Snapshots, SnapshotToken
@@ -376,21 +377,24 @@ class TimeBuckets(Edge):
         """See `Tailed`. Of a checkpoint on another machine pages would be read for it."""
         return not (self._tail or self.far)
 
-    def cool(self, directory: Directory) -> Iterator[list[Maps]]:
+    def cool(self, directory: Directory) -> list[Step]:
         """See `Tailed`. Buckets that the checkpoint lacks stay as they are; the others become cold one by one."""
         pages: dict[int, list[PageEntry]] = {number: [] for number in self._checkpointed}
         for page in directory.pages:
             if page.bucket in pages:
                 pages[page.bucket].append(page)
         self._source = directory.source
-        for number, its_pages in pages.items():
-            if number in self._checkpointed:  # else it has expired since
-                yield self._cool_bucket(number, [ColdPage(page, directory) for page in its_pages])
+        return [
+            partial(self._cool_bucket, number, [ColdPage(page, directory) for page in its_pages])
+            for number, its_pages in pages.items()
+        ]
 
     def _cool_bucket(self, number: int, cold: list[Cold]) -> list[Maps]:
         """Let the runs of a bucket's changed keys lie over its blocks in the newest checkpoint: as overlays where they
         lay over a block before, and else in place of what the block has. Returns maps to be emptied. O(changed).
         """
+        if number not in self._checkpointed:  # it has expired since
+            return []
         shared, before = self._snapshots.live > 0, self._buckets[number]
         records = sum(page.records for page in cold)
         hide(cold, self._whole_changes(before))
