@@ -207,6 +207,21 @@ def test_damage_gives_what_can_be_read_and_exit_code_4(state: Path, cli: Cli) ->
     assert cli("list", state, "-o", "jsonl")[0] == 4
 
 
+def test_a_list_with_one_damaged_checkpoint_in_front_of_a_sound_one_ends_with_4(tmp_path: Path, cli: Cli) -> None:
+    path = tmp_path / "state"
+    with hs.open(path) as s:
+        for value in (1, 2):
+            s.key_value("names")["k"] = value
+            s.commit()
+            s.checkpoint(wait=True)
+    (older, _) = sorted((path / "checkpoints").glob("*.lmdb"))
+    assert cli("list", path, "--checkpoints", "-o", "jsonl")[0] == 0
+    older.write_bytes(b"\0" * older.stat().st_size)
+    code, out = cli("list", path, "--checkpoints", "-o", "jsonl")
+    assert code == 4
+    assert [json.loads(line)["damaged"] for line in out.splitlines()].count(True) == 1
+
+
 def test_a_damaged_block_is_left_out_and_named(tmp_path: Path, cli: Cli) -> None:
     path = tmp_path / "state"
     with hs.open(path, _tuning=Tuning(block_records=2)) as s:

@@ -91,6 +91,7 @@ def test_a_slice_loads_one_block_at_least_and_ends_in_time(path: Path) -> None:
         assert state.hydrate(budget_ms=0) == remaining - 1
         assert state.hydrate(budget_ms=60_000) == 0
         assert state.hydrate() == 0
+        assert [store.warm() for store in state.stores.values()] == [False, False]
 
 
 class Slow:
