@@ -12,7 +12,7 @@ from ..markup import Labelled
 from ..stores.kinds import KINDS, Row
 from .changes import ChangedVersion, ChangeHistory
 from .places import Place
-from .versions import reach
+from .versions import reach_once
 from .view import open_view, retry_while_changing
 
 # In place of a value that was written before the oldest retained version.
@@ -104,7 +104,7 @@ def history_of(place: Place, store: str, key: Any, faults: list[str]) -> list[Ev
 
 
 def _history(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[Event]:
-    within = reach(place)  # first: of what is listed later, all may be newer than the view
+    within = reach_once(place)  # first: of what is listed later, all may be newer than the view
     newest = open_view(place)
     view_store = newest.store(store)
     checkpoints = [version for version in within.checkpoints if version <= newest.version]

@@ -68,10 +68,11 @@ def reach(place: Place) -> Reach:
 
     Raises OSError or HybridStoreError when nothing can be read. O(bytes of the changelog).
     """
-    return retry_while_changing(place, lambda: _reach(place), lambda within: bool(within.faults))
+    return retry_while_changing(place, lambda: reach_once(place), lambda within: bool(within.faults))
 
 
-def _reach(place: Place) -> Reach:
+def reach_once(place: Place) -> Reach:
+    """As `reach`, for a caller that tries again itself while files change."""
     if place.form == "checkpoint":
         view = open_view(place)
         return Reach([], [view.version], view.version, [])

@@ -25,6 +25,7 @@ from hybridstore.reading.selection import Selection
 from hybridstore.reading.tally import tallies
 from hybridstore.reading.view import View, open_view
 from hybridstore.state.opening import Tuning
+from recovery.errors import RestoreError
 from recovery.layout import CHECKPOINTS, PACKS
 from tests.state.test_kill import WRITER, expected
 
@@ -262,3 +263,25 @@ def test_beside_an_owner_only_a_fault_that_stays_counts(
     with Progress("", 0, shown=False) as progress:
         verifier, _ = _steady(place, progress, quick=False, full=False)
     assert [fault.file for fault in verifier.faults] == ["packs/damaged"] * stays
+
+
+def test_a_history_of_files_that_always_change_is_tried_again_by_one_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hs.open(tmp_path) as state:
+        state.key_value("kv")["a"] = 1
+        state.commit()
+    tries = 0
+
+    def changing(*_: Any, **__: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        (tmp_path / "changelog" / f"other-{tries}").touch()
+        raise FileNotFoundError(2, "removed while it was read")
+
+    monkeypatch.setattr("hybridstore.reading.versions.line_of", changing)
+    monkeypatch.setattr("recovery.retrying._WAIT_SECONDS", 0)
+    (place,) = resolve(tmp_path)
+    with pytest.raises(RestoreError, match="removed while it was read"):
+        events.history_of(place, "kv", "a", [])
+    assert tries == 30
