@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from benchmarks.measure.result import number
+from benchmarks.measure.result import narrow_table, number
 from benchmarks.measure.state import scratch
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -145,17 +145,9 @@ def _measure(before: Path, after: Path, records: int, suite: str, turns: range) 
 
 def show_changes(changes: list[Change], ref: str, other: str) -> None:
     """Print a table of the changes, with both ratios of what was measured again. Fits 80 columns."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(
-        title=f"{ref} -> {other or 'the files as they are'}",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = narrow_table(f"{ref} -> {other or 'the files as they are'}")
     repeated = any(change.again for change in changes)
     for title in ("", "before", "after", "ratio", "95 %", *(["again"] if repeated else []), ""):
         # of a narrow table the verdicts are folded, names and figures never

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.measure.timing import Spread
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 COLUMNS: Final = ("", "median", "p95", "lowest - highest", "ratio", "target")
 _SCALES: Final = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}
@@ -190,26 +193,26 @@ def _brief(verdict: str, unit: str) -> str:
     return verdict.replace(f" {unit}:", ":").replace(": reached", " ✓").replace(": missed", " ✗")
 
 
+def narrow_table(title: str) -> Table:
+    """Return an empty table as results have it, without a frame: most of 80 columns are for its cells."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+
+
 def show(result: Result) -> None:
     """Print the result as a table; lines of one subject ("subject: figure") stand under it.
 
     Fits 80 columns, where p95 is left out.
     """
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.padding import Padding
-    from rich.table import Table
 
     console = Console()
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in result.settings.items())
     wide = console.width >= 110
-    table = Table(
-        title=f"{result.suite} ({settings})",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = narrow_table(f"{result.suite} ({settings})")
     shown = [result.row(entry) for entry in result.lines]
     if not wide:  # the unit of a target is that of its line
         shown = [
