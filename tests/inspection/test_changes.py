@@ -15,7 +15,7 @@ from hybridstore.reading.changes import ChangeHistory
 from hybridstore.reading.differences import compare
 from hybridstore.reading.events import Event, history_of
 from hybridstore.reading.places import resolve
-from hybridstore.reading.versions import reach
+from hybridstore.reading.versions import reach_once
 from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
 from tests.tools.sizes import SMALL_PARTS
@@ -146,7 +146,7 @@ def test_history_is_read_again_where_the_owner_has_removed_the_checkpoint_on_whi
 
     def reach_and_prune(place: Any) -> Any:
         nonlocal looks
-        looks, within = looks + 1, reach(place)
+        looks, within = looks + 1, reach_once(place)
         if looks == 1:
             commit_some()
         return within
@@ -162,7 +162,7 @@ def test_history_is_read_again_where_the_owner_has_removed_the_checkpoint_on_whi
                     state.checkpoint(wait=True)
 
         commit_some()
-        monkeypatch.setattr("hybridstore.reading.events.reach", reach_and_prune)
+        monkeypatch.setattr("hybridstore.reading.events.reach_once", reach_and_prune)
         changes = hs.inspect(tmp_path / "s").history("kv", "k3")
     assert looks == 2
     assert changes[-1].new == 59

@@ -222,16 +222,16 @@ def test_what_is_committed_while_a_repair_is_planned_is_not_lost(
 def test_a_history_has_the_key_whatever_is_pruned_before_the_log_is_read(
     tmp_path: Path, owner: hs.State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reach, often = events.reach, 1
+    reach_once, often = events.reach_once, 1
 
     def pruned_before(place: Any) -> Any:
         nonlocal often
         if often:
             often -= 1
             prunes(owner)
-        return reach(place)
+        return reach_once(place)
 
-    monkeypatch.setattr(events, "reach", pruned_before)
+    monkeypatch.setattr(events, "reach_once", pruned_before)
     assert [event.op for event in hs.inspect(tmp_path / "s").history("kv", "k1")]
 
 
