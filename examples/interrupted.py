@@ -105,7 +105,6 @@ def run_in_plain_python(options: argparse.Namespace, work: Path) -> None:
                 at, pending = row.commit, []
             pending.append(row)
         _write_commit(results, at, pending, written)
-    (work / "done").touch()
 
 
 def _write_commit(results: Path, commit: int, rows: list[dict[str, Any]], written: set[int]) -> None:
@@ -144,10 +143,15 @@ def main() -> int:
     where = "keep the state there instead: a bucket (s3://, gs://, abfss://), with credentials in the environment"
     parser.add_argument("--state", metavar="URL", help=where)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--stays", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     work = options.workdir.resolve()
     if options.child:
+        parent = os.getppid()
         (run_on_spark if options.engine == "spark" else run_in_plain_python)(options, work)
+        (work / "done").touch()
+        while options.stays and os.getppid() == parent:  # a kill is to come, however fast the job was
+            time.sleep(0.02)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the job is ended, too
     try:
@@ -315,12 +319,12 @@ def run_with_kills(options: argparse.Namespace, work: Path, batches: list[Path])
     ):
         task = bar.add_task("batches committed", total=total)
         while True:
-            process = start(options, work, log, sockets)
+            process = start(options, work, log, sockets, stays=bool(targets))
             try:
                 while process.poll() is None:
                     done = done_batches(options, work)
                     bar.update(task, completed=done, description=f"batches committed, {len(killed)} kills")
-                    if targets and done >= targets[0] and done < total:
+                    if targets and (done >= targets[0] or (work / "done").exists()):
                         targets.pop(0)
                         end(process)
                         killed.append((f"after {done} of {total} batches", list(restores(options, work))))
@@ -349,8 +353,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
 
 
-def start(options: argparse.Namespace, work: Path, log: Any, sockets: str) -> subprocess.Popen[bytes]:
-    """Start the job in a process group of its own."""
+def start(options: argparse.Namespace, work: Path, log: Any, sockets: str, *, stays: bool) -> subprocess.Popen[bytes]:
+    """Start the job in a process group of its own; with `stays` it does not end by itself."""
     script = Path(__file__).with_name("traffic.py").resolve()
     command = [
         sys.executable,
@@ -363,6 +367,7 @@ def start(options: argparse.Namespace, work: Path, log: Any, sockets: str) -> su
         "--shards",
         str(options.shards),
         *([] if options.state is None else ["--state", options.state]),
+        *(["--stays"] if stays else []),
     ]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, SOCKETS: sockets}
     return subprocess.Popen(
