@@ -48,6 +48,7 @@ _CHECK: Final = struct.Struct("<I")
 # A slot: the hash, where the packed key begins, where its values begin and end, and the checksum of both; and its head.
 SLOT: Final = struct.Struct("<5I")
 _HEAD: Final = struct.Struct("<2I")
+_INT: Final = struct.Struct("<q")
 _END: Final = _TAIL.size + _CHECK.size
 # The flags: counts; `froms`, one for each key; a single one for all.
 _COUNTED: Final = 1
@@ -339,7 +340,7 @@ class RecordTable:
             i = self.first_of(hashed)
             if i == len(self.hashes):
                 return None
-        if self._order is None:
+        if self._rows is None:
             # as below, without calls: the way of most reads
             try:
                 payload = self._payload
@@ -348,9 +349,15 @@ class RecordTable:
                     return None
                 if payload[at : at + len(packed)].tobytes() == packed:
                     packed_value = payload[start:stop]
-                    if zlib.crc32(packed_value, hashed) != check:
+                    hashed, ints = zlib.crc32(packed_value, hashed), []
+                    if self._order is not None:
+                        place = _INT.size * self._order[i]
+                        for first in self._ints or ():
+                            hashed = zlib.crc32(payload[first + place : first + place + _INT.size], hashed)
+                            ints += _INT.unpack_from(payload, first + place)
+                    if hashed != check:
                         raise self._damaged()
-                    return (unpack(packed_value),)
+                    return (unpack(packed_value), *ints)
             except (*UNPACK_ERRORS, struct.error) as error:
                 raise self._unreadable(error) from error
         elif self.hashes[i] != hashed:

@@ -126,6 +126,13 @@ class ColdBlock:
         except CorruptCheckpointError:
             return only_record(self.decoded_rows_of(key))
 
+    def records_of(self, keys: Sequence[Any]) -> list[Record | None]:
+        """Return what `record_of` says of each of these keys. Of a block without a table O(block) once."""
+        try:
+            return list(map((self.lookup or self._opened()).record_of, keys))
+        except CorruptCheckpointError:
+            return list(map(self.record_of, keys))
+
     def counts_of(self, keys: Sequence[Any]) -> list[int]:
         """Return how many records each of these keys has, which were not taken. Raises and costs as `rows_of`, for each
         key.
@@ -282,10 +289,10 @@ class TakenBlock(PartBlock):
         self._low = low
         SPARING.load(len(keys))
 
-    def take(self, key: Any, records: int) -> None:
-        """Note that the records of a key are in the maps now. O(1)."""
-        self.taken.add(key)
-        self._count += 1
+    def take(self, keys: Collection[Any], records: int) -> None:
+        """Note that the records of these keys are in the maps now. O(keys)."""
+        self.taken.update(keys)
+        self._count += len(keys)
         self._records -= records
         SPARING.loaded += records
 
@@ -412,11 +419,6 @@ def touched_block(cold: list[Cold], i: int) -> TouchedBlock:
         assert isinstance(block, ColdBlock)
         block = cold[i] = TouchedBlock(block)
     return block
-
-
-def take(cold: list[Cold], i: int, key: Any, records: int) -> None:
-    """Note that the records of a key in the cold block at `i` are in the maps now. O(1)."""
-    taken_block(cold, i).take(key, records)
 
 
 def with_keys(cold: list[Cold], keys: Collection[Any]) -> Iterator[tuple[int, list[Any]]]:

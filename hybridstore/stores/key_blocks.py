@@ -7,7 +7,7 @@ subclass decides what a record is: it defines `_install`, `_change` and the rest
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from sys import getsizeof
@@ -21,20 +21,23 @@ from ..clock import INT64_MAX
 from .buckets import Sealed, SealedBucket, StoreBucket
 from .cold_blocks import (
     SPARING,
+    TAKEN_SHARE,
     ColdBlock,
     ColdPage,
     DecodedBlock,
+    TakenBlock,
     copied,
     hide,
     load_or_leave,
     only,
     open_page,
     prefetch,
+    read_apart,
     rows_apart,
-    take,
     taken_block,
     taken_sets,
     unexpired,
+    with_keys,
 )
 from .cold_tail import Maps, Step
 from .columns import column_list, time_list
@@ -209,9 +212,37 @@ class KeyBlocks(Edge):
             self._load(index)
         elif rows.keys or absent:
             with self._journal.sure:
-                take(cold, index, key, len(rows))
+                taken_block(cold, index).take((key,), len(rows))
                 self._install(rows)
                 self._taken(len(rows))
+
+    def _load_keys(self, index: int, keys: Sequence[Any]) -> None:
+        """Load what the block at `index` has of these keys, of one record each, as `_load_key`, without a call for each
+        of them: the block says nothing about them any more. O(keys log keys).
+        """
+        cold = self._bucket.cold
+        block = cold[index]
+        assert isinstance(block, ColdBlock)
+        self.lookups.missed += len(keys) * SPARING.on
+        if TAKEN_SHARE * len(keys) > block.entry.keys or not read_apart(block, len(cold)):
+            self._load(index)
+            return
+        records = block.records_of(keys)
+        rows = [(key, *record) for key, record in zip(keys, records, strict=True) if record is not None]
+        with self._journal.sure:
+            taken_block(cold, index).take(keys, len(rows))
+            if rows:
+                present, values, *ints = zip(*rows, strict=True)
+                self._install(Columns(list(present), None, tuple(ints), list(values)))
+                self._taken(len(rows))
+
+    def _touch_all(self, keys: Iterable[Any]) -> None:
+        """Load what is cold of these keys, of one record each, block by block. O(blocks + keys log blocks)."""
+        for i, some in reversed([*with_keys(self._bucket.cold, dict.fromkeys(keys))]):
+            block = self._bucket.cold[i]
+            taken = block.taken if type(block) is TakenBlock else ()
+            if new := [key for key in some if key not in taken]:
+                self._load_keys(i, new)
 
     def _expire_cold(self, through: int) -> bool:
         """Forget the cold blocks that have expired by `through` as a whole; False if none exists. O(blocks)."""

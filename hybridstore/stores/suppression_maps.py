@@ -35,6 +35,7 @@ from .suppression_tail import Boundary, BufferTail, TailEvent, TailRows, Unasked
 Emission = tuple[K, V, int]  # key, value, record time
 NEVER: Final = INT64_MAX + 1
 _FEW_BLOCKS: Final = 4  # a heap of up to so many blocks' records is rebuilt instead of extended
+_FEW_KEYS: Final = 8  # up to so many keys are looked for one by one, and not in the list of all blocks
 _SPARSE: Final = 4  # if a replay has fewer rows than one for so many records, the rows are put one by one
 _NEWEST: Final = 64  # if the newest version has more than one row in so many, its emissions are computed when asked for
 
@@ -357,10 +358,16 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         self.prefetch(keys)
         if SPARING.on:
             self.lookups.asked += len(keys)
-        for key in keys:
-            self._touch(key, absent=True)
+        if len(keys) > _FEW_KEYS:
+            self._touch_all(keys)
+        else:
+            for key in keys:
+                self._touch(key, absent=True)
         now = max(ts, self._stream_time) if self._by_records else self._stream_time
         self._load_before(boundary_of(now - self._lag))
+
+    def _load_key(self, index: int, key: Any, *, absent: bool = False) -> None:
+        self._load_keys(index, (key,))
 
     def _load_before(self, boundary: Boundary) -> None:
         """Load the cold records at or before a boundary: where memory is not short, their blocks."""

@@ -31,7 +31,7 @@ from .cold_blocks import (
     open_page,
     prefetch,
     rows_apart,
-    take,
+    taken_block,
     taken_sets,
     with_keys,
 )
@@ -301,7 +301,7 @@ class TimeBuckets(Edge):
         elif rows.keys or key in bucket.tombstoned:
             # put and deleted over the block, which may lack the key: the tombstones are not needed any more
             with self._journal.sure:
-                take(bucket.cold, index, key, len(rows))
+                taken_block(bucket.cold, index).take((key,), len(rows))
                 self._install(bucket, rows)
 
     def _load_all(self, bucket: StoreBucket) -> None:

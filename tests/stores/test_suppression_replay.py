@@ -3,6 +3,7 @@ from then on. The witness is a buffer that lives through it all.
 """
 
 import random
+from array import array
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -11,11 +12,17 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from changelog.codec import pack
 from changelog.mutation import EVICT
+from hybridstore.state.opening import Tuning
 from hybridstore.stores import suppression, suppression_maps, suppression_tail
+from hybridstore.stores.cold_blocks import ColdBlock
+from recovery.block import Columns, Extent, entry_of
+from recovery.table import look_into, pack_with_table
 from tests.tools.hooks import crash, drained
 from tests.tools.vector_runner import SMALL
 
+LIMIT = 1 << 40  # far away, but memory counts as short
 KEYS = [f"k{i}" for i in range(9)]
 BUFFERS: dict[str, dict[str, Any]] = {
     "a time limit": {"time_limit": 20},
@@ -159,3 +166,58 @@ def test_other_bounds_do_not_change_what_a_version_emitted(tmp_path: Path) -> No
         state.group.alter("b", {**buffer.parameters, "time_limit_ms": 100})
         assert emitted
         assert buffer.emitted() == [(1, *row) for row in emitted]
+
+
+@pytest.mark.parametrize("timer", ["first", "latest"])
+def test_a_replay_looks_once_into_each_block_and_takes_only_what_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timer: Any, seed: int
+) -> None:
+    tuning, dice = Tuning(block_records=50), random.Random(seed)
+    stored = {f"k{i:04}": (i, i) for i in range(0, 2000, 2)}
+    changed = [f"k{i:04}" for i in dice.choices(range(2000), k=100)]  # every other key is new
+    with hs.open(tmp_path, memory_limit=LIMIT, _tuning=tuning) as state:
+        buffer = state.suppression("b", time_limit="1 day", timer=timer)
+        buffer.put_many([(key, *row) for key, row in stored.items()])
+        state.commit()
+        state.checkpoint(wait=True)
+        for key in changed:
+            buffer.put(key, "new", 5000)
+        state.commit()
+        crash(state)
+    looks: dict[Any, int] = {}
+    records_of = ColdBlock.records_of
+
+    def counted(block: ColdBlock, keys: Any) -> Any:
+        assert block.first not in looks
+        looks[block.first] = len(keys)
+        return records_of(block, keys)
+
+    monkeypatch.setattr(ColdBlock, "records_of", counted)
+    with hs.open(tmp_path, memory_limit=LIMIT, _tuning=tuning) as state:
+        buffer = state.suppression("b", time_limit="1 day", timer=timer)
+        assert len(buffer) == len(stored.keys() | set(changed))
+        assert buffer.lookups.missed == sum(looks.values()) > 2 * len(looks) > 20
+        assert buffer.records_in_memory == len(set(changed))
+        buffer._check()
+        places = {key: (ts, key, value, ts) for key, (value, ts) in stored.items()}
+        for key in changed:
+            at = places[key][0] if timer == "first" and key in places else 5000
+            places[key] = at, key, "new", 5000
+        assert list(buffer.rows()) == sorted(places.values())
+
+
+def test_of_a_damaged_record_the_decoded_block_is_asked() -> None:
+    columns = Columns(["a", "b", "c"], None, (array("q", [1, 2, 3]), array("q", [4, 5, 6])), ["x", "y", "z"])
+    raw, _ = pack_with_table(columns)
+    damaged = bytearray(raw)
+    damaged[raw.index(pack("y"), 4) + 1] ^= 1
+    entry = entry_of(1, 0, columns, Extent(1, 0, len(raw), b""))
+    decoded: list[Any] = []
+
+    def load(_: Any) -> Columns:
+        decoded.append(1)
+        return columns
+
+    block = ColdBlock(entry, load, lambda _: look_into(bytes(damaged), "here", kept=True))
+    assert (block.records_of(["a", "c"]), decoded) == ([("x", 1, 4), ("z", 3, 6)], [])
+    assert (block.records_of(["a", "b", "d"]), decoded) == ([("x", 1, 4), ("y", 2, 5), None], [1])
