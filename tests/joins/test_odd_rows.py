@@ -165,3 +165,14 @@ def test_rows_at_times_of_numpy_whose_values_have_no_order_are_joined() -> None:
     lefts = [{"k": 1, "lt": np.int64(5), "a": value} for value in (None, 3, "tea")]
     results = list(join.run({"left": lefts, "right": [{"k": 1, "rt": 6, "b": 1}]}))
     assert [(row["a"], row["lt"], type(row["lt"])) for row in results] == [(3, 5, int), ("tea", 5, int), (None, 5, int)]
+
+
+def test_a_late_row_comes_with_the_call_that_takes_it_and_not_with_the_commit_again(tmp_path: Path) -> None:
+    engine = Engine(join_of("inner").late(), tmp_path / "s", durability="os")
+    engine.process_many({"left": [{"k": 1, "lt": 1000, "a": 0}], "right": []})
+    assert engine.commit() == []
+    late = {"k": 1, "rt": 0, "b": 1}
+    for process in (engine.process, lambda row: engine.process_many({side: [row] for side, row in row.items()})):
+        assert [row["late"] for row in process({"right": late})] == [{"input": "right", **late}]
+        assert engine.commit() == []
+    engine.close()

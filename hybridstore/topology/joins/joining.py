@@ -186,14 +186,15 @@ class Joining(CustomLogic):
         return table if self.join.late is None else self._with_late(table, self.join.late)
 
     def _with_late(self, table: ResultTable, column: str) -> ResultTable:
-        """Return results with a column for late rows, and late rows behind them."""
-        if table.names is not None and not self._late:
+        """Return results with a column for late rows, and behind them the late rows, which come once."""
+        late, self._late = self._late, []
+        if table.names is not None and not late:
             return table._replace(names=[*table.names, column], columns=[*table.columns, [None] * table.size])
         rows = list(table.rows(dict))
         layout = self._known and not any(step.kind == "map" for step in self.join.behind)
         names = list(rows[0]) if rows else self._layout()[0] if layout else list(self.join.left_side.key)
-        late = [self._late_row(names, *row) for row in self._late]
-        return tabled_rows([*({**row, column: None} for row in rows), *late])
+        behind = [self._late_row(names, *row) for row in late]
+        return tabled_rows([*({**row, column: None} for row in rows), *behind])
 
     def _times_of(self, pairs: Pairs) -> Any:
         """Return the times of results: the later of two streams' rows, and of a table join that of the stream's row."""
