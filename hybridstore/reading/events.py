@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from changelog.changes import DELETED, Change
@@ -53,7 +54,8 @@ class _Key:
         # those of the version in hand
         self.parameters = parameters
         self._duplicates = self._kind.keeps_equal(parameters)
-        self.records: dict[Any, tuple[tuple[int, ...], Any]] = {}
+        self.records: dict[Any, list[tuple[tuple[int, ...], Any]]] = {}
+        """The times and values of each slot: one, or of records that may have the same times all, as they arrived."""
         self.known = False
 
     def _slot(self, times: tuple[int, ...]) -> Any:
@@ -62,30 +64,39 @@ class _Key:
 
     def start(self, rows: Iterator[Row]) -> None:
         self.known = True
-        self.records = {self._slot(row.times): (row.times, row.value) for row in rows}
+        self.records = {}
+        for row in rows:
+            self.records.setdefault(self._slot(row.times), []).append((row.times, row.value))
 
     def change(self, version: int, wall_ms: int, change: Change) -> Event:
         slot = self._slot(change.times)
         before = self.records.get(slot)
-        old = before[1] if before is not None else _ABSENT if self.known or self._duplicates else UNKNOWN
+        old = before[-1][1] if before is not None else _ABSENT if self.known or self._duplicates else UNKNOWN
         if change.op == "delete":
             self.records.pop(slot, None)
         else:
-            self.records[slot] = (change.times, change.value)
-        times = change.times or (before[0] if before is not None else ())
+            stay = before if self._duplicates and before is not None else []
+            self.records[slot] = [*stay, (change.times, change.value)]
+        times = change.times or (before[-1][0] if before is not None else ())
         return Event(version, wall_ms, change.op, times, _ABSENT if self._duplicates else old, change.value)
 
     def may_have_left(self, key: Any, stream_time: int) -> bool:
         """Whether a record of the key may have been removed by the time alone, without a mutation."""
         leaves = self._kind.may_have_left
-        return any(leaves(self.parameters, key, times, stream_time) for times, _ in self.records.values())
+        return any(leaves(self.parameters, key, times, stream_time) for times, _ in self.rows())
+
+    def rows(self) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Iterate over the times and values of all records."""
+        return chain.from_iterable(self.records.values())
 
     def expire(self, version: int, wall_ms: int, stream_time: int) -> Iterator[Event]:
         through = self._kind.expired_through(self.parameters, stream_time)
-        for slot, (times, value) in list(self.records.items()):
+        for slot, rows in list(self.records.items()):
+            times = rows[0][0]
             if times and times[0] <= through:
                 del self.records[slot]
-                yield Event(version, wall_ms, "expire", times, value, _ABSENT)
+                for times, value in rows:
+                    yield Event(version, wall_ms, "expire", times, value, _ABSENT)
 
 
 def history_of(place: Place, store: str, key: Any, faults: list[str]) -> list[Event]:
@@ -138,12 +149,14 @@ def _base(place: Place, store: str, key: Any, version: int, state: _Key) -> Iter
     if store in view.stores:
         state.start(view.stores[store].of_key(key))
     state.known = True
-    for slot, (times, value) in state.records.items():
-        if slot not in seen:
+    for slot, rows in state.records.items():
+        # what was seen arrived last
+        for times, value in rows[: len(rows) - len(seen.get(slot, ()))]:
             yield Event(version, view.wall_ms or 0, "found", times, UNKNOWN, value)
-    for slot, (times, value) in seen.items():
+    for slot, rows in seen.items():
         if slot not in state.records:
-            yield Event(version, view.wall_ms or 0, "evict", times, value, _ABSENT)
+            for times, value in rows:
+                yield Event(version, view.wall_ms or 0, "evict", times, value, _ABSENT)
 
 
 def _events(
@@ -164,9 +177,9 @@ def _events(
     # An eviction only has the place up to which records were emitted; the records follow from the buffer.
     if evicted and not state.known:
         # versions before the oldest checkpoint cannot be read, so nothing says whether the record was emitted
-        state.records = {slot: (times, UNKNOWN) for slot, (times, _) in state.records.items()}
+        state.records = {slot: [(times, UNKNOWN) for times, _ in rows] for slot, rows in state.records.items()}
     elif evicted and state.records and next(open_view(place, version).store(store).of_key(key), None) is None:
-        for times, value in state.records.values():
+        for times, value in state.rows():
             yield Event(version, wall, "evict", times, value, _ABSENT)
         state.records.clear()
     if type(stream_time) is int:

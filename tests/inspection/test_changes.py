@@ -232,6 +232,31 @@ def test_history_tells_what_was_held_at_every_version(tmp_path: Path, seed: int,
                     assert same(earlier.new, later.old)
 
 
+@pytest.mark.parametrize("kind", ["window", "sliding"])
+@pytest.mark.parametrize("pruned", [False, True])
+def test_history_has_every_record_of_a_key_and_time(tmp_path: Path, kind: str, pruned: bool) -> None:
+    tuning = Tuning(frame_records=1, segment_bytes=64)
+    with hs.open(tmp_path / "s", checkpoints=hs.CheckpointPolicy(keep=1), _tuning=tuning) as state:
+        if kind == "window":
+            put = state.window("store", retention=10, retain_duplicates=True).put
+        else:
+            put = state.sliding("store", size=9, aggregator=hs.Sum()).add
+        for value in (1, 2, 2):
+            put("ann", value, 5)
+            state.commit()
+        if pruned:
+            state.checkpoint(wait=True)
+        put("ann", 3, 5)
+        state.commit()
+        put("ann", 4, 50)
+        state.commit()
+    events = hs.inspect(tmp_path / "s").history("store", "ann")
+    began = [(event.op, event.new) for event in events if event.op in ("put", "found") and event.times == (5,)]
+    assert sorted(value for _, value in began) == [1, 2, 2, 3]
+    assert any(op == "found" for op, _ in began) == pruned
+    assert [event.old for event in events if event.op == "expire"] == [1, 2, 2, 3]
+
+
 def test_the_log_holds_every_put_in_order(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s") as state:
         kv, win = state.key_value("kv"), state.window("win", retention=100)
