@@ -349,7 +349,8 @@ class RecordTable:
                     return None
                 if payload[at : at + len(packed)].tobytes() == packed:
                     packed_value = payload[start:stop]
-                    hashed, ints = zlib.crc32(packed_value, hashed), []
+                    hashed = zlib.crc32(packed_value, hashed)
+                    ints: list[int] = []
                     if self._order is not None:
                         place = _INT.size * self._order[i]
                         for first in self._ints or ():

@@ -7,6 +7,7 @@ subclass decides what a record is: it defines `_install`, `_change` and the rest
 from __future__ import annotations
 
 from abc import abstractmethod
+from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import islice
@@ -233,7 +234,8 @@ class KeyBlocks(Edge):
             taken_block(cold, index).take(keys, len(rows))
             if rows:
                 present, values, *ints = zip(*rows, strict=True)
-                self._install(Columns(list(present), None, tuple(ints), list(values)))
+                columns = tuple(array("q", column) for column in ints)
+                self._install(Columns(list(present), None, columns, list(values)))
                 self._taken(len(rows))
 
     def _touch_all(self, keys: Iterable[Any]) -> None:
