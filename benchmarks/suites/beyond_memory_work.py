@@ -47,6 +47,7 @@ WORKS: Final[dict[str, tuple[dict[str, float], str]]] = {
     "ycsb f": ({"read": 0.5, "modify": 0.5}, "zipf"),
 }
 _LONGEST_SCAN: Final = 100
+_WRITES: Final = ("write", "modify", "insert")
 
 
 def turn_of(work: str, turn: int) -> str:
@@ -65,19 +66,37 @@ def value_of(number: int) -> bytes:
 
 
 class Subject(ABC):
-    """What is measured: records 0 to n - 1, each with a value that is made from a number."""
+    """What is measured: records 0 to n - 1, each with a value that is made from a number.
+
+    An operation is a method of two arguments. `arguments` makes them before the method is called, and `check` looks at
+    its answer behind it, so that the method alone is measured. The stores of records with times check their answers in
+    the method: it takes a small share of their time.
+    """
 
     def __init__(self, expected: array[int]) -> None:
         self.expected = expected
-        self.records = 0
 
     @abstractmethod
-    def insert(self, i: int, number: int) -> None:
-        """Add record i; `expected` has its number."""
+    def arguments(self, operation: str, i: int, number: int) -> tuple[Any, Any]:
+        """Return the arguments of an operation on record i."""
 
     @abstractmethod
-    def modify(self, i: int, number: int) -> None:
-        """Read record i, check it, and write it anew."""
+    def check(self, operation: str, i: int, number: int, answer: Any) -> None:
+        """Raise WrongAnswerError for a wrong answer of an operation; keep in `expected` what it has written. Answers
+        are checked in the order of the operations.
+        """
+
+    def do(self, operation: str, i: int, number: int) -> None:
+        """Do one operation, and check its answer."""
+        self.check(operation, i, number, getattr(self, operation)(*self.arguments(operation, i, number)))
+
+    @abstractmethod
+    def insert(self, first: Any, second: Any) -> Any:
+        """Add a record."""
+
+    @abstractmethod
+    def modify(self, first: Any, second: Any) -> Any:
+        """Read a record, and write it anew."""
 
     @abstractmethod
     def commit(self) -> None:
@@ -91,6 +110,24 @@ class Subject(ABC):
 class Keyed(Subject):
     """A subject that reads and writes by key."""
 
+    def arguments(self, operation: str, i: int, number: int) -> tuple[Any, Any]:
+        """Return a key and a value, or the first and the last of `number` keys."""
+        return key_of(i), key_of(i + number - 1) if operation == "scan" else value_of(number)
+
+    def check(self, operation: str, i: int, number: int, answer: Any) -> None:
+        """Check what was read."""
+        if operation == "scan":
+            right: Any = [(key_of(j), value_of(self.expected[j])) for j in range(i, i + number)]
+            if answer != right:
+                raise WrongAnswerError(
+                    f"records {i} to {i + number}: found {len(answer)} records, or others than were written"
+                )
+            return
+        if operation in ("read", "modify") and answer != value_of(self.expected[i]):
+            raise WrongAnswerError(f"record {i}: found {answer!r}")
+        if operation != "read":
+            self.expected[i] = number
+
     @abstractmethod
     def get(self, key: str) -> bytes | None:
         """Return the value of a key."""
@@ -100,41 +137,24 @@ class Keyed(Subject):
         """Write the value of a key."""
 
     @abstractmethod
-    def between(self, first: str, last: str) -> list[tuple[str, bytes]]:
+    def scan(self, first: str, last: str) -> list[tuple[str, bytes]]:
         """Return the records of a range of keys, both ends inclusive."""
 
-    def insert(self, i: int, number: int) -> None:
-        """Add record i."""
-        self.write(i, number)
+    def insert(self, key: str, value: bytes) -> None:
+        """Add a record."""
+        self.put(key, value)
 
-    def read(self, i: int, number: int) -> None:
-        """Read record i and check it."""
-        value = self.get(key_of(i))
-        if value != value_of(self.expected[i]):
-            raise WrongAnswerError(f"record {i}: found {value!r}")
+    write = insert
 
-    def write(self, i: int, number: int) -> None:
-        """Write record i."""
-        self.put(key_of(i), value_of(number))
-        self.expected[i] = number
+    def read(self, key: str, _value: bytes) -> bytes | None:
+        """Read a record."""
+        return self.get(key)
 
-    def modify(self, i: int, number: int) -> None:
-        """Read record i, check it, and write it anew, by one key, as a program does."""
-        key = key_of(i)
-        value = self.get(key)
-        if value != value_of(self.expected[i]):
-            raise WrongAnswerError(f"record {i}: found {value!r}")
-        self.put(key, value_of(number))
-        self.expected[i] = number
-
-    def scan(self, i: int, count: int) -> None:
-        """Read the records i to before `i + count` and check them."""
-        rows = self.between(key_of(i), key_of(i + count - 1))
-        right = [(key_of(j), value_of(self.expected[j])) for j in range(i, i + count)]
-        if rows != right:
-            raise WrongAnswerError(
-                f"records {i} to {i + count}: found {len(rows)} records, or others than were written"
-            )
+    def modify(self, key: str, value: bytes) -> bytes | None:
+        """Read a record, and write it anew, by one key, as a program does."""
+        before = self.get(key)
+        self.put(key, value)
+        return before
 
 
 class KeyValue(Keyed):
@@ -154,7 +174,7 @@ class KeyValue(Keyed):
         """Write the value of a key."""
         self.store.put(key, value)
 
-    def between(self, first: str, last: str) -> list[tuple[str, bytes]]:
+    def scan(self, first: str, last: str) -> list[tuple[str, bytes]]:
         """Return the records of a range of keys."""
         return list(self.store.scan(first, last))
 
@@ -165,28 +185,6 @@ class KeyValue(Keyed):
     def close(self) -> None:
         """Close the state."""
         self.state.close()
-
-
-class Model(Keyed):
-    """No store: what the records of one have to be."""
-
-    def get(self, key: str) -> bytes | None:
-        """Return the value of a key."""
-        return value_of(self.expected[int(key.removeprefix("key"))])
-
-    def put(self, key: str, value: bytes) -> None:
-        """Change nothing: `write` changes `expected`."""
-
-    def between(self, first: str, last: str) -> list[tuple[str, bytes]]:
-        """Return the records of a range of keys."""
-        low, high = (int(key.removeprefix("key")) for key in (first, last))
-        return [(key_of(i), value_of(self.expected[i])) for i in range(low, high + 1)]
-
-    def commit(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class RocksDB(Keyed):
@@ -211,7 +209,7 @@ class RocksDB(Keyed):
         """Write the value of a key."""
         self.database[key.encode()] = value
 
-    def between(self, first: str, last: str) -> list[tuple[str, bytes]]:
+    def scan(self, first: str, last: str) -> list[tuple[str, bytes]]:
         """Return the records of a range of keys."""
         rows, end = [], last.encode()
         for key, value in self.database.items(from_key=first.encode()):
@@ -250,7 +248,7 @@ class Lmdb(Keyed):
         """Write the value of a key."""
         self.transaction.put(key.encode(), value)
 
-    def between(self, first: str, last: str) -> list[tuple[str, bytes]]:
+    def scan(self, first: str, last: str) -> list[tuple[str, bytes]]:
         """Return the records of a range of keys."""
         rows, end = [], last.encode()
         with self.transaction.cursor() as cursor:
@@ -280,6 +278,13 @@ class Timed(Subject):
         self.state = open_store(place, memory_limit=limit)
         self.keys = max(1, len(expected) // 10)
         self.retention = len(expected) + 1
+
+    def arguments(self, operation: str, i: int, number: int) -> tuple[int, int]:
+        """Return a record and a number."""
+        return i, number
+
+    def check(self, operation: str, i: int, number: int, answer: None) -> None:
+        """Do nothing: the operation has checked what it read."""
 
     def key(self, i: int) -> str:
         """Return the key of record i: scattered over all keys."""
@@ -432,14 +437,16 @@ def work(
     phase(BASE)
     tested: Subject = SUBJECTS[subject](*arguments)
     phase(LOAD)
-    figures = {LOAD: _timed(tested, ((tested.insert, i, i) for i in range(records)), records, seconds)}
+    figures = {LOAD: _timed(tested, (("insert", i, i) for i in range(records)), records, seconds)}
     dice = random.Random(7)
     for name in works:
         for turn in range(turns):
             phase(turn_of(name, turn))
-            steps = _steps(tested, name, choosers[name], records, operations, dice)
-            figures[turn_of(name, turn)] = _timed(tested, steps, operations, seconds)
-            records = tested.records
+            steps = _Steps(name, choosers[name], records, operations, dice)
+            # what a scan returns is checked at once: of a thousand scans it would be taken for the subject's memory
+            together = 1 if "scan" in WORKS[name][0] else COMMIT_OPERATIONS
+            figures[turn_of(name, turn)] = _timed(tested, steps, operations, seconds, together)
+            records = steps.records
     phase("close")
     if killed:
         _KILLED.append(tested)
@@ -468,25 +475,27 @@ def restarted(
     """Open the key-value store that a killed `work` has left, check the number of its records, and read, check and
     write records at random; return the figures, and as `ready` the time until the first record was read (ms).
     """
-    model = Model(array("q", [0]) * (records + operations * turns * max(1, len(works))))
-    model.expected[:records] = array("q", range(records))
+    expected = array("q", [0]) * (records + operations * turns * max(1, len(works)))
+    expected[:records] = array("q", range(records))
     choosers, dice, loaded = _choosers(works, records), random.Random(7), records
     for name in works:
         for _ in range(turns):
-            for method, i, number in _steps(model, name, choosers[name], records, operations, dice):
-                method(i, number)
-            records = model.records
+            steps = _Steps(name, choosers[name], records, operations, dice)
+            for operation, i, number in steps:
+                if operation in _WRITES:
+                    expected[i] = number
+            records = steps.records
     choose, seconds = chooser("uniform", seed=2), array("d", [0.0]) * operations
     _watch_syncs()
     phase(BASE)
     phase(RESTART)
     started = perf_counter()
-    tested = KeyValue(_place(folder, bucket), limit, model.expected)
-    tested.read(loaded - 1, 0)
+    tested = KeyValue(_place(folder, bucket), limit, expected)
+    tested.do("read", loaded - 1, 0)
     ready = 1000 * (perf_counter() - started)
     check(len(tested.store) == records, f"{len(tested.store)} records after a kill, {records} were committed")
-    steps = ((tested.modify, choose(records), number) for number in range(operations))
-    figures = _timed(tested, steps, operations, seconds)
+    updates = (("modify", choose(records), number) for number in range(operations))
+    figures = _timed(tested, updates, operations, seconds)
     phase("close")
     tested.close()
     return {**figures, "ready": ready}
@@ -499,49 +508,59 @@ def _choosers(works: list[str], records: int) -> dict[str, Chooser]:
     return choosers
 
 
-Step = tuple[Callable[[int, int], None], int, int]
+# an operation, a record, and a number
+Step = tuple[str, int, int]
 
 
-def _steps(
-    tested: Subject, name: str, choose: Chooser, records: int, operations: int, dice: random.Random
-) -> Iterator[Step]:
-    """Yield the operations of a work: a method, and its two arguments."""
-    shares = WORKS[name][0]
-    methods: list[Callable[[int, int], None]] = [getattr(tested, operation) for operation in shares]
-    bounds = list(accumulate(shares.values()))
-    for number in range(operations):
-        method = methods[0] if len(methods) == 1 else methods[bisect_right(bounds, dice.random() * bounds[-1])]
-        if method == tested.insert:
-            yield method, records, number
-            records += 1
-        elif method.__name__ == "scan":
-            start = choose(records)
-            yield method, start, min(dice.randint(1, _LONGEST_SCAN), records - start)
-        else:
-            yield method, choose(records), number
-    tested.records = records
+class _Steps:
+    """The operations of a work; `records`: how many records there are behind the last of them."""
+
+    def __init__(self, work: str, choose: Chooser, records: int, operations: int, dice: random.Random) -> None:
+        self.records = records
+        self._shares, self._choose, self._operations, self._dice = WORKS[work][0], choose, operations, dice
+
+    def __iter__(self) -> Iterator[Step]:
+        names, bounds, dice = list(self._shares), list(accumulate(self._shares.values())), self._dice
+        for number in range(self._operations):
+            name = names[0] if len(names) == 1 else names[bisect_right(bounds, dice.random() * bounds[-1])]
+            if name == "insert":
+                self.records += 1
+                yield name, self.records - 1, number
+            elif name == "scan":
+                start = self._choose(self.records)
+                yield name, start, min(dice.randint(1, _LONGEST_SCAN), self.records - start)
+            else:
+                yield name, self._choose(self.records), number
 
 
-def _timed(tested: Subject, steps: Iterable[Step], count: int, seconds: array[float]) -> dict[str, float]:
+def _timed(
+    tested: Subject, steps: Iterable[Step], count: int, seconds: array[float], together: int = COMMIT_OPERATIONS
+) -> dict[str, float]:
     """Do `count` operations, with a commit each 1,000, and return their figures: operations/s, the longest and the
     99.9th percentile operation (ms), the longest beside the kernel's syncs of this thread, and for an operation the
-    processor time of this process, all its threads, and of those that it has started (µs). The choice of records is not
-    measured. `seconds` has room for the time of each operation: it was in memory before the subject was.
+    processor time of this process, all its threads, and of those that it has started (µs). Neither the choice of
+    records is measured, nor what makes their keys and values and checks the answers, of so many operations `together`.
+    `seconds` has room for the time of each operation: it was in memory before the subject was.
     """
     steps, done, processor, others = iter(steps), 0, 0.0, _others_seconds()
     syncs = array("d")
-    while chosen := list(islice(steps, COMMIT_OPERATIONS)):
+    while chosen := list(islice(steps, together)):
+        calls = [(getattr(tested, step[0]), *tested.arguments(*step)) for step in chosen]
+        answers = []
         processor -= process_time()
-        for method, i, number in chosen:
+        for method, first, second in calls:
             started = perf_counter()
-            method(i, number)
+            answer = method(first, second)
             done += 1
             if done % COMMIT_OPERATIONS == 0 or done == count:
                 synced = _SYNCED[0]
                 tested.commit()
                 syncs.append(_SYNCED[0] - synced)
             seconds[done - 1] = perf_counter() - started
+            answers.append(answer)
         processor += process_time()
+        for step, answer in zip(chosen, answers, strict=True):
+            tested.check(*step, answer)
     # without an object for each operation: their memory would be taken for the subject's
     slowest = nlargest(count // 1000 + 1, islice(seconds, count))
     total = sum(islice(seconds, count))

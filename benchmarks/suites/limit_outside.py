@@ -53,13 +53,13 @@ def states(folder: str, kind: str, states: int, records: int, operations: int, l
     for first in range(0, each, _COMMIT):
         for subject in subjects:
             for i in range(first, min(first + _COMMIT, each)):
-                subject.insert(i, 0)
+                subject.do("insert", i, 0)
             subject.commit()
     phase("work")
     for begun in range(1, operations, _COMMIT):
         subject = subjects[dice.randrange(states)]
         for _ in range(_COMMIT):
-            subject.modify(dice.randrange(each), begun)
+            subject.do("modify", dice.randrange(each), begun)
         subject.commit()
     for name, iterate in (("iterate", _iterate), ("iterate, backwards", _iterate_backwards)):
         phase(name)

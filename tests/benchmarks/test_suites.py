@@ -417,19 +417,25 @@ def test_an_answer_that_is_wrong_shows_no_figure(tmp_path: Path) -> None:
     for name in ("key-value", "window", "session", "lmdb"):
         tested = work.SUBJECTS[name](tmp_path / name, None, array("q", [0]) * 100)
         for i in range(10):
-            tested.insert(i, i)
-        tested.modify(3, 20)
+            tested.do("insert", i, i)
+        tested.do("modify", 3, 20)
         tested.commit()
         tested.expected[3] = 21
         with pytest.raises(WrongAnswerError, match="record 3: found"):
-            tested.modify(3, 22)
+            tested.do("modify", 3, 22)
+        if isinstance(tested, work.Keyed):
+            tested.do("scan", 4, 5)
+            for operation, number in (("read", 0), ("scan", 2)):
+                tested.expected[8] = 21
+                with pytest.raises(WrongAnswerError, match=r"records? 8"):
+                    tested.do(operation, 8, number)
         tested.close()
     buffer = work.Suppression(tmp_path / "suppression", None, array("q", [0]) * 100, 5)
     for i in range(5):
-        buffer.insert(i, i)
+        buffer.do("insert", i, i)
     buffer.expected[0] = 7
     with pytest.raises(WrongAnswerError, match="record 0: emitted"):
-        buffer.insert(5, 5)
+        buffer.do("insert", 5, 5)
     buffer.close()
 
 
