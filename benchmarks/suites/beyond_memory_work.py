@@ -119,13 +119,10 @@ class Keyed(Subject):
         if operation == "scan":
             right: Any = [(key_of(j), value_of(self.expected[j])) for j in range(i, i + number)]
             if answer != right:
-                raise WrongAnswerError(
-                    f"records {i} to {i + number}: found {len(answer)} records, or others than were written"
-                )
-            return
-        if operation in ("read", "modify") and answer != value_of(self.expected[i]):
+                raise WrongAnswerError(f"records {i} to {i + number}: found {len(answer)}, or others than were written")
+        elif operation in ("read", "modify") and answer != value_of(self.expected[i]):
             raise WrongAnswerError(f"record {i}: found {answer!r}")
-        if operation != "read":
+        if operation in _WRITES:
             self.expected[i] = number
 
     @abstractmethod
