@@ -192,8 +192,8 @@ class Memory:
         # how long a commit waits for a checkpoint, for each record and at most (s), and whether records fill memory, by
         # the last count
         self._wait, self._filling = _NO_WAIT, False
-        # how many records had room by the last count; when the last commit was through with waiting
-        self._room, self._waited = inf, 0.0
+        # how many records had room by the last count; when the last commit was through with waiting, and when it began
+        self._room, self._waited, self._begun = inf, 0.0, 0.0
         # whether what has changed is put apart when a checkpoint begins, by the last count
         self._filled = False
         # a commit that has waited for it uses a new checkpoint; the state becomes cold at the next one
@@ -250,6 +250,7 @@ class Memory:
         """Load decoded blocks for about 2 ms; under a budget, free what is left of old maps for as long, and apply some
         of the rows of a tail.
         """
+        self._begun = time.thread_time()
         self._read = SPARING.loaded - self._seen
         incoming = self._logged + self._read
         for store in self._group.stores.values():
@@ -366,8 +367,7 @@ class Memory:
         if attempt is None and states > 1 and self._wait[0]:
             attempt = next(iter(BUDGET.copying()), None)  # of another state, whose end lets this one begin
         unchecked = self._unchecked = self._unchecked.plus(logged)
-        seconds = 0.0 if attempt is None else max(self._waiting(logged.records), self._steady(logged.records))
-        if attempt is not None and seconds > 0:
+        if attempt is not None and (seconds := self._pause(logged.records)) > 0:
             attempt.wait(seconds)
             # now, rather than at the next commit: what the next checkpoint has to copy would be a commit more
             if checkpoints.finish(wait=False) is not None:
@@ -450,8 +450,13 @@ class Memory:
         enough = 0 if reader is None else min(reader.meta.records // _CUT_SHARE, PIECE_RECORDS // 2)
         return records >= enough or logged.bytes / times >= PIECE_BYTES // 2
 
+    def _pause(self, records: int) -> float:
+        """Return how long a commit of so many records waits now (s): what it took itself is a part of the pause."""
+        taken = time.thread_time() - self._begun
+        return max(self._waiting(records) - taken, min(self._steady(records), _STEADY_SECONDS - taken))
+
     def _waiting(self, records: int) -> float:
-        """Return how long a commit of so many records waits for the checkpoint in progress (s)."""
+        """Return how long a commit of so many records pauses for the checkpoint in progress (s)."""
         behind = self._filling and self._many(self._checkpoints.since, _BEHIND)
         # a commit of so many is slow by itself, and two of them are more than the next checkpoint should copy
         large = behind and records >= _CUT_RECORDS
@@ -474,7 +479,7 @@ class Memory:
         # a record that is read and written comes in once
         room = self._room - max(self._unchecked.records, SPARING.loaded - self._loaded)
         part = min(1.0, records / max(1.0, room)) * self._checkpoints.remaining()
-        return min(_STEADY_SECONDS, part - (time.process_time() - self._waited))
+        return part - (time.process_time() - self._waited)
 
     def leave_maps(self) -> None:
         """Keep the maps of the stores, which are about to become cold, to free them in slices. O(buckets)."""

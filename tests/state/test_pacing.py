@@ -41,14 +41,34 @@ def test_commits_wait_so_that_the_room_lasts_until_the_checkpoint_has_been_made(
         assert memory._steady(10) == pytest.approx(0.01)
         clock += 0.004
         assert memory._steady(10) == pytest.approx(0.00996 - 0.004)  # what the commit has taken counts
-        assert memory._steady(1000) == 0.025
+        assert memory._steady(1000) == pytest.approx(0.996 - 0.004)
         memory._unchecked = Logged(records=500)  # the room shrinks with what was logged since the count
         assert memory._steady(5) == pytest.approx(0.00996 - 0.004)
         memory._unchecked = Logged(records=2000)
-        assert memory._steady(1) == 0.025
+        assert memory._steady(1) == pytest.approx(0.996 - 0.004)
         clock += 2.0  # late: a quarter of its time more
         assert checkpoints.remaining() == pytest.approx(2.004 / 4)
         checkpoints.attempt = None
+
+
+def test_what_a_commit_has_taken_itself_is_part_of_its_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = SimpleNamespace(work=100.0)
+    times = SimpleNamespace(**vars(time) | {"thread_time": lambda: now.work, "process_time": lambda: 0.0})
+    with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
+        memory = state._memory
+        monkeypatch.setattr("hybridstore.state.memory.time", times)
+        memory.slice()  # a commit begins
+        memory._wait = 25e-6, 1.0
+        monkeypatch.setattr(memory, "_steady", lambda records: 0.5)
+        assert memory._pause(1000) == 0.025
+        now.work += 0.008
+        assert memory._pause(1000) == pytest.approx(0.025 - 0.008)
+        memory._wait = 0.0, 0.0
+        assert memory._pause(1000) == pytest.approx(0.025 - 0.008)
+        memory._wait = 5e-3, 5.0  # far beyond the limit
+        assert memory._pause(1000) == pytest.approx(5.0 - 0.008)
+        now.work += 6.0
+        assert memory._pause(1000) < 0
 
 
 def test_time_in_which_no_record_comes_in_is_not_time_of_a_checkpoint(
