@@ -179,27 +179,34 @@ def parse_log_name(name: str) -> LogName | None:
     return LogName(int(match[1]), int(match[2]), int(match[3]), match[4]) if match else None
 
 
-def _numbered(folder: str, digits: int, suffix: str = "") -> tuple[Callable[[int], str], Callable[[str], int | None]]:
-    """Return what the n-th object in a folder is called, and whose number a name is: None for any other name."""
+def _numbered(
+    folder: str, digits: int, suffix: str = ""
+) -> tuple[Callable[[int], str], Callable[[str], int | None], Callable[[Storage], list[int]]]:
+    """Return what the n-th object in a folder is called, whose number a name is (None for any other name), and which
+    numbers a storage has, in order.
+    """
     form = re.compile(rf"{folder}/(\d{{{digits}}}){re.escape(suffix)}", re.ASCII)
 
     def parse(name: str) -> int | None:
         match = form.fullmatch(name)
         return int(match[1]) if match else None
 
-    return lambda number: f"{folder}/{number:0{digits}d}{suffix}", parse
+    def listed(storage: Storage) -> list[int]:
+        return sorted(number for name in storage.list(f"{folder}/") if (number := parse(name)) is not None)
+
+    return lambda number: f"{folder}/{number:0{digits}d}{suffix}", parse, listed
 
 
 # by which a driver takes a launch's number
-launch_name, parse_launch_name = _numbered(LAUNCHES, 10)
+launch_name, parse_launch_name, list_launches = _numbered(LAUNCHES, 10)
 # that says with which batch a launch began
-run_name, parse_run_name = _numbered(RUNS, 10)
+run_name, parse_run_name, list_runs = _numbered(RUNS, 10)
 # the n-th description of an operator
-operator_name, parse_operator_name = _numbered(OPERATOR, 10, OPERATOR_SUFFIX)
+operator_name, parse_operator_name, list_operators = _numbered(OPERATOR, 10, OPERATOR_SUFFIX)
 # by which a rescale takes a generation of shards
-rescale_name, parse_rescale_name = _numbered(RESCALES, 6)
+rescale_name, parse_rescale_name, list_rescales = _numbered(RESCALES, 6)
 # the n-th description of which shards of a plain topology count
-generation_name, parse_generation_name = _numbered(GENERATIONS, 10, OPERATOR_SUFFIX)
+generation_name, parse_generation_name, list_generations = _numbered(GENERATIONS, 10, OPERATOR_SUFFIX)
 
 
 def operator_folder(operator: str) -> str:

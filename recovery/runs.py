@@ -15,7 +15,7 @@ from changelog.errors import CorruptFrameError
 from changelog.storage import Storage
 
 from .block import seal, unseal_fields
-from .layout import RUNS, parse_run_name, run_name
+from .layout import list_runs, run_name
 from .rule import Run, Runs
 
 FORMAT_VERSION: Final = 1
@@ -81,23 +81,18 @@ def read_claim(storage: Storage, launch: int) -> Claim:
     return decode_claim(storage.get(name), f"{storage.url}/{name}", launch)
 
 
-def launches_begun(storage: Storage) -> list[int]:
-    """Return the launches that have begun, in order, less those that were cleared away. `storage` is the operator's."""
-    return sorted(launch for name in storage.list(f"{RUNS}/") if (launch := parse_run_name(name)) is not None)
-
-
 def newest_claim(storage: Storage) -> Claim | None:
     """Return the claim of the newest launch that has begun, None if no launch has begun.
 
     Raises as `decode_claim`. O(launches).
     """
     while True:
-        launches = launches_begun(storage)
+        launches = list_runs(storage)
         if not launches:
             return None
         try:
             return read_claim(storage, launches[-1])
         except FileNotFoundError:
             # A newer launch has begun since the listing, and has removed this one.
-            if launches_begun(storage) == launches:
+            if list_runs(storage) == launches:
                 raise

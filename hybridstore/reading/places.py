@@ -33,8 +33,8 @@ from recovery.layout import (
     OPERATOR,
     SPARK_FOLDER,
     generation_folder,
+    list_operators,
     operator_name,
-    parse_operator_name,
     parse_shard_folder,
 )
 
@@ -179,16 +179,13 @@ def operator_chain(place: Place) -> list[dict[str, Any]] | None:
     operator = place.operator_storage
     if place.shard is None or operator is None:
         return None
-    numbers = sorted(number for name in operator.list(f"{OPERATOR}/") if (number := parse_operator_name(name)))
-    chain = [(number, read_json(operator, operator_name(number))) for number in numbers]
+    chain = [(number, read_json(operator, operator_name(number))) for number in list_operators(operator)]
     return [{"number": number, "from": 1, **fields} for number, fields in chain if isinstance(fields, dict)] or None
 
 
 def operator_file(operator: Storage) -> str:
     """Return the name of an operator's newest description; of the first one if none exists. O(descriptions)."""
-    names = operator.list(f"{OPERATOR}/")
-    numbers = [number for name in names if (number := parse_operator_name(name)) is not None]
-    return operator_name(max(numbers, default=1))
+    return operator_name(max(list_operators(operator), default=1))
 
 
 def resolve(location: str | os.PathLike[str], folders: Collection[str] | None = None) -> list[Place]:

@@ -26,7 +26,7 @@ from changelog.errors import HybridStoreError
 from changelog.storage import LocalStorage, Storage
 from recovery.checkpoint import CheckpointReader
 from recovery.compaction import SIZES, Sizes
-from recovery.layout import RESCALES, list_checkpoints, parse_rescale_name, rescale_name, shard_folder
+from recovery.layout import list_checkpoints, list_rescales, rescale_name, shard_folder
 from recovery.write import FreshCheckpoint
 
 from ..progress import OnProgress
@@ -337,14 +337,9 @@ def counting(report: RescaleReport, generation: int) -> RescaleReport:
     return report
 
 
-def generations_taken(place: Storage) -> set[int]:
-    """Return the generations that any rescale has taken, also those that were never finished. One list."""
-    return {number for name in place.list(f"{RESCALES}/") if (number := parse_rescale_name(name)) is not None}
-
-
 def _take_generation(shards: Shards, into: int) -> int:
     old = shards.old
-    generation = max({old.generation, *generations_taken(shards.place)})
+    generation = max([old.generation, *list_rescales(shards.place)])
     entry = {
         "format": FORMAT_VERSION,
         "follows": old.number,

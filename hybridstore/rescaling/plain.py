@@ -21,7 +21,7 @@ from changelog.segment import HEADER_BYTES, Position, SegmentHeader, segment_nam
 from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.block import Columns
 from recovery.checkpoint import CheckpointReader
-from recovery.layout import CHANGELOG, GENERATIONS, generation_folder, list_checkpoints, parse_generation_name
+from recovery.layout import CHANGELOG, generation_folder, list_checkpoints, list_generations, list_rescales
 from recovery.object_log import all_but_claims
 from recovery.write import FreshCheckpoint
 
@@ -29,7 +29,7 @@ from ..state.directory import State, open_store
 from ..state.generations import Generation, current_shards, describe, place_below
 from ..state.policy import CheckpointPolicy
 from ..topology.run_state import RESULTS, RUN, RunState
-from .engine import Old, RescaleArguments, Shards, counting, generations_taken, rescale
+from .engine import Old, RescaleArguments, Shards, counting, rescale
 from .report import RescaleError, RescaleReport
 from .sharing import OldShard, ShardGroup, Sink, blocks_of
 
@@ -138,8 +138,7 @@ def _describe(place: Storage, there: Generation, new: Generation) -> None:
     """
     number = there.number + 1
     while not describe(place, number, new):
-        names = place.list(f"{GENERATIONS}/")
-        if any((parse_generation_name(name) or 0) > there.number for name in names):
+        if any(each > there.number for each in list_generations(place)):
             raise RescaleError(
                 f"{place.url}: another process has changed the shards meanwhile, and its description counts (look at "
                 "it, and run the command again if it is still wanted)"
@@ -204,7 +203,7 @@ def remove_old_state(location: str | PathLike[str]) -> int:
     place = storage_at(location)
     there = current_generation(place)
     removed = 0
-    for generation in generations_taken(place) - {there.generation, (there.rescaled or {}).get("from_generation")}:
+    for generation in {*list_rescales(place)} - {there.generation, (there.rescaled or {}).get("from_generation")}:
         folder = generation_folder(generation)
         for shard in place.folders(folder):
             inside = place.below(f"{folder}/{shard}")

@@ -25,7 +25,7 @@ from changelog.journal import chain
 from changelog.segment import Position
 from changelog.storage import Storage
 from recovery.checkpoint import CheckpointReader
-from recovery.layout import LogName, generation_folder, rescale_name, shard_folder
+from recovery.layout import LogName, generation_folder, list_rescales, rescale_name, shard_folder
 from recovery.line import Step
 from recovery.rule import launch_of
 from recovery.runs import Claim, newest_claim
@@ -42,7 +42,7 @@ from ..spark.shard.provider import SHARD_SIZES
 from ..spark.shard.shard_id import StateStoreId
 from ..state.changes import Difference
 from ..state.numbers import added
-from .engine import Old, RescaleArguments, Shards, counting, generations_taken, rescale
+from .engine import Old, RescaleArguments, Shards, counting, rescale
 from .report import RescaleError, RescaleReport
 from .sharing import OldShard, ShardGroup
 
@@ -172,7 +172,7 @@ class OperatorShards(Shards):
         """
         storage = self.place
         with suppress(OSError, HybridStoreError):
-            for number in generations_taken(storage) - {generation, self.old.generation}:
+            for number in {*list_rescales(storage)} - {generation, self.old.generation}:
                 entry = json.loads(storage.get(rescale_name(number)))
                 # `go_back` may return to a generation that a description has named.
                 described = {fields["generation"] for fields in read_chain(storage)}
@@ -285,4 +285,4 @@ def remove_old(location: Location, operator: str) -> int:
         raise RescaleError(
             f"{operator}: no batch was done with the new shards yet: the old ones stay, to go back to (start the query)"
         )
-    return sum(_remove_generation(storage, number) for number in {0, *generations_taken(storage)} - {current})
+    return sum(_remove_generation(storage, number) for number in {0, *list_rescales(storage)} - {current})

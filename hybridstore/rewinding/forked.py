@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from changelog.files import Files
 from changelog.storage import Storage
 from recovery.errors import RestoreError
-from recovery.layout import GENERATIONS, parse_generation_name
+from recovery.layout import generation_name, list_generations
 from recovery.retrying import Signature
 
 from ..inspection.options import choose
@@ -124,8 +124,7 @@ def descriptions(storage: Storage, counting: int) -> list[str]:
     """Return the names of the descriptions of shards up to the one that made the forked shards count: a rescale may
     have made others count since. One list.
     """
-    numbers = {name: parse_generation_name(name) for name in storage.list(f"{GENERATIONS}/")}
-    return [name for name, number in numbers.items() if number is not None and number <= counting]
+    return [generation_name(number) for number in list_generations(storage) if number <= counting]
 
 
 def views_at(places: list[Place], at: str | None, *, thorough: bool) -> list[tuple[Place, View]]:

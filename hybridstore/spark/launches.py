@@ -23,9 +23,9 @@ from typing import Final, NamedTuple
 
 from changelog.codec import pack, unpack
 from changelog.storage import Storage, exists
-from recovery.layout import ERASING, LAUNCHES, launch_name, parse_launch_name, run_name
+from recovery.layout import ERASING, launch_name, list_launches, list_runs, run_name
 from recovery.rule import Run, begun
-from recovery.runs import Claim, encode_claim, launches_begun, read_claim
+from recovery.runs import Claim, encode_claim, read_claim
 
 from ..state.log_lines import SPARK, info, warn
 from .errors import CannotCommitError, SparkSetupError, StaleAttemptError
@@ -38,8 +38,7 @@ def new_launch(storage: Storage, *, erasing: bool = False) -> int:
     """Take the number of a new launch; `storage` is the operator's. Raises OSError, and SparkSetupError if an erase has
     begun and has not ended, unless it is `erasing` itself. O(launches).
     """
-    taken = [launch for name in storage.list(f"{LAUNCHES}/") if (launch := parse_launch_name(name)) is not None]
-    newest = max([*taken, *launches_begun(storage)], default=0)
+    newest = max([*list_launches(storage), *list_runs(storage)], default=0)
     while True:
         newest = (newest // STARTS + 1) * STARTS
         driver = {"wall_ms": int(time.time() * 1000), "host": socket.gethostname(), "pid": os.getpid()}
@@ -63,10 +62,10 @@ def newest_driver(storage: Storage) -> DriverProcess | None:
     """Return the driver of the newest launch; None without a launch, or if its object names no driver. O(launches),
     one get.
     """
-    taken = [launch for name in storage.list(f"{LAUNCHES}/") if (launch := parse_launch_name(name)) is not None]
+    taken = list_launches(storage)
     if not taken:
         return None
-    fields = unpack(storage.get(launch_name(max(taken))))
+    fields = unpack(storage.get(launch_name(taken[-1])))
     return DriverProcess(fields["host"], fields["pid"]) if "host" in fields else None
 
 
@@ -78,13 +77,13 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int) 
     """
     same = launch // STARTS
     while True:
-        launches = launches_begun(storage)
+        launches = list_runs(storage)
         mine = [number for number in launches if number // STARTS == same]
         try:
             newest = read_claim(storage, launches[-1]) if launches else None
             known = next((read for number in mine if (read := read_claim(storage, number)).run_id == run_id), None)
         except FileNotFoundError:
-            if launches_begun(storage) == launches:
+            if list_runs(storage) == launches:
                 raise
             continue  # a newer run has begun, and has removed these
         if known is not None and known == newest:
@@ -117,7 +116,7 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int) 
                     f"{storage.url}/{run_name(number)}: the run could not begin: {error.strerror or error} (run the "
                     "batch again)"
                 ) from error
-            if number in launches_begun(storage):
+            if number in list_runs(storage):
                 break  # another task was first: see whose it is
             # Where a file system has no links, a name may be taken by a writer that died half-way.
             number += 1
@@ -141,10 +140,9 @@ def _clear(storage: Storage, launches: list[int], number: int) -> None:
     oldest = number // STARTS * STARTS
     if not any(launch < oldest for launch in launches):
         return
-    taken = [launch for name in storage.list(f"{LAUNCHES}/") if (launch := parse_launch_name(name)) is not None]
     # The next run removes what cannot be removed now.
     with suppress(OSError):
         storage.delete(
             [run_name(launch) for launch in launches if launch < oldest]
-            + [launch_name(launch) for launch in taken if launch < oldest]
+            + [launch_name(launch) for launch in list_launches(storage) if launch < oldest]
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from changelog.storage import Storage, exists
-from recovery.layout import MOVED, OPERATOR, operator_name, parse_operator_name
+from recovery.layout import MOVED, list_operators, operator_name
 
 from ..state.changes import Difference, judge, refused
 from ..state.generations import read_description
@@ -38,26 +38,18 @@ def operator_storage(location: str | Path | Location, operator: str) -> Storage:
     return (location if isinstance(location, Location) else locate(location)).operator(operator)
 
 
-def newest_operator(storage: Storage) -> int:
-    """Return the number of the newest description of an operator, 0 if none exists. O(descriptions)."""
-    numbers = [number for name in storage.list(f"{OPERATOR}/") if (number := parse_operator_name(name)) is not None]
-    return max(numbers, default=0)
-
-
 def read_chain(storage: Storage) -> list[dict[str, Any]]:
     """Return the descriptions of an operator, the oldest first; [] if none exists. One list, and a get each.
 
     Raises ForeignFileError or UnsupportedVersionError.
     """
-    names = storage.list(f"{OPERATOR}/")
-    numbers = sorted(number for name in names if (number := parse_operator_name(name)) is not None)
-    return [_read(storage, number) for number in numbers]
+    return [_read(storage, number) for number in list_operators(storage)]
 
 
 def read_operator(storage: Storage) -> dict[str, Any] | None:
     """Read the newest description of an operator; None if none exists. Raises as `read_chain`."""
-    number = newest_operator(storage)
-    return _read(storage, number) if number else None
+    numbers = list_operators(storage)
+    return _read(storage, numbers[-1]) if numbers else None
 
 
 def _read(storage: Storage, number: int) -> dict[str, Any]:

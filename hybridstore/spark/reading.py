@@ -15,7 +15,7 @@ from changelog.codec import unpack
 from changelog.frame import CommitFrame
 from changelog.mutation import SYSTEM, mutations
 from changelog.storage import Storage
-from recovery.layout import OPERATOR, SPARK_FOLDER, LogName
+from recovery.layout import OPERATOR, SPARK_FOLDER, LogName, list_operators
 from recovery.rule import MissingParent, Runs
 from recovery.runs import newest_claim
 
@@ -23,7 +23,7 @@ from ..reading.version import Version
 from ..stores.kinds import ROWS, Row
 from .errors import MissingVersionError
 from .location import Location, located
-from .operator_file import has_moved, newest_operator, read_operator
+from .operator_file import has_moved, read_operator
 from .query_log import committed
 from .shard.log import AttemptLog
 from .shard.shard_id import StateStoreId
@@ -87,7 +87,7 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
     """Return the shards of an operator (None: the only one), by number. Raises MissingVersionError when a shard has no
     object, and as `operators`."""
     location = located(location)
-    if operator is None or not newest_operator(location.operator(operator)):
+    if operator is None or not list_operators(location.operator(operator)):
         names = operators(location)
         if operator is None and len(names) > 1:
             raise MissingVersionError(f"{location.state}: operator: found None, expected one of {', '.join(names)}")

@@ -38,9 +38,9 @@ from hybridstore.state.lock import read_note
 from recovery import verify
 from recovery.block import seal, unpack_block
 from recovery.checkpoint import CheckpointReader
-from recovery.layout import LOCK, run_name
+from recovery.layout import LOCK, list_runs, run_name
 from recovery.pages import PageCheckpoint
-from recovery.runs import launches_begun, newest_claim
+from recovery.runs import newest_claim
 
 from .damage import edited, fit_checkpoint, fit_pack, fitting_segment, lines_of
 
@@ -191,7 +191,7 @@ def run_object(data: bytes, scratch: Path) -> None:
     """The object of a run, with a checksum that fits, or as it is."""
     shutil.copytree(GOLDEN.parent.parent / "v1-shard", scratch, dirs_exist_ok=True)
     operator = LocalStorage(scratch / "hybridstore" / "op")
-    launch = launches_begun(operator)[-1]
+    launch = list_runs(operator)[-1]
     (operator.root / run_name(launch)).write_bytes(seal(data[1:]) if data[:1] > b"\x7f" else data[1:])
     with suppress(HybridStoreError):
         newest_claim(operator)
