@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from stat import S_IMODE
 from typing import Final
@@ -95,12 +95,9 @@ class Files:
     def _part(self, path: Path, mode: int) -> None:
         """Replace a file by a copy of its own, durably. A crash leaves the file, or its copy."""
         temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(16).hex()}{TEMPORARY_SUFFIX}")
-        copy = AppendFile(temporary, create=True, mode=mode)
-        try:
+        with closing(AppendFile(temporary, create=True, mode=mode)) as copy:
             copy.write(path.read_bytes())
             copy.sync()
-        finally:
-            copy.close()
         temporary.replace(path)
         self.sync_directory(path.parent)
 

@@ -26,7 +26,7 @@ import re
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path, PosixPath
 from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
@@ -135,12 +135,9 @@ class LocalStorage:
             return False
         temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(16).hex()}{TEMPORARY_SUFFIX}")
         try:
-            file = self._open_new(temporary)
-            try:
+            with closing(self._open_new(temporary)) as file:
                 file.write(data)
                 file.sync()
-            finally:
-                file.close()
             try:
                 self.files.link(temporary, path)
             except FileExistsError:
@@ -166,7 +163,7 @@ class LocalStorage:
             file = self._open_new(whole)
         except FileExistsError:
             return False
-        try:
+        with closing(file):
             try:
                 # One write: mounted object stores accept a file in one piece, and refuse more bytes after a sync.
                 file.write(b"".join((data, _MARK.pack(_MAGIC, len(data)))))
@@ -175,8 +172,6 @@ class LocalStorage:
                 self.files.remove(whole)
                 raise
             file.sync()
-        finally:
-            file.close()
         self.files.sync_directory(path.parent)
         return True
 

@@ -7,6 +7,7 @@ the new state equals the old one except for its history.
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,9 @@ def write_state(
     owner = identity or Identity(os.urandom(ID_BYTES))
     if path is not None:
         # The segment comes first: a checkpoint that refers to a missing one would be refused.
-        file = REAL_FILES.create(path / CHANGELOG / segment_name(version + 1))
-        try:
+        with closing(REAL_FILES.create(path / CHANGELOG / segment_name(version + 1))) as file:
             file.write(SegmentHeader(owner, version + 1, version, digest).encode())
             file.sync()
-        finally:
-            file.close()
         REAL_FILES.sync_directory(path / CHANGELOG)
     write_checkpoint(
         storage,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -167,13 +167,10 @@ def _apply(cut: Cut) -> None:
     for path in cut.removed:
         REAL_FILES.remove(path)
         REAL_FILES.sync_directory(path.parent)
-    file = REAL_FILES.append(cut.segment)
-    try:
+    with closing(REAL_FILES.append(cut.segment)) as file:
         if file.size > cut.end:
             file.truncate(cut.end)
             file.sync()
-    finally:
-        file.close()
 
 
 # --- Spark queries ------------------------------------------------------------------------------------------------

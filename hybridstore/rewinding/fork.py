@@ -23,6 +23,7 @@ import os
 import shutil
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from stat import S_IMODE
@@ -35,7 +36,6 @@ from changelog.segment import list_segments, segment_name
 from changelog.storage import LocalStorage, Storage, is_url, local_path, storage_at
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS
-from recovery.retrying import Signature, signature
 
 from ..inspection.options import FINE, NEGATIVE, last_options
 from ..inspection.rebuild import OccupiedError, claim
@@ -288,7 +288,7 @@ def _fill(origin: Origin, parts: list[ForkedPart], site: Site) -> None:
     origin.add(site, parts)
 
 
-class _DirectoryOrigin:
+class _DirectoryOrigin(Origin):
     """A plain state or topology; see `Origin`."""
 
     def __init__(self, where: Path) -> None:
@@ -301,9 +301,6 @@ class _DirectoryOrigin:
         """See `Origin`: the mode of the newest segment."""
         folder = path_of(self.places[0]) / CHANGELOG
         return Files(S_IMODE((folder / segment_name(list_segments(folder)[-1])).stat().st_mode))
-
-    def signature(self) -> list[Signature]:
-        return [signature(path_of(place)) for place in self.places]
 
     def parts(self, at: str | None) -> list[ForkedPart]:
         return [self._part(place, view) for place, view in views_at(self.places, at, thorough=True)]
@@ -324,9 +321,6 @@ class _DirectoryOrigin:
         storage = LocalStorage(self._path)
         for name in descriptions(storage, self._counting):
             site.create(name, storage.get(name))
-
-    def check_no_erase(self, parts: list[ForkedPart]) -> None:
-        """See `Origin`. The folder is locked."""
 
 
 class _DirectorySite:
@@ -424,10 +418,7 @@ def _copy(source: Path, path: Path, end: int | None, files: Files) -> int:
     """Copy the first `end` bytes of a file (None: all), durably; return how many."""
     with source.open("rb") as old:
         data = old.read() if end is None else old.read(end)
-    file = files.create(path)
-    try:
+    with closing(files.create(path)) as file:
         file.write(data)
         file.sync()
-    finally:
-        file.close()
     return len(data)

@@ -24,14 +24,12 @@ from typing import NamedTuple
 
 from changelog.cached_storage import bare
 from changelog.cloud_storage import CloudStorage
-from changelog.files import REAL_FILES, Files
 from changelog.rounds import side_by_side
 from changelog.storage import Storage, exists, storage_at
 from recovery.erase import ERASURES
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, ERASING, GENERATIONS
 from recovery.object_log import object_name, versions_after
-from recovery.retrying import Signature
 
 from ..errors import HybridStoreError
 from ..inspection.rebuild import OccupiedError
@@ -45,7 +43,7 @@ from .forked import ForkedPart, Origin, Site, Taken, checkpoint_names, descripti
 from .makers import BEGINNING, COUNTING, Maker, is_begun, occupied, remove_alone, remove_in_turns, turns_of
 
 
-class BucketOrigin:
+class BucketOrigin(Origin):
     """A plain state or topology on an object store; see `Origin`. `folders` are those of its place."""
 
     def __init__(self, where: Path | str, folders: Collection[str]) -> None:
@@ -53,14 +51,6 @@ class BucketOrigin:
         self._storage = storage_at(where)
         single = CHANGELOG in folders and GENERATIONS not in folders
         self.places, self._counting = (resolve(where, folders), 0) if single else counting_places(where)
-
-    @property
-    def files(self) -> Files:
-        return REAL_FILES
-
-    def signature(self) -> list[Signature]:
-        """See `Origin`: a reader has tried again itself, as long as names changed."""
-        return []
 
     def parts(self, at: str | None) -> list[ForkedPart]:
         # pages are copied as they are: not each of them is read for that

@@ -20,7 +20,6 @@ from changelog.files import REAL_FILES, TEMPORARY_SUFFIX, Files
 from changelog.storage import LocalStorage, Storage, exists, storage_at
 from recovery.errors import RestoreError
 from recovery.layout import ERASING, FORKS, MOVED, PINS, SPARK_FOLDER, operator_name, run_name
-from recovery.retrying import Signature, signature
 from recovery.rule import CountingObjects, counts, launch_of, note_of
 from recovery.runs import Claim, newest_claim
 from recovery.shard_log import ShardLog, encode_note
@@ -28,14 +27,14 @@ from recovery.shard_log import ShardLog, encode_note
 from ..inspection.options import choose
 from ..reading.places import Place, operator_chain, resolve
 from ..reading.view import open_view
-from .command import ASIDE, COMMITS, OFFSETS, batches_of, path_of
-from .forked import ForkedPart, Site, checkpoint_names
+from .command import ASIDE, COMMITS, OFFSETS, batches_of
+from .forked import ForkedPart, Origin, Site, checkpoint_names
 
 # What is in a checkpoint location and not Spark's.
 _OURS: Final = frozenset((SPARK_FOLDER, PINS, FORKS, ASIDE, ERASING))
 
 
-class QueryOrigin:
+class QueryOrigin(Origin):
     """See `Origin`. `checkpoint` has Spark's files, `state` the operators' objects; they may be one place."""
 
     def __init__(self, checkpoint: Path | str, state: Path | str) -> None:
@@ -56,10 +55,6 @@ class QueryOrigin:
         path = operator.path(first)
         assert path is not None
         return Files(S_IMODE(path.stat().st_mode))
-
-    def signature(self) -> list[Signature]:
-        """See `Origin`; on an object store a reader has tried again itself, as long as names changed."""
-        return [signature(path_of(place)) for place in self.places if place.path is not None]
 
     def parts(self, at: str | None) -> list[ForkedPart]:
         """See `Origin`. Raises RestoreError for a version that the query cannot go on from."""

@@ -4,14 +4,15 @@ on a disk or on an object store.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from changelog.files import Files
+from changelog.files import REAL_FILES, Files
 from changelog.storage import Storage
 from recovery.errors import RestoreError
 from recovery.layout import generation_name, list_generations
-from recovery.retrying import Signature
+from recovery.retrying import Signature, signature
 
 from ..inspection.options import choose
 from ..inspection.shards import versions_at
@@ -91,7 +92,7 @@ class Site(Protocol):
         """Remove what was made."""
 
 
-class Origin(Protocol):
+class Origin(ABC):
     """What is forked: `places` are its shards, `where` the place that they are below."""
 
     where: Path | str
@@ -100,17 +101,23 @@ class Origin(Protocol):
     @property
     def files(self) -> Files:
         """Files of the mode of the origin's: who may read the state may read the fork."""
+        return REAL_FILES
 
     def signature(self) -> list[Signature]:
-        """Return a value that is equal at two times if nobody wrote to the origin in between."""
+        """Return a value that is equal at two times if nobody wrote to the origin in between; of an object store a
+        reader has tried again itself, as long as names changed.
+        """
+        return [signature(place.path) for place in self.places if place.path is not None]
 
+    @abstractmethod
     def parts(self, at: str | None) -> list[ForkedPart]:
         """Return what a fork has of each shard at a version or a time. Raises RestoreError."""
 
+    @abstractmethod
     def add(self, site: Site, parts: list[ForkedPart]) -> None:
         """Add to a fork in the making what it needs besides. Raises OSError."""
 
-    def check_no_erase(self, parts: list[ForkedPart]) -> None:
+    def check_no_erase(self, parts: list[ForkedPart]) -> None:  # noqa: B027  # a folder is locked
         """Raise RestoreError where something was erased since `parts`, or is being erased: for places without locks."""
 
 
