@@ -19,9 +19,10 @@ from ..spark.operator import Applied, applied, spark_schema, to_shards, with_sha
 from ..spark.operator_file import FIRST_BATCH, read_chain
 from ..spark.session import prepare
 from ..spark.sharding import SHARD_COLUMN
+from ..spark.shipped import carried
 from ..spark.ticks import tick_name, tick_offset, with_every_shard
 from ..state.arguments import check
-from .first_batch import first_batch, in_tasks, watched
+from .first_batch import FirstBatch, watched
 from .loading import DONE, START, Loading
 from .moves import Asked, Move, move_of
 from .query_files import BY_NAME, Standing, begin_behind, check_new, query_id, standing_of, with_ticks
@@ -225,7 +226,7 @@ def load_state(known: Applied, move: Move, where: str, standing: Standing, progr
     done = spark_schema(DONE)
     loading = Loading(operator.program, move.loader)
     name = run_near_location(session, partial(new_query_id, operator.location))
-    function = first_batch(operator, loading, where, arrow_schema(done, zone), name, standing.times)
+    function = FirstBatch(operator, loading, where, arrow_schema(done, zone), name, standing.times)
     sharded = with_shards(move.rows, move.rows.columns, operator.program, operator.shards)
     try:
         with watched(operator, sharded, progress):
@@ -233,7 +234,7 @@ def load_state(known: Applied, move: Move, where: str, standing: Standing, progr
             if START in sharded.columns:
                 # stores are filled fastest in the order of time
                 lying = lying.sortWithinPartitions(SHARD_COLUMN, START)
-            counted = in_tasks(lying, function, done).collect()
+            counted = lying.mapInArrow(carried(function), done).collect()
     except PySparkException as error:
         refused = _REFUSED.search(str(error))
         if refused is None:

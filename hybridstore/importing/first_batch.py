@@ -13,8 +13,8 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from recovery.layout import LOG, shard_folder
 
@@ -24,7 +24,7 @@ from ..spark.contract import Program
 from ..spark.operator_file import FIRST_BATCH, operator_storage
 from ..spark.query_log import BatchTime
 from ..spark.shard.cache import CACHE
-from ..spark.shipped import Operator, carried
+from ..spark.shipped import Operator
 from ..spark.worker import ShardWork, begun_batch, by_shard
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ _LOOK_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FirstBatch:
-    """The function of `mapInArrow` that makes batch 0 of `operator`, by `program` instead of the operator's own.
+    """The function of `mapInArrow` that makes batch 0 of `operator`, by `program` instead of the operator's own, in a
+    run of its own. The rows lie in the tasks of their shards, with a tick for each shard (`with_every_shard`).
 
     source  what makes batch 0, in words
     output  the columns of what `program` gives
@@ -47,8 +48,8 @@ class FirstBatch:
     source: str
     output: pa.Schema
     query_id: str
-    run_id: str
     times: BatchTime
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -75,18 +76,6 @@ class FirstBatch:
             CACHE.drop(work.storage.url)
         for table in results:
             yield from table.to_batches()
-
-
-def first_batch(
-    operator: Operator, program: Program, source: str, output: pa.Schema, query_id: str, times: BatchTime
-) -> FirstBatch:
-    """Return the function for a run of its own; its rows come with a tick for each shard (`with_every_shard`)."""
-    return FirstBatch(operator, program, source, output, query_id, uuid.uuid4().hex, times)
-
-
-def in_tasks(sharded: DataFrame, function: FirstBatch, output: Any) -> DataFrame:
-    """Return what batch 0 gives, of rows that lie in the tasks of their shards."""
-    return sharded.mapInArrow(carried(function), output)
 
 
 @contextmanager

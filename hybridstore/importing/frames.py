@@ -22,6 +22,7 @@ from ..spark.program import TopologyProgram
 from ..spark.query_log import NAMED, BatchTime
 from ..spark.session import prepare
 from ..spark.shard_rows import metrics
+from ..spark.shipped import carried
 from ..spark.steps import stepped
 from ..spark.ticks import are_named, with_every_shard
 from ..state.arguments import check
@@ -31,7 +32,7 @@ from ..topology.plan import START as WINDOW_START
 from ..topology.plan import Plan
 from .api import applied_to, check_location, finish, first_offsets, load_state, named_ticks, new_query_id
 from .buffers import DISTINCT, SKETCH, Part
-from .first_batch import first_batch, in_tasks, watched
+from .first_batch import FirstBatch, watched
 from .loading import END, START, STORE, Aggregates, StoredRows
 from .moves import Move
 from .query_files import BY_NAME, Standing, unread, with_ticks
@@ -107,10 +108,11 @@ def backfill(
     run_near_location(session, partial(check_location, operator.location, operator.name))
     times = BatchTime(0, wall_ms())
     name = run_near_location(session, partial(new_query_id, operator.location))
-    function = first_batch(operator, program, where, operator.output, name, times)
+    function = FirstBatch(operator, program, where, operator.output, name, times)
     seen = Observation()
     sharded = with_shards(rows.observe(seen, *_numbers(known, where)), known.columns, program, operator.shards)
-    filled = in_tasks(to_shards(with_every_shard(sharded, operator.shards), operator), function, known.output)
+    lying = to_shards(with_every_shard(sharded, operator.shards), operator)
+    filled = lying.mapInArrow(carried(function), known.output)
     with watching(progress, "backfill") as step, watched(operator, filled, step):
         if write is None:
             filled.write.format("noop").mode("overwrite").save()

@@ -144,7 +144,7 @@ def _aggregates(asked: Asked) -> Move:
         raise ImportRefusedError(f"{where}: found {plan.windows!r}, expected windows as in Spark's {asked.operator}")
     _check_time(asked, plan)
     state = asked.state()
-    fields = {f"k{place}": field for place, field in enumerate(state.key.fields)}
+    fields = _key_fields(state)
     values = dict(enumerate(state.value.fields))
     times = []
     if sessions:
@@ -205,7 +205,7 @@ def _duplicates(asked: Asked) -> Move:
     if not isinstance(logic, WithoutDuplicates):
         raise ImportRefusedError(f"{where}: found {plan.describe()['process']}, expected drop_duplicates(within=...)")
     state = asked.state()
-    fields = {f"k{place}": field for place, field in enumerate(state.key.fields)}
+    fields = _key_fields(state)
     if asked.operator.kind == spark_state.DUPLICATES_WITHIN:
         _check_time(asked, plan)
         first = f.floor(f.col("v0") / 1000).cast("bigint") - logic.within_ms

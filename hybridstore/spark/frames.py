@@ -9,7 +9,6 @@ these types with nulls is converted anew for each slice.
 
 from __future__ import annotations
 
-import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +20,8 @@ from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
+from .session import size_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _DECIMALS: Final = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
-_UNITS: Final = "bkmgtp"
 _EXTENSION: Final = "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"
 _BY_NAME: Final = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 _SAFELY: Final = "spark.sql.execution.pandas.convertToArrowArraySafely"
@@ -73,22 +73,16 @@ class FrameSettings:
         def on(name: str, otherwise: str) -> bool:
             return setting(name, otherwise).lower() == "true"
 
-        rows = int(setting(_RECORDS, "10000"))
+        rows, size = int(setting(_RECORDS, "10000")), size_of(setting(_BYTES, ""), "b")
         return cls(
             setting(_ZONE, "UTC"),
             rows if rows > 0 else 1 << 31,
             on(_EXTENSION, "false"),
             on(_BY_NAME, "true"),
             on(_SAFELY, "false"),
-            _bytes(setting(_BYTES, "")),
+            2**31 - 1 if size is None else size,
             on(_DECIMALS, "false"),
         )
-
-
-def _bytes(text: str) -> int:
-    """Return a number of bytes as Spark's settings have it: `2`, `64m`, `64MB`; of no text the greatest."""
-    given = re.fullmatch(r"(\d+)([bkmgtp]?)b?", text.strip().lower())
-    return 2**31 - 1 if given is None else int(given[1]) << 10 * _UNITS.index(given[2] or "b")
 
 
 class FrameReader:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..topology.null_keys import given_key, stored_key
 from ..topology.output_rows import Column
+from .state_values import row_of
 
 
 class GroupingKeys:
@@ -46,7 +47,7 @@ class GroupingKeys:
             part.astimezone().replace(tzinfo=None) if isinstance(part, datetime) and part.tzinfo else part
             for part in key
         ]
-        return _named(parts, self._columns) if self._columns else tuple(parts)
+        return row_of([column.name for column in self._columns], parts) if self._columns else tuple(parts)
 
 
 def _given(part: Any, column: Column) -> Any:
@@ -58,12 +59,5 @@ def _given(part: Any, column: Column) -> Any:
 
 
 def _row(parts: Sequence[Any], columns: Sequence[Column]) -> Any:
-    return _named([_given(part, column) for part, column in zip(parts, columns, strict=True)], columns)
-
-
-def _named(parts: Sequence[Any], columns: Sequence[Column]) -> Any:
-    from pyspark.sql import Row
-
-    row: Any = tuple.__new__(Row, parts)
-    row.__fields__ = [column.name for column in columns]
-    return row
+    given = [_given(part, column) for part, column in zip(parts, columns, strict=True)]
+    return row_of([column.name for column in columns], given)

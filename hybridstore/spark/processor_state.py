@@ -27,6 +27,8 @@ from .state_refusals import TIMER_ERRORS, WITHOUT, differing, invalid_state, ref
 from .state_values import StateValues, evolution, schema_text
 
 _GONE: Final = object()
+# The time modes as Spark's callers write them, in whatever case.
+MODES: Final = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 
 
 class Variable:

@@ -141,7 +141,6 @@ def check_session(get: Callable[[str], str | None]) -> None:
 # checkpoint in progress need the rest.
 _SHARE: Final = 0.5
 _LEAST_OVERHEAD: Final = 384 << 20
-_BYTES: Final = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def share_of_overhead(get: Callable[[str, str], str | None]) -> int | None:
@@ -154,16 +153,13 @@ def share_of_overhead(get: Callable[[str, str], str | None]) -> int | None:
     master, cores = get("spark.master", "") or "", get("spark.executor.cores", "") or ""
     if master.startswith("local") or (not cores.isdecimal() and master.startswith("spark://")):
         return None
-    limit = _size(get("spark.executor.pyspark.memory", "") or "") or _size(
-        get("spark.executor.memoryOverhead", "") or ""
-    )
-    if limit is None:
-        heap = _size(get("spark.executor.memory", "") or "1g") or 1 << 30
-        limit = max(_LEAST_OVERHEAD, heap // 10)
+    names = ("spark.executor.pyspark.memory", "spark.executor.memoryOverhead", "spark.executor.memory")
+    python, overhead, heap = (size_of(get(name, "") or "", "m") for name in names)
+    limit = python or overhead or max(_LEAST_OVERHEAD, (heap or 1 << 30) // 10)
     return int(limit * _SHARE) // max(1, int(cores) if cores.isdecimal() else 1)
 
 
-def _size(text: str) -> int | None:
-    """Return one of Spark's sizes in bytes (a number alone is MiB); None for other text."""
-    match = re.fullmatch(r"(\d+)\s*([bkmgt]?)b?", text.strip().lower())
-    return int(match[1]) * _BYTES[match[2] or "m"] if match and int(match[1]) else None
+def size_of(text: str, unit: str) -> int | None:
+    """Return one of Spark's sizes, `2`, `64m`, `64MB`, in bytes; a number alone is of the unit. None for other text."""
+    match = re.fullmatch(r"(\d+)\s*([bkmgtp]?)b?", text.strip().lower())
+    return int(match[1]) << 10 * "bkmgtp".index(match[2] or unit) if match else None

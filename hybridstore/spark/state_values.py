@@ -130,7 +130,7 @@ class StateValues:
 
     def row(self, stored: tuple[Any, ...]) -> Any:
         """Return a stored value as a Row with the names of the columns. O(value)."""
-        return _row(self._names.copy(), self.read(stored))
+        return row_of(self._names.copy(), self.read(stored))
 
 
 # --- into the state ---------------------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ def _reading(kind: ColumnKind) -> Convert | None:
         if word == "map":
             return _dict_of(*reads)
         names = [part.name for part in kind.parts]
-        return lambda value: _row(names, [_applied(read, part) for read, part in zip(reads, value, strict=True)])
+        return lambda value: row_of(names, [_applied(read, part) for read, part in zip(reads, value, strict=True)])
     return None
 
 
@@ -475,7 +475,8 @@ def _row_type() -> type:
     return Row
 
 
-def _row(names: list[str], parts: Sequence[Any]) -> Any:
+def row_of(names: list[str], parts: Sequence[Any]) -> Any:
+    """Return a Row of Spark's with these names. O(fields)."""
     row: Any = tuple.__new__(_row_type(), parts)
     row.__fields__ = names
     return row
@@ -530,5 +531,5 @@ def _widened(old: ColumnKind, new: ColumnKind) -> Convert | None:
     if any(step is None for step in steps):
         return None
     if word == "array":
-        return lambda value: [_applied(steps[0], part) for part in value]
-    return lambda value: {_applied(steps[0], key): _applied(steps[1], part) for key, part in value.items()}
+        return _list_of(steps[0])
+    return _dict_of(*steps)

@@ -26,7 +26,7 @@ from .grouping_keys import GroupingKeys
 from .location import Location, locate
 from .operator import PlaceArguments, apply_program, spark_schema
 from .operator_file import has_moved, operator_storage
-from .processor_state import Handle
+from .processor_state import MODES, Handle
 from .query_log import committed, watermark_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 INITIAL = "initial state handled"
-_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 
 
 def transform_with_state(
@@ -108,9 +107,9 @@ def run_processor(
     kind: type[ProcessorProgram], grouped: Any, asked: ProcessorArguments, place: PlaceArguments
 ) -> DataFrame:
     """Return the streaming DataFrame of a processor, whose rows come in the form of a kind of program."""
-    mode = _MODES.get(asked.time_mode.lower())
+    mode = MODES.get(asked.time_mode.lower())
     if mode is None:
-        raise ValueError(f"timeMode: found {asked.time_mode!r}, expected one of {', '.join(_MODES.values())}")
+        raise ValueError(f"timeMode: found {asked.time_mode!r}, expected one of {', '.join(MODES.values())}")
     if asked.output_mode.lower() not in ("append", "update", "complete"):
         raise ValueError(f"outputMode: found {asked.output_mode!r}, expected append or update")
     df, keys = grouping_of(grouped, asked.key)

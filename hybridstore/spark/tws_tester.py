@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..state.group import StoreGroup
 from ..topology.output_rows import Column
 from .grouping_keys import GroupingKeys
-from .processor_state import Handle, Variable
+from .processor_state import MODES, Handle, Variable
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -25,9 +25,6 @@ class _Handle(Handle):
     def setGroupingKey(self, key: Any) -> None:
         """Make this the key that the variables and timers are of."""
         self.select((key,))
-
-
-_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 
 
 def _wrong(message: str) -> ValueError:
@@ -80,9 +77,9 @@ class TwsTester:
     ) -> None:
         from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
-        mode = _MODES.get(timeMode.lower())
+        mode = MODES.get(timeMode.lower())
         if mode is None:
-            raise _wrong(f"timeMode: found {timeMode!r}, expected one of {', '.join(_MODES.values())}")
+            raise _wrong(f"timeMode: found {timeMode!r}, expected one of {', '.join(MODES.values())}")
         if mode == "EventTime" and eventTimeExtractor is None:
             words = "eventTimeExtractor: found None, expected a function with timeMode EventTime"
             raise _wrong(f"[ARGUMENT_REQUIRED] {words}")
