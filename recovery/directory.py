@@ -210,11 +210,12 @@ class Traffic:
 class Directory:
     """The directory of one store in one checkpoint: `pages` are decoded, the lines of a page when it is opened.
 
-    `source` is a weak reference to the open checkpoint; the cold pages and blocks keep the checkpoint open. `look`
-    finds single records of a block (`table`). Raises CorruptCheckpointError. O(block).
+    `source` is a weak reference to the open checkpoint; the cold pages and blocks keep the checkpoint open. `open`
+    reads the lines of a page, in key order, `load` the block of a line, and `look` finds single records of the block
+    (`table`). Each raises CorruptCheckpointError. O(lines), O(block).
     """
 
-    __slots__ = ("_load", "_open", "look", "pages", "source")
+    __slots__ = ("load", "look", "open", "pages", "source")
 
     def __init__(
         self,
@@ -226,28 +227,19 @@ class Directory:
     ) -> None:
         self.pages = pages
         self.source = source
-        self._open = open_page
-        self._load = load
+        self.open = open_page
+        self.load = load
         self.look = look
-
-    def open(self, page: PageEntry) -> list[BlockEntry]:
-        """Read the lines of a page, in key order. Raises CorruptCheckpointError. O(lines)."""
-        return self._open(page)
-
-    @property
-    def load(self) -> Callable[[BlockEntry], Columns]:
-        """The function that reads the block of a line. Raises CorruptCheckpointError. O(block)."""
-        return self._load
 
     def __iter__(self) -> Iterator[BlockEntry]:
         """Yield every line, by bucket and then by first key. O(blocks)."""
         for page in self.pages:
-            yield from self._open(page)
+            yield from self.open(page)
 
     def __reversed__(self) -> Iterator[BlockEntry]:
         """Yield every line, the last one first. O(blocks)."""
         for page in reversed(self.pages):
-            yield from reversed(self._open(page))
+            yield from reversed(self.open(page))
 
     def __len__(self) -> int:
         """Blocks of the store. O(pages)."""

@@ -166,7 +166,13 @@ class _PlainLine(ABC):
     """
 
     def __init__(
-        self, storage: Storage, at: int | None, identity: Identity | None, *, marks: bool, enough: Enough = never
+        self,
+        storage: Storage,
+        *,
+        at: int | None = None,
+        identity: Identity | None = None,
+        marks: bool = False,
+        enough: Enough = never,
     ) -> None:
         self.storage = storage
         self.at = at
@@ -231,7 +237,7 @@ class DirectoryLine(_PlainLine):
         enough: Enough = never,
     ) -> None:
         storage = LocalStorage(path, files=files or REAL_FILES)
-        super().__init__(storage, at, identity, marks=files is not None, enough=enough)
+        super().__init__(storage, at=at, identity=identity, marks=files is not None, enough=enough)
         self._changelog = path / CHANGELOG
 
     def _walk(self, at: Step, start: Position | None, identity: Identity | None) -> Walk:
@@ -240,17 +246,6 @@ class DirectoryLine(_PlainLine):
 
 class ObjectLine(_PlainLine):
     """The line of a plain state on an object store. `marks`: damage leaves a marker, as for a directory."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        *,
-        at: int | None = None,
-        identity: Identity | None = None,
-        marks: bool = False,
-        enough: Enough = never,
-    ) -> None:
-        super().__init__(storage, at, identity, marks=marks, enough=enough)
 
     def _walk(self, at: Step, start: Position | None, identity: Identity | None) -> Walk:
         return object_walk(self.storage, at, identity=identity, through=self.at)

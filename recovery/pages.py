@@ -157,16 +157,12 @@ class AheadPack:
     and the largest block.
     """
 
+    # though reads are requests: this class reads ahead itself, so callers must not prefetch
+    far: Final = False
+
     def __init__(self, pack: StoredPack) -> None:
         self._pack = pack
         self._parts: list[tuple[int, bytes]] = []  # (start, bytes read) of each place, the last one used at the end
-
-    @property
-    def far(self) -> bool:
-        """See `PackBytes`. False, though reads are requests: this class reads ahead itself, so callers must not
-        prefetch.
-        """
-        return False
 
     def read(self, offset: int, size: int) -> bytes:
         """Read a range; fewer bytes where the pack ends before. Raises OSError. O(size)."""

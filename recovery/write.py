@@ -192,43 +192,40 @@ def write_checkpoint(
     if previous is not None:
         pack_bytes = bounded(pack_bytes, previous.meta.size)
     writer = PackWriter(storage, version, max((record.number for record in old_packs), default=0) + 1, pack_bytes)
-    try:
-        with writer.all_or_none():
-            # a table knows no more than MOST_KEYS keys
-            pack = pack_with_table if tables else pack_block
-            limit = min(sizes.block_records, MOST_KEYS // 2) if tables else sizes.block_records
-            plans = list[StorePlan]()
-            for capture in captures:
-                planner = Planner(capture, previous, writer, limit, pack, erased=erased, tableless=tableless)
-                plans.append(planner.plan())
-                tableless = planner.tableless
-            items = [item for plan in plans for item in plan.items]
-            if previous is not None and previous.storage.url != storage.url:
-                # A copy to another place copies every block.
-                old = Rewrites({record.number for record in old_packs})
-            else:
-                packed = sum(plan.packed_bytes for plan in plans)
-                old = packs_to_rewrite(old_packs, items, packed, sizes, pack_bytes)
-            if erased is not None:
-                old = Rewrites(old.packs | erased.packs)
-            rewriter = _Rewriter(previous, writer, old, sizes)
-            tops = [rewriter.pages(plan) for plan in plans]
-            writer.finish()
-        before = (0, 0) if previous is None else (previous.meta.packed, previous.meta.written)
-        return _conclude(
-            storage,
-            _Version(identity, version, digest, position, launch),
-            settings,
-            plans,
-            tops,
-            [*old_packs, *writer.packs],
-            writer,
-            rewriter.copied,
-            before,
-            started,
-        )
-    except lmdb.Error as error:
-        raise CheckpointError(f"{storage.url}: version {version}: LMDB could not write its index: {error}") from error
+    with writer.all_or_none():
+        # a table knows no more than MOST_KEYS keys
+        pack = pack_with_table if tables else pack_block
+        limit = min(sizes.block_records, MOST_KEYS // 2) if tables else sizes.block_records
+        plans = list[StorePlan]()
+        for capture in captures:
+            planner = Planner(capture, previous, writer, limit, pack, erased=erased, tableless=tableless)
+            plans.append(planner.plan())
+            tableless = planner.tableless
+        items = [item for plan in plans for item in plan.items]
+        if previous is not None and previous.storage.url != storage.url:
+            # A copy to another place copies every block.
+            old = Rewrites({record.number for record in old_packs})
+        else:
+            packed = sum(plan.packed_bytes for plan in plans)
+            old = packs_to_rewrite(old_packs, items, packed, sizes, pack_bytes)
+        if erased is not None:
+            old = Rewrites(old.packs | erased.packs)
+        rewriter = _Rewriter(previous, writer, old, sizes)
+        tops = [rewriter.pages(plan) for plan in plans]
+        writer.finish()
+    before = (0, 0) if previous is None else (previous.meta.packed, previous.meta.written)
+    return _conclude(
+        storage,
+        _Version(identity, version, digest, position, launch),
+        settings,
+        plans,
+        tops,
+        [*old_packs, *writer.packs],
+        writer,
+        rewriter.copied,
+        before,
+        started,
+    )
 
 
 class _Version(NamedTuple):
@@ -256,7 +253,7 @@ def _conclude(
     """Create the index of blocks and pages whose packs are durable, and return the report. O(pages).
 
     `named` are the packs that the pages may refer to, `before` the bytes that older checkpoints have packed and
-    written. Raises OSError, lmdb.Error.
+    written. Raises OSError or CheckpointError.
     """
     live = live_bytes([page for pages in tops for page in pages])
     packs = [record for record in named if record.number in live]
@@ -281,7 +278,10 @@ def _conclude(
     records = {index.META_KEY: encode_meta(meta)}
     for plan, pages in zip(plans, tops, strict=True):
         records[index.top_key(plan.capture.number)] = encode_top(pages)
-    data = index.encode(records)
+    try:
+        data = index.encode(records)
+    except lmdb.Error as error:
+        raise CheckpointError(f"{storage.url}: version {version}: LMDB could not write its index: {error}") from error
     name = str(CheckpointName(version, launch, index_hash(data)))
     storage.create(name, data)
     pack_bytes = sum(record.size for record in packs)
@@ -330,24 +330,19 @@ class FreshCheckpoint:
         self, identity: Identity, digest: bytes, settings: dict[str, Any], position: Position, launch: int = 0
     ) -> CheckpointReport:
         """Create the last pack and the index, and return the report. Raises OSError or CheckpointError. O(blocks)."""
-        try:
-            plans = list(self._plans.values())
-            rewriter = _Rewriter(None, self._writer, Rewrites(set()), self._sizes)
-            tops = [rewriter.pages(plan) for plan in plans]
-            self._writer.finish()
-            return _conclude(
-                self._storage,
-                _Version(identity, self._version, digest, position, launch),
-                settings,
-                plans,
-                tops,
-                self._writer.packs,
-                self._writer,
-                0,
-                (0, 0),
-                self._started,
-            )
-        except lmdb.Error as error:
-            raise CheckpointError(
-                f"{self._storage.url}: version {self._version}: LMDB could not write its index: {error}"
-            ) from error
+        plans = list(self._plans.values())
+        rewriter = _Rewriter(None, self._writer, Rewrites(set()), self._sizes)
+        tops = [rewriter.pages(plan) for plan in plans]
+        self._writer.finish()
+        return _conclude(
+            self._storage,
+            _Version(identity, self._version, digest, position, launch),
+            settings,
+            plans,
+            tops,
+            self._writer.packs,
+            self._writer,
+            0,
+            (0, 0),
+            self._started,
+        )

@@ -86,13 +86,11 @@ def _expected(part: Aggregator, kind: pa.DataType) -> str | None:
     if unknown is not None:
         return f"values that can be stored, which {unknown} is not"
     # an array has none either: nulls in it cannot be compared
-    if part.name == "count_distinct" and t.is_nested(kind):
-        return "values that are not nested"
     if part.name in ("min", "max", "topk") and t.is_nested(kind):
         return "values that have an order"
-    if part.name == "collect_set" and t.is_nested(kind):
-        return "values that are not nested"
-    return None
+    return (
+        "values that are not nested" if part.name in ("count_distinct", "collect_set") and t.is_nested(kind) else None
+    )
 
 
 def _unstorable(kind: pa.DataType) -> pa.DataType | None:
