@@ -63,11 +63,5 @@ class Fetching:
                     twin.bring(partial(_is_used, reference))
                 twin.close()
 
-    def wait(self) -> None:
-        """Wait until all packs are fetched."""
-        thread = self._thread
-        if thread is not None and thread.is_alive():
-            thread.join()
-
 
 FETCHING = Fetching()

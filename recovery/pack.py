@@ -28,7 +28,7 @@ from changelog.codec import pack, unpack
 from changelog.errors import UnsupportedVersionError
 from changelog.storage import Storage
 
-from .block import HASH_BYTES, content_hash, is_sound, seal
+from .block import HASH_BYTES, is_sound, seal
 from .errors import CorruptCheckpointError
 from .layout import PackName, parse_pack_name
 
@@ -406,11 +406,3 @@ def _lines(columns: Any, end: int) -> list[FooterLine]:
     if at != end:
         raise ValueError(f"content ends at byte {at}, the footer begins at {end}")
     return lines
-
-
-def damage(opened: PackBytes, line: FooterLine) -> str | None:
-    """Return the fault of a block or page as text, or None. O(size)."""
-    raw = opened.read(line.offset, line.size)
-    if not is_sound(raw):
-        return "checksum mismatch"
-    return None if content_hash(memoryview(raw)[4:]) == line.hash else "its content is not what the footer's hash says"

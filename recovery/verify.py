@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from changelog.codec import unpack
 from changelog.errors import HybridStoreError
@@ -25,13 +24,13 @@ from changelog.journal import EMPTY_DIGEST
 from changelog.mutation import mutations, records_of
 from changelog.reader import LoggedVersion, Tail
 from changelog.segment import Position, segment_name
-from changelog.storage import LocalStorage, Storage, named_path
+from changelog.storage import Storage, named_path
 
 from .block import BlockEntry, Extent, content_hash, entry_of, is_sound, unpack_block
 from .directory import PageEntry, page_entry
 from .errors import CorruptCheckpointError
 from .layout import CHANGELOG, damage_name, list_checkpoints
-from .line import Fault, SegmentShape, Walk, foreign, log_walk
+from .line import Fault, SegmentShape, Walk, foreign
 from .meta import CheckpointMeta, StoreRecord
 from .pack import FooterLine, PackRecord, StoredPack, check_header, read_footer
 from .pages import PageCheckpoint
@@ -55,25 +54,6 @@ class Checked:
         self.segments += other.segments
         self.versions += other.versions
         self.size += other.size
-
-
-def verify(
-    path: Path,
-    *,
-    quick: bool = False,
-    decode: bool = False,
-    progress: Callable[[int], None] | None = None,
-    identity: Identity | None = None,
-) -> Iterator[Fault]:
-    """Yield every fault of the state directory `path`, in the order of the files; nothing when all is sound.
-
-    `quick` leaves the blocks of the checkpoints out; `decode` also unpacks every mutation and block and checks what is
-    in them, which takes many times longer than checksums do; `progress` is told how many more bytes were read. O(bytes)
-    of time; memory for a version, a block and a checkpoint's directory. `identity` is what is known of the state at
-    this place.
-    """
-    verifier = Verifier(quick=quick, decode=decode, progress=progress, identity=identity)
-    return verifier.directory(LocalStorage(path), log_walk(path / CHANGELOG, None, identity=identity))
 
 
 class Verifier:

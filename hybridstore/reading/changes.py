@@ -107,8 +107,3 @@ class ChangeHistory:
     def name(self, number: int) -> str:
         """Return the name of a store by number, or `#number` when no retained version defines it."""
         return self.names.get(number, f"#{number}")
-
-    def number(self, name: str) -> int | None:
-        """Return the number of a store by name, after its definition was read."""
-        numbers = (number for number, known in self.names.items() if known == name and number != SYSTEM)
-        return max(numbers, default=None)

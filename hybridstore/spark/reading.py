@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from changelog.changes import DELETED, expand
 from changelog.codec import unpack
-from changelog.frame import CommitFrame
 from changelog.mutation import SYSTEM, mutations
 from changelog.storage import Storage
 from recovery.layout import OPERATOR, SPARK_FOLDER, LogName, list_operators
@@ -56,15 +55,6 @@ class ShardState(NamedTuple):
         """The shard's objects."""
         operator = self.location.operator(self.operator)
         return AttemptLog(operator, self.id.folder, self.id.identity, lambda: has_moved(operator))
-
-    def commit_of(self, name: LogName) -> CommitFrame:
-        """Return the commit of one of its objects. Raises MissingVersionError, and as `ShardLog.commit_of`."""
-        try:
-            return self.files.objects.commit_of(name)
-        except FileNotFoundError as error:
-            raise MissingVersionError(
-                f"{self.files.objects.where(name)}: removed while it was read (read again)"
-            ) from error
 
 
 def operators(location: str | Path | Location) -> list[str]:

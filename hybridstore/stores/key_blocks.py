@@ -257,10 +257,6 @@ class KeyBlocks(Edge):
         self._cold_until = min((block.until for block in bucket.cold), default=INT64_MAX)
         return kept is not None
 
-    def _load_all(self) -> None:
-        while self._bucket.cold:
-            self._load(len(self._bucket.cold) - 1)
-
     def _unloaded(self) -> list[ColdBlock]:
         """Load all cold blocks; where memory is short, only those for which it has room. Return the others as they are
         now: with the keys that are taken out of them from now on. O(records loaded + keys taken).

@@ -35,12 +35,12 @@ from hybridstore.cli import run
 from hybridstore.reading.archive import _unpacked
 from hybridstore.state.directory import open_store
 from hybridstore.state.lock import read_note
-from recovery import verify
 from recovery.block import seal, unpack_block
 from recovery.checkpoint import CheckpointReader
 from recovery.layout import LOCK, list_runs, run_name
 from recovery.pages import PageCheckpoint
 from recovery.runs import newest_claim
+from tests.tools.checkpoints import verify
 
 from .damage import edited, fit_checkpoint, fit_pack, fitting_segment, lines_of
 
@@ -167,7 +167,7 @@ def checkpoint(data: bytes, scratch: Path) -> None:
     except HybridStoreError:
         pass
     if not sealed:
-        for _ in verify.verify(scratch):
+        for _ in verify(scratch):
             pass
     for command in (["verify"], ["scan"], ["info"]):
         _answer([command[0], str(path), *command[1:]])

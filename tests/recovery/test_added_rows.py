@@ -14,9 +14,8 @@ from hybridstore.clock import BY_ADVANCE
 from hybridstore.state.opening import Tuning
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError
-from recovery.verify import verify
 from tests.conftest import STRESS
-from tests.tools.checkpoints import reader_of
+from tests.tools.checkpoints import reader_of, verify
 from tests.tools.hooks import crash
 
 HOUR = 3_600_000

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from recovery.verify import verify
 from tests.golden.write import VERSIONS, change, changed_topology, contents, shard_rows
-from tests.tools.checkpoints import index_of
+from tests.tools.checkpoints import index_of, verify
 from tests.tools.hooks import check_stores
 from tests.tools.shard_tools import SHARD, at, content, provider
 

@@ -37,9 +37,8 @@ from recovery.layers import Layers
 from recovery.pack import KEPT
 from recovery.planner import LAYERED_SHARE, LAYERS, MOST_LOAD, most_layered
 from recovery.table import MOST_KEYS, RecordTable, Whole, look_into, pack_with_table, table_fault
-from recovery.verify import verify
 from tests.conftest import STRESS
-from tests.tools.checkpoints import Line, flip, own_packs, reader_of
+from tests.tools.checkpoints import Line, flip, own_packs, reader_of, verify
 from tests.tools.sizes import SMALL_PARTS
 
 Content = dict[str, list[tuple[int, Any]]]

@@ -17,10 +17,11 @@ from recovery.block import BlockEntry, Columns
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError, CorruptCheckpointError
 from recovery.meta import read_meta
-from recovery.pack import PAGE, StoredPack, damage, read_footer
+from recovery.pack import PAGE, StoredPack, read_footer
 from recovery.pages import PageCheckpoint
 from recovery.verify import Verifier
 from recovery.write import FreshCheckpoint, _joined
+from tests.tools.checkpoints import is_whole
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.sizes import SMALL_PARTS
 from tests.tools.window_line import Line
@@ -55,7 +56,7 @@ def check(line: Line) -> None:
     for record in reader.meta.packs:
         opened = StoredPack(line.storage, record.name, record.size)
         for footer_line in read_footer(opened, record.size, record.name):
-            assert damage(opened, footer_line) is None
+            assert is_whole(opened, footer_line)
         assert live[record.number]
 
 

@@ -21,10 +21,10 @@ from recovery.line import log_walk
 from recovery.meta import encode_meta
 from recovery.pages import PageFile
 from recovery.prune import prune
-from recovery.verify import Fault, Verifier, verify
+from recovery.verify import Fault, Verifier
 from tests.recovery.test_crash_points import open_state
 from tests.recovery.test_damage import Case, build, cases, damage
-from tests.tools.checkpoints import flip, index_of, packs_of, reader_of, replaced, versions
+from tests.tools.checkpoints import flip, index_of, packs_of, reader_of, replaced, verify, versions
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import crash
 

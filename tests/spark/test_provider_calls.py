@@ -175,7 +175,8 @@ def test_a_first_batch_takes_four_rounds_and_packs_come_behind_it(
         assert requests.rounds == 4, requests.names
         rows.put("000004", "changed")
         store.commit()
-        FETCHING.wait()
+        if (thread := FETCHING._thread) is not None:
+            thread.join()
         before = requests.number
         rows = shard.task(cache).get_store(5).key_value("default")
         assert len(list(rows.all())) == len(numbers)

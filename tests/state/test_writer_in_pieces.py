@@ -16,8 +16,8 @@ from hybridstore.state import checkpoint_job
 from hybridstore.state.checkpoint_job import make
 from hybridstore.state.checkpointer import Target
 from recovery.layout import list_checkpoints
-from recovery.verify import verify
 from recovery.write import CheckpointReport
+from tests.tools.checkpoints import verify
 from tests.tools.hooks import crash
 from tests.tools.vector_runner import SMALL
 

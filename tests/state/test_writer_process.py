@@ -27,8 +27,8 @@ from hybridstore.state.writer_process import WRITER, Pending, WriterProcess
 from recovery import finder_writer
 from recovery.checkpoint import CheckpointReader
 from recovery.compaction import Sizes
-from recovery.verify import verify
 from tests.conftest import STRESS
+from tests.tools.checkpoints import verify
 from tests.tools.hooks import check_stores, crash
 
 SMALL = Tuning(8, 4000, 16, 4, Sizes(page_lines=4, small_packs=8, large_bytes=6000))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from changelog.identity import Identity
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
 from recovery import layout
-from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, content_hash, is_sound
 from recovery.checkpoint import CheckpointReader
+from recovery.layout import CHANGELOG
+from recovery.line import Fault, log_walk
 from recovery.meta import index_hash, read_meta
+from recovery.pack import FooterLine, PackBytes
+from recovery.verify import Verifier
 from recovery.write import CheckpointReport, write_checkpoint
 
 from .memory_storage import MemoryStorage
@@ -50,6 +55,17 @@ def marker_of(index: Path) -> Path:
 def reader_of(path: Path, version: int, **options: bool) -> CheckpointReader:
     """Open the checkpoint of a version."""
     return CheckpointReader(LocalStorage(path), str(index_of(path, version).relative_to(path)), **options)
+
+
+def verify(path: Path, *, decode: bool = False) -> Iterator[Fault]:
+    """Yield every fault of a state directory."""
+    return Verifier(decode=decode).directory(LocalStorage(path), log_walk(path / CHANGELOG, None))
+
+
+def is_whole(opened: PackBytes, line: FooterLine) -> bool:
+    """True when a block or page of a pack is what the footer says of it."""
+    raw = opened.read(line.offset, line.size)
+    return is_sound(raw) and content_hash(memoryview(raw)[4:]) == line.hash
 
 
 def flip(file: Path, at: int) -> None:
