@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy as copying
 from collections.abc import Callable, Sequence
 from functools import cmp_to_key
-from typing import Any
+from typing import Any, ClassVar
 
 from changelog.codec import pack
 
@@ -133,8 +133,10 @@ class OfRows(Aggregator):
 
 class _OneRow(OfRows):
     __slots__ = ()
+    _rule: ClassVar[tuple[str, Beats]]
 
-    def __init__(self, kind: str, beats: Beats, by: str, columns: Sequence[str] | str | None, where: Where) -> None:
+    def __init__(self, by: str, columns: Sequence[str] | str | None = None, *, where: Where = None) -> None:
+        kind, beats = self._rule
         make = chosen(chosen_columns(kind, columns))
 
         def add(state: Any, value: Any) -> Any:
@@ -166,9 +168,7 @@ class MaxBy(_OneRow):
     """
 
     __slots__ = ()
-
-    def __init__(self, by: str, columns: Sequence[str] | str | None = None, *, where: Where = None) -> None:
-        super().__init__("max_by", _greater, by, columns, where)
+    _rule = ("max_by", _greater)
 
 
 class MinBy(_OneRow):
@@ -180,9 +180,7 @@ class MinBy(_OneRow):
     """
 
     __slots__ = ()
-
-    def __init__(self, by: str, columns: Sequence[str] | str | None = None, *, where: Where = None) -> None:
-        super().__init__("min_by", _less, by, columns, where)
+    _rule = ("min_by", _less)
 
 
 class FirstBy(_OneRow):
@@ -195,9 +193,7 @@ class FirstBy(_OneRow):
     """
 
     __slots__ = ()
-
-    def __init__(self, by: str, columns: Sequence[str] | str | None = None, *, where: Where = None) -> None:
-        super().__init__("first_by", _less, by, columns, where)
+    _rule = ("first_by", _less)
 
 
 class LastBy(_OneRow):
@@ -211,9 +207,7 @@ class LastBy(_OneRow):
     """
 
     __slots__ = ()
-
-    def __init__(self, by: str, columns: Sequence[str] | str | None = None, *, where: Where = None) -> None:
-        super().__init__("last_by", _later, by, columns, where)
+    _rule = ("last_by", _later)
 
 
 def _compared(a: Any, b: Any) -> int:

@@ -34,12 +34,13 @@ Flavour = Literal["kip450", "kafka"]
 FOREVER: Final = 2**61
 
 
-def _set_ms(windows: object, argument: str, *, zero: bool = False) -> None:
-    """Set the attribute in milliseconds of a duration that was given; 0 without a grace."""
-    value = getattr(windows, argument)
-    given = 0 if value is None and argument == "grace" else value
-    ms = duration_ms(given, f"{type(windows).__name__}: {argument}", zero=zero)
-    object.__setattr__(windows, f"{argument}_ms", ms)
+def _set_ms(windows: object, *arguments: str, zero: bool = False) -> None:
+    """Set the attributes in milliseconds of durations that were given; 0 without a grace, which may be 0."""
+    for argument in arguments:
+        value, grace = getattr(windows, argument), argument == "grace"
+        given = 0 if value is None and grace else value
+        ms = duration_ms(given, f"{type(windows).__name__}: {argument}", zero=zero or grace)
+        object.__setattr__(windows, f"{argument}_ms", ms)
 
 
 # Each record is in size / advance windows; a thousand windows take about 10 ms.
@@ -78,12 +79,23 @@ class _Sized:
         return self.needed_retention_ms
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class OnGrid(_Sized):
     """Windows on a grid: at multiples of the advance, or aligned to another time or to the days of a zone."""
 
-    __slots__ = ()
+    size: Duration = field(compare=False)
+    grace: Duration | None = field(default=None, kw_only=True, compare=False)
+    align_to: Align | None = field(default=None, kw_only=True, compare=False)
+    time_zone: str | None = field(default=None, kw_only=True, compare=False)
+    size_ms: int = field(init=False)
+    grace_ms: int = field(init=False)
+    grid: Grid = field(init=False)
 
-    grid: Grid
+    def _lay_grid(self, advance_ms: int) -> None:
+        name = type(self).__name__
+        zone = check_zone(name, self.time_zone, (self.size_ms, advance_ms))
+        align_ms = aligned_ms(name, self.align_to, zone, advance_ms)
+        object.__setattr__(self, "grid", Grid(self.size_ms, advance_ms, align_ms, zone))
 
     @property
     def regular(self) -> bool:
@@ -126,18 +138,9 @@ class TumblingWindows(OnGrid):
     [82800000]
     """
 
-    size: Duration = field(compare=False)
-    grace: Duration | None = field(default=None, kw_only=True, compare=False)
-    align_to: Align | None = field(default=None, kw_only=True, compare=False)
-    time_zone: str | None = field(default=None, kw_only=True, compare=False)
-    size_ms: int = field(init=False)
-    grace_ms: int = field(init=False)
-    grid: Grid = field(init=False)
-
     def __post_init__(self) -> None:
-        _set_ms(self, "size")
-        _set_ms(self, "grace", zero=True)
-        object.__setattr__(self, "grid", _grid(self, self.size_ms, self.size_ms))
+        _set_ms(self, "size", "grace")
+        self._lay_grid(self.size_ms)
 
     @property
     def advance_ms(self) -> int:
@@ -170,26 +173,17 @@ class HoppingWindows(OnGrid):
     [30000, 60000]
     """
 
-    size: Duration = field(compare=False)
     advance: Duration = field(compare=False)
-    grace: Duration | None = field(default=None, kw_only=True, compare=False)
-    align_to: Align | None = field(default=None, kw_only=True, compare=False)
-    time_zone: str | None = field(default=None, kw_only=True, compare=False)
-    size_ms: int = field(init=False)
     advance_ms: int = field(init=False)
-    grace_ms: int = field(init=False)
-    grid: Grid = field(init=False)
 
     def __post_init__(self) -> None:
-        _set_ms(self, "size")
-        _set_ms(self, "advance")
-        _set_ms(self, "grace", zero=True)
+        _set_ms(self, "size", "advance", "grace")
         if -(-self.size_ms // self.advance_ms) > MOST_WINDOWS:
             raise ValueError(
                 f"HoppingWindows: found {-(-self.size_ms // self.advance_ms)} windows for each record (size / "
                 f"advance), expected at most {MOST_WINDOWS} (take a longer advance, or SlidingWindows)"
             )
-        object.__setattr__(self, "grid", _grid(self, self.size_ms, self.advance_ms))
+        self._lay_grid(self.advance_ms)
 
     def windows_for(self, ts: int) -> list[int]:
         """Return the starts of the windows that contain `ts`, in ascending order."""
@@ -215,12 +209,6 @@ class HoppingWindows(OnGrid):
 
     def __repr__(self) -> str:
         return self._shown(("size", self.size), ("advance", self.advance), ("grace", self.grace))
-
-
-def _grid(windows: TumblingWindows | HoppingWindows, size_ms: int, advance_ms: int) -> Grid:
-    name = type(windows).__name__
-    zone = check_zone(name, windows.time_zone, (size_ms, advance_ms))
-    return Grid(size_ms, advance_ms, aligned_ms(name, windows.align_to, zone, advance_ms), zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +283,7 @@ class KafkaSlidingWindows(SlidingWindows):
     grace: Duration | None = field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
-        _set_ms(self, "size", zero=True)
-        _set_ms(self, "grace", zero=True)
+        _set_ms(self, "size", "grace", zero=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +309,7 @@ class SessionWindows:
     grace_ms: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _set_ms(self, "gap")
-        _set_ms(self, "grace", zero=True)
+        _set_ms(self, "gap", "grace")
 
     def windows_for(self, ts: int) -> list[int]:
         """Return the start of a session with a single record at `ts`."""
