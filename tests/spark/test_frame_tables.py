@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from hybridstore.spark.arrow_schema import arrow_schema
-from hybridstore.spark.frames import FrameReader, FrameSettings, _bytes
+from hybridstore.spark.frames import FrameReader, FrameSettings
 from tests.tools.frame_tables import to_table
 
 TYPES: dict[str, tuple[Any, Any]] = {
@@ -229,7 +229,8 @@ def test_frames_have_at_most_the_rows_of_the_setting(text: str, lengths: list[in
     ("text", "expected"), [("", 2**31 - 1), ("2", 2), ("64MB", 2**26), ("64m", 2**26), ("100b", 100), ("1k", 1024)]
 )
 def test_a_setting_of_bytes_is_read_as_spark_writes_it(text: str, expected: int) -> None:
-    assert _bytes(text) == expected
+    given = {"spark.sql.execution.arrow.maxBytesPerBatch": text}
+    assert FrameSettings.of(SimpleNamespace(conf=given)).bytes == expected  # type: ignore[arg-type]  # as above
 
 
 @pytest.mark.parametrize("numbers", [[12345, 0], pd.array([5, None], "Int64"), np.array([1, 2], np.uint64)])
