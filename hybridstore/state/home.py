@@ -81,7 +81,10 @@ class Home(Protocol):
         """Fill `group`; `enough` as in `recovery.ladder`. Raises what a restore raises. O(pages + tail)."""
 
     def sync(self) -> None:
-        """Return when the changelog is durable that this process has restored, whoever wrote it. O(segments)."""
+        """Return when the changelog is durable that this process has restored, whoever wrote it: objects are when they
+        exist. O(segments).
+        """
+        return
 
     def begin(self, group: StoreGroup, reached: Reached) -> Log:
         """Return the log behind the restored version.
@@ -94,15 +97,18 @@ class Home(Protocol):
 
     @property
     def beside(self) -> bool:
-        """Whether another process can make the checkpoints. O(1)."""
+        """Whether another process can make the checkpoints: one that has the commits without requests. O(1)."""
+        return False
 
     def job(self, target: Target, tableless: int = 0) -> Job | None:
         """Return what another process needs to know to make a checkpoint, `tableless` as of `write_checkpoint`; None
         where the owner has to make it. O(1).
         """
+        return None
 
     def check(self) -> None:
         """Raise unless this process is still the writer, as far as it can know without a request."""
+        return
 
     def release(self, closed: StoreGroup | None = None) -> None:
         """Allow other writers; `closed` is a state with a clean end. Releasing twice is harmless."""
@@ -114,7 +120,7 @@ class Home(Protocol):
         """Return a value that is equal at two times if no writer changed the state in between. O(files)."""
 
 
-class DirectoryHome:
+class DirectoryHome(Home):
     """A state directory."""
 
     locks = True
@@ -220,7 +226,7 @@ class DirectoryHome:
         return signature(self._path)
 
 
-class BucketHome:
+class BucketHome(Home):
     """A state below a prefix of an object store.
 
     Two owners may open the state at the same time: the later one owns it, and the next commit of the other fails.
@@ -285,9 +291,6 @@ class BucketHome:
         finally:
             self._outlook.end()
 
-    def sync(self) -> None:
-        """See `Home`. Objects are durable when they exist."""
-
     def _look_out(self, at: int | None) -> None:
         """Read the first objects of a restore side by side: the tail, and the newest index unless it is cached."""
         if not self._outlook.begun:
@@ -331,17 +334,6 @@ class BucketHome:
     def prune(self, keep: int) -> object:
         deleted, oldest = prune_checkpoints(self.storage, keep=keep)
         return deleted + ([] if oldest is None else prune_objects(self.storage, oldest))
-
-    @property
-    def beside(self) -> bool:
-        """See `Home`. Another process would have to request the commits, which are here."""
-        return False
-
-    def job(self, target: Target, tableless: int = 0) -> Job | None:
-        return None
-
-    def check(self) -> None:
-        """See `Home`. Only the next commit can know."""
 
     def release(self, closed: StoreGroup | None = None) -> None:
         """See `Home`. Nothing is written: a state without an owner is one without commits."""
