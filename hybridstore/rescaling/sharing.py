@@ -397,10 +397,9 @@ class ShardGroup:
                 now = self.settings.get(setting, store.state["stream_time"])
                 if before == now:
                     continue
-                for page in parent.content.directory(record.number).pages:
-                    for line in parent.content.page(record.number, page):
-                        times = parent.content.block(record.number, line).ints[0]
-                        number += sum(ts + after_ms[0] <= now and ts + after_ms[1] > before for ts in times)
+                for columns in blocks_of(parent.content, record.number):
+                    times = columns.ints[0]
+                    number += sum(ts + after_ms[0] <= now and ts + after_ms[1] > before for ts in times)
         return number
 
     def _state_of(self, store: _Store, child: int) -> dict[str, Any]:
