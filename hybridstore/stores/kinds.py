@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
@@ -119,7 +120,7 @@ class Kind(Generic[S]):
     """A kind of store.
 
     name            its name in the state (the op `define`)
-    store_class     returns the class, and imports its module
+    class_name      the name of its class, in the module of the kind's name
     columns         the names of the integer columns of its blocks (ms); the first decides what has expired
     order           of its records: by key, or by time and then key
     row             the class of its records
@@ -141,7 +142,7 @@ class Kind(Generic[S]):
     """
 
     name: str
-    store_class: Callable[[], type[S]]
+    class_name: str
     columns: tuple[str, ...]
     order: Literal["key", "time"]
     row: type[Row]
@@ -158,6 +159,10 @@ class Kind(Generic[S]):
     by_advance: bool = True
     keeps_equal: Callable[[Mapping[str, Any]], bool] = field(default=lambda parameters: False)
     bucketed: bool = False
+
+    def store_class(self) -> type[S]:
+        """Return the class of its stores, and import its module."""
+        return cast("type[S]", getattr(import_module(f".{self.name}", __package__), self.class_name))
 
     def make(self, name: str, number: int, parameters: dict[str, Any], journal: Journal, divisor: int) -> S:
         """Return a new, empty store that logs to `journal`. A bucket of time is 1/`divisor` of the retention wide, or
@@ -184,36 +189,6 @@ class Kind(Generic[S]):
         parameter, rule = self.span
         length = parameters.get(parameter)
         return rule(stream_time, length) if type(length) is int else NO_TIME
-
-
-def _key_value() -> type[KeyValueStore]:
-    from .key_value import KeyValueStore
-
-    return KeyValueStore
-
-
-def _window() -> type[WindowStore]:
-    from .window import WindowStore
-
-    return WindowStore
-
-
-def _session() -> type[SessionStore]:
-    from .session import SessionStore
-
-    return SessionStore
-
-
-def _sliding() -> type[SlidingStore]:
-    from .sliding import SlidingStore
-
-    return SlidingStore
-
-
-def _suppression() -> type[SuppressionBuffer]:
-    from .suppression import SuppressionBuffer
-
-    return SuppressionBuffer
 
 
 def _rows_by_time(store: WindowStore | SlidingStore) -> Iterator[Row]:
@@ -295,9 +270,9 @@ def _never(store: SuppressionBuffer, columns: Copied = ()) -> Copied:
     raise TypeError(f"store {store.name!r}: what a suppression buffer holds back cannot be put into another one")
 
 
-KEY_VALUE: Final = Kind(
+KEY_VALUE: Final[Kind[KeyValueStore]] = Kind(
     "key_value",
-    _key_value,
+    "KeyValueStore",
     ("ts",),
     "key",
     Row,
@@ -311,9 +286,9 @@ KEY_VALUE: Final = Kind(
     span=("ttl_ms", expired_through),
     one_per_key=True,
 )
-WINDOW: Final = Kind(
+WINDOW: Final[Kind[WindowStore]] = Kind(
     "window",
-    _window,
+    "WindowStore",
     ("ts",),
     "time",
     TimedRow,
@@ -331,9 +306,9 @@ WINDOW: Final = Kind(
     keeps_equal=lambda parameters: bool(parameters.get("retain_duplicates")),
     bucketed=True,
 )
-SESSION: Final = Kind(
+SESSION: Final[Kind[SessionStore]] = Kind(
     "session",
-    _session,
+    "SessionStore",
     ("end", "start"),
     "time",
     SpanRow,
@@ -347,9 +322,9 @@ SESSION: Final = Kind(
     span=("retention_ms", expired_through),
     bucketed=True,
 )
-SLIDING: Final = Kind(
+SLIDING: Final[Kind[SlidingStore]] = Kind(
     "sliding",
-    _sliding,
+    "SlidingStore",
     ("ts",),
     "key",
     TimedRow,
@@ -364,9 +339,9 @@ SLIDING: Final = Kind(
     by_advance=False,
     keeps_equal=lambda parameters: True,
 )
-SUPPRESSION: Final = Kind(
+SUPPRESSION: Final[Kind[SuppressionBuffer]] = Kind(
     "suppression",
-    _suppression,
+    "SuppressionBuffer",
     ("buffered", "ts"),
     "time",
     TimedRow,
