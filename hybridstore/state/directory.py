@@ -456,7 +456,7 @@ class State(InPlace, NamedStores):
             self._usable()
         asked = replace(self._asked, at=self._group.version, lazy=True, memory_limit=None)
         opened = State.at_home(self._home.again(asked), asked)
-        return snapshot_of(self._group, opened, opened._memory.count)
+        return snapshot_of(self._group, opened._group, opened.close, opened._memory.count)
 
     # --- looking, closing -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MappingView
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ..markup import stores_table
 from ..stores.cold_blocks import SPARING
@@ -182,21 +182,14 @@ class Snapshot(Mapping[str, SnapshotStore]):
             return stores_table(repr(self), self._group.stores.values())
 
 
-class _Opened(Protocol):
-    """The part of a read-only `State` that a snapshot uses."""
-
-    @property
-    def group(self) -> StoreGroup: ...
-
-    def close(self) -> None: ...
-
-
-def snapshot_of(owner: StoreGroup, opened: _Opened, count: Callable[[], object]) -> Snapshot:
-    """Return the snapshot of a version that was opened read-only; `count` counts its memory. Its stores use the
-    functions that are bound to those of the owner: an aggregator, a measure of sizes.
+def snapshot_of(
+    owner: StoreGroup, opened: StoreGroup, close: Callable[[], None], count: Callable[[], object]
+) -> Snapshot:
+    """Return the snapshot of a version that was opened read-only, until `close`; `count` counts its memory. Its stores
+    use the functions that are bound to those of the owner: an aggregator, a measure of sizes.
     """
-    for name, store in opened.group.stores.items():
+    for name, store in opened.stores.items():
         bound = getattr(owner.stores.get(name), "bound", None)
         if bound is not None:
             store.bind(bound)  # type: ignore[attr-defined]  # of the kinds that have one
-    return Snapshot(opened.group, opened.close, count)
+    return Snapshot(opened, close, count)
