@@ -533,7 +533,7 @@ def test_batches_by_column_change_as_rows_do(tmp_path: Path, windows: Any, emit:
         windows
         if windows is SLIDING
         else type(windows)(
-            **{name: getattr(windows, name) for name in ("size", "advance") if name in windows.__slots__}, grace=150
+            **{name: getattr(windows, name) for name in ("size", "advance") if hasattr(windows, name)}, grace=150
         )
     )
     new = stream(longer).aggregate(emit=emit, most=hs.Max("y"), n=hs.Count())
