@@ -12,7 +12,7 @@ from changelog.errors import HybridStoreError, UnsupportedVersionError
 from .errors import RestoreError
 from .layout import CHANGELOG, CHECKPOINTS, PACKS
 
-_TRIES: Final = 30
+TRIES: Final = 30
 _WAIT_SECONDS: Final = 0.02
 Signature = list[tuple[str, int, int]]
 T = TypeVar("T")
@@ -60,8 +60,8 @@ def retry_while_changing(
         except OSError:
             return None
 
-    for tries in range(_TRIES, 0, -1):
-        before = None if late and tries == _TRIES else signed()
+    for tries in range(TRIES, 0, -1):
+        before = None if late and tries == TRIES else signed()
         try:
             result = look()
         except UnsupportedVersionError:

@@ -58,7 +58,8 @@ class Checked:
 
 class Verifier:
     """Checks the files of one state. `checked` has the counts; `version` and `tail` describe the end of the changelog;
-    `sound` has the checkpoints without a fault, by version, and where in the log they end.
+    `sound` has the checkpoints without a fault, by version, and where in the log they end; `pruned`: the writer has
+    removed a checkpoint before it was read.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Verifier:
         self._walk: Walk | None = None
         self._reached: dict[int, tuple[bytes, Position]] = {0: (EMPTY_DIGEST, Position(0, 0, 0))}
         self._wanted: set[int] = set()
+        self.pruned = False
         self._quick = quick
         self._decode = decode
         self._progress = progress
@@ -96,7 +98,7 @@ class Verifier:
         for name in names:
             yield from self.checkpoint(storage, str(name), name.version)
         first = max(self.sound, default=0) + 1
-        if walk.begins is not None and walk.begins >= first:
+        if walk.begins is not None and walk.begins >= first and not self.pruned:
             what = f"version {first} is" if walk.begins == first else f"versions {first} to {walk.begins} are"
             path = next(segment.path for segment in walk.segments if segment.first > walk.begins)
             yield Fault(str(path), None, f"{what} missing before it, and no sound checkpoint holds them")
@@ -153,7 +155,8 @@ class Verifier:
                 sound = False
                 yield fault
         except FileNotFoundError:
-            return  # pruned by its writer meanwhile
+            self.pruned = True  # by its writer, meanwhile
+            return
         except Exception as error:  # a forged file may raise anything
             yield Fault(where, 0, _without_place(error, where))
             sound = False

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from changelog.changes import DELETED, Change
 from recovery.errors import RestoreError
+from recovery.pages import PageCheckpoint
 
 from ..markup import Labelled
 from ..stores.kinds import KINDS, Row
@@ -105,17 +106,20 @@ def history_of(place: Place, store: str, key: Any, faults: list[str]) -> list[Ev
     Raises KeyError for an unknown store. O(changelog).
     """
 
-    def look() -> tuple[list[Event], list[str]]:
+    def look(behind: PageCheckpoint | None = None) -> tuple[list[Event], list[str]]:
         read: list[str] = []
-        return list(_history(place, store, key, read)), read
+        return list(_history(place, store, key, read, behind)), read
 
-    events, read = retry_while_changing(place, look, lambda seen: bool(seen[1]))
+    events, read = retry_while_changing(place, look, lambda seen: bool(seen[1]), look)
     faults.extend(read)
     return events
 
 
-def _history(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[Event]:
-    within = reach_once(place)  # first: of what is listed later, all may be newer than the view
+def _history(
+    place: Place, store: str, key: Any, faults: list[str], behind: PageCheckpoint | None = None
+) -> Iterator[Event]:
+    oldest = place if behind is None else place._replace(form="checkpoint", name=str(behind.name))
+    within = reach_once(oldest)  # first: of what is listed later, all may be newer than the view
     newest = open_view(place)
     view_store = newest.store(store)
     checkpoints = [version for version in within.checkpoints if version <= newest.version]
@@ -123,10 +127,10 @@ def _history(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[
     from_start = within.begins == 0
     base = 0 if from_start or not checkpoints else checkpoints[0]
     state.known = from_start
-    story = ChangeHistory(place)
+    story = ChangeHistory(place, behind)
     for logged in story.versions(0, newest.version):
         if base and logged.commit.version > base and not state.known:
-            yield from _base(place, store, key, base, state)
+            yield from _base(oldest, store, key, base, state)
         # a store that was rebuilt, as for a changed program, has another number since
         numbers = {number for number, name in story.names.items() if name == store}
         number = max(numbers & logged.commit.times.keys(), default=None)
@@ -134,7 +138,7 @@ def _history(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[
             state.parameters = story.parameters[number]
         yield from _events(place, logged, numbers, store, key, state)
     if base and not state.known:
-        yield from _base(place, store, key, base, state)
+        yield from _base(oldest, store, key, base, state)
     if story.removed:
         raise RestoreError(f"{place.where}: segments were removed while they were read (read the history again)")
     faults.extend(story.faults)

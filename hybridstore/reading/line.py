@@ -12,6 +12,7 @@ from changelog.segment import Position, parse_segment_name
 from changelog.storage import Storage, named_path
 from recovery.layout import CHANGELOG, MOVED, CheckpointName, LogName
 from recovery.line import Segment, SegmentShape, Step, Walk, log_segments
+from recovery.meta import CheckpointMeta
 from recovery.object_log import object_name, object_segments, with_content
 from recovery.rule import NOTE, Run, Runs, begun, counting, counts
 from recovery.runs import newest_claim
@@ -149,6 +150,13 @@ def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | 
     return SegmentLine(
         segments, SegmentShape.SHARD, standing.newest, void, runs, absent, identity=identity, begin=begin
     )
+
+
+def walk_behind(place: Place, meta: CheckpointMeta, *, skim: bool = False) -> Walk:
+    """Return a walk along the versions behind a checkpoint, which their owner removes last. Raises as `line_of`."""
+    version, start = meta.version, meta.position if place.shard is None and meta.position.segment else None
+    line = line_of(place, needed=version, floor=version, start=start)
+    return line.walk(Step(version, meta.digest), start=start, identity=meta.identity, skim=skim)
 
 
 def _guessed(names: list[LogName]) -> Runs:

@@ -16,8 +16,9 @@ from changelog.reader import LoggedVersion
 from changelog.storage import named_path
 from recovery.layout import list_checkpoints
 from recovery.line import Segment, SegmentShape, Walk
+from recovery.pages import PageCheckpoint
 
-from .line import line_of
+from .line import line_of, walk_behind
 from .places import Place
 from .texts import iso
 from .view import open_view, retry_while_changing
@@ -64,11 +65,15 @@ class Reach(NamedTuple):
 
 
 def reach(place: Place) -> Reach:
-    """Return the versions of a place.
+    """Return the versions of a place; of those that its owner removes while they are read, none.
 
     Raises OSError or HybridStoreError when nothing can be read. O(bytes of the changelog).
     """
-    return retry_while_changing(place, lambda: reach_once(place), lambda within: bool(within.faults))
+
+    def behind(checkpoint: PageCheckpoint) -> Reach:
+        return _reach([checkpoint.meta.version], walk_behind(place, checkpoint.meta, skim=True))
+
+    return retry_while_changing(place, lambda: reach_once(place), lambda within: bool(within.faults), behind)
 
 
 def reach_once(place: Place) -> Reach:
@@ -78,7 +83,10 @@ def reach_once(place: Place) -> Reach:
         return Reach([], [view.version], view.version, [])
     names = list_checkpoints(place.storage) if place.form == "directory" else []
     checkpoints = sorted({name.version for name in names})
-    walk = line_of(place, needed=min(checkpoints, default=0)).walk(None, skim=True)
+    return _reach(checkpoints, line_of(place, needed=min(checkpoints, default=0)).walk(None, skim=True))
+
+
+def _reach(checkpoints: list[int], walk: Walk) -> Reach:
     commits: list[Commit] = []
     faults: list[str] = []
     for item in walk:

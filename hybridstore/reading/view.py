@@ -71,10 +71,31 @@ def signature(place: Place) -> list[tuple[str, int, int]]:
     return retrying.signature(place.path) if place.form == "directory" else retrying.signature_of([place.path])
 
 
-def retry_while_changing(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -> T:
-    """Return `look()`, and try again while it fails or raises and files change meanwhile. The last failure is final."""
+def retry_while_changing(
+    place: Place,
+    look: Callable[[], T],
+    failed: Callable[[T], bool],
+    behind: Callable[[PageCheckpoint], T] | None = None,
+) -> T:
+    """Return `look()`, and try again while it fails or raises and files change meanwhile. The last failure is final.
+
+    Where `look` raises and the checkpoints are others since, their owner removes what is older: `behind(checkpoint)`
+    then looks at the newest checkpoint and what is behind it.
+    """
     sign = partial(signature, place)
-    return retrying.retry_while_changing(place.where, look, failed=failed, sign=sign, late=place.path is None)
+
+    def looked(behind: Callable[[PageCheckpoint], T]) -> T:
+        before = list_checkpoints(place.storage)
+        try:
+            return look()
+        except (OSError, HybridStoreError):
+            names = list_checkpoints(place.storage)
+            if not names or names == before:
+                raise
+        return behind(PageCheckpoint(place.storage, names[-1]))
+
+    tried = look if behind is None or place.form != "directory" else partial(looked, behind)
+    return retrying.retry_while_changing(place.where, tried, failed=failed, sign=sign, late=place.path is None)
 
 
 def open_view(

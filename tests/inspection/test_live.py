@@ -19,7 +19,7 @@ from hybridstore.inspection.commands import compact, pack, repair, verify
 from hybridstore.inspection.commands.stat import measure
 from hybridstore.inspection.commands.verify import PlaceVerifier, _steady
 from hybridstore.progress import Progress
-from hybridstore.reading import events
+from hybridstore.reading import events, versions
 from hybridstore.reading.places import resolve
 from hybridstore.reading.selection import Selection
 from hybridstore.reading.tally import tallies
@@ -27,6 +27,7 @@ from hybridstore.reading.view import View, open_view
 from hybridstore.state.opening import Tuning
 from recovery.errors import RestoreError
 from recovery.layout import CHECKPOINTS, PACKS
+from recovery.verify import Verifier
 from tests.state.test_kill import WRITER, expected
 
 
@@ -164,11 +165,13 @@ def test_what_was_removed_for_good_is_said(tmp_path: Path, ending: str) -> None:
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[hs.State]:
-    """A state that keeps one checkpoint, and has one."""
+    """A state that keeps one checkpoint, has one, and was opened again."""
     keep, tuning = hs.CheckpointPolicy(every_commits=None, keep=1), Tuning(segment_bytes=500)
-    with hs.open(tmp_path / "s", checkpoints=keep, _tuning=tuning) as state:
-        prunes(state)
-        yield state
+    for again in (False, True):
+        with hs.open(tmp_path / "s", checkpoints=keep, durability="os", _tuning=tuning) as state:
+            prunes(state)
+            if again:
+                yield state
 
 
 def prunes(state: hs.State) -> None:
@@ -203,6 +206,22 @@ def test_a_pack_is_whole_whatever_the_owner_removes_meanwhile(
     assert not (tmp_path / "again.zip").exists()
 
 
+def test_a_list_of_files_without_the_checkpoint_is_not_packed(
+    tmp_path: Path, owner: hs.State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing beside a job may have neither the checkpoint that was removed nor the one that replaced it."""
+    files_of, often = pack._files_of, 1
+
+    def listed(place: Any) -> list[str]:
+        nonlocal often
+        often -= 1
+        return [name for name in files_of(place) if often < 0 or not name.startswith(CHECKPOINTS)]
+
+    monkeypatch.setattr(pack, "_files_of", listed)
+    assert run(["inspect", "pack", str(tmp_path / "s"), "--to", str(tmp_path / "s.zip")]) == 0
+    assert run(["inspect", "verify", str(tmp_path / "s.zip")]) == 0
+
+
 def test_what_is_committed_while_a_repair_is_planned_is_not_lost(
     tmp_path: Path, owner: hs.State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +252,44 @@ def test_a_history_has_the_key_whatever_is_pruned_before_the_log_is_read(
 
     monkeypatch.setattr(events, "reach_once", pruned_before)
     assert [event.op for event in hs.inspect(tmp_path / "s").history("kv", "k1")]
+
+
+def test_versions_that_are_always_removed_before_they_are_read_are_not_retained(
+    tmp_path: Path, owner: hs.State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every try comes too late for what it has listed, the newest checkpoint and what is behind it is shown."""
+
+    def removed_behind(look: Callable[..., Any]) -> Callable[..., Any]:
+        def looked(place: Any, **given: Any) -> Any:
+            listed = look(place, **given)
+            if place.form == "directory":
+                prunes(owner)
+            return listed
+
+        return looked
+
+    monkeypatch.setattr("recovery.retrying._WAIT_SECONDS", 0)
+    (place,) = resolve(tmp_path / "s")
+    with monkeypatch.context() as patch:
+        patch.setattr(versions, "line_of", removed_behind(versions.line_of))
+        within = versions.reach(place)
+        assert (within.oldest, within.checkpoints, within.faults) == (owner.version, [owner.version], [])
+        assert run(["inspect", "report", place.where, "-o", str(tmp_path / "s.html")]) == 0
+    monkeypatch.setattr(events, "reach_once", removed_behind(events.reach_once))
+    assert [(event.op, event.new) for event in hs.inspect(tmp_path / "s").history("kv", "k1")] == [
+        ("found", owner.version - 1)
+    ]
+
+
+def test_a_damaged_checkpoint_of_a_state_on_which_nobody_works_is_no_removed_one(tmp_path: Path) -> None:
+    keep = hs.CheckpointPolicy(every_commits=None, keep=2)
+    with hs.open(tmp_path / "s", checkpoints=keep, _tuning=Tuning(segment_bytes=500)) as state:
+        for _ in range(2):
+            prunes(state)
+    oldest = min((tmp_path / "s" / CHECKPOINTS).glob("*.lmdb"))
+    oldest.write_bytes(oldest.read_bytes()[:100])
+    with pytest.raises(hs.HybridStoreError, match=f"{oldest.name[:20].lstrip('0')} is not retained"):
+        hs.inspect(tmp_path / "s").history("kv", "k1")
 
 
 def test_what_is_removed_while_bytes_are_counted_has_none(
@@ -285,3 +342,20 @@ def test_a_history_of_files_that_always_change_is_tried_again_by_one_loop(
     with pytest.raises(RestoreError, match="removed while it was read"):
         events.history_of(place, "kv", "a", [])
     assert tries == 30
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_verified_was_no_damage(
+    tmp_path: Path, owner: hs.State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place,) = resolve(tmp_path / "s")
+    checkpoint = Verifier.checkpoint
+
+    def pruned_before(*given: Any) -> Iterator[Any]:
+        prunes(owner)
+        return checkpoint(*given)
+
+    monkeypatch.setattr(Verifier, "checkpoint", pruned_before)
+    with Progress("", 0, shown=False) as progress:
+        verifier = PlaceVerifier(place, progress)
+        verifier.run()
+    assert verifier.faults == []

@@ -44,15 +44,15 @@ def test_a_directory_that_never_stops_changing_gives_the_last_error() -> None:
     looks = Looks(OSError("gone"))
     with pytest.raises(RestoreError, match="cannot be read: gone"):
         retry_while_changing("state", looks, sign=changing())
-    assert looks.number == retrying._TRIES
+    assert looks.number == retrying.TRIES
     looks = Looks(RestoreError("damaged"))
     with pytest.raises(RestoreError, match="damaged"):
         retry_while_changing("state", looks, sign=changing())
-    assert looks.number == retrying._TRIES
+    assert looks.number == retrying.TRIES
 
 
 def test_a_directory_that_never_stops_changing_gives_the_last_result() -> None:
-    assert retry_while_changing("state", Looks(), sign=changing(), failed=lambda result: True) == retrying._TRIES
+    assert retry_while_changing("state", Looks(), sign=changing(), failed=lambda result: True) == retrying.TRIES
 
 
 @pytest.mark.parametrize(("late", "expected"), [(False, 1), (True, 2)])

@@ -14,12 +14,12 @@ from changelog.storage import Storage, is_url, local_path, storage_at
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK, LOG, OPERATOR, PACKS, RUNS, SPARK_FOLDER
 from recovery.pages import PageCheckpoint
+from recovery.retrying import TRIES
 
 from ...progress import Progress
 from ...reading.archive import FORMAT_VERSION, MANIFEST, parts_of
 from ...reading.places import Place
 from ...reading.texts import say, size_text
-from ...reading.version import ATTEMPTS
 from ...reading.view import View, open_view, retry_while_changing
 from .. import options as o
 from ..look import Look
@@ -56,16 +56,23 @@ class _RemovedError(RestoreError):
     """The writer has removed a file that was to be packed."""
 
 
+def _removed(file: str) -> _RemovedError:
+    return _RemovedError(
+        f"{file}: was removed while it was packed, as by the job that has the state open (run the command again, or "
+        "stop the job first)"
+    )
+
+
 def _pack(look: Look, shown: str, to: Path) -> int:
     if look.places[0].of:
         look.only("pack")
     # A single segment may have no complete state, but can be packed, too.
     views = [None if place.form == "segment" else look.open(place) for place in look.places]
-    for attempt in range(ATTEMPTS):
+    for attempt in range(TRIES):
         try:
             return _packed(look, shown, to, views, whole=not attempt)
         except _RemovedError:
-            if attempt == ATTEMPTS - 1:
+            if attempt == TRIES - 1:
                 raise
             views = [None if place.form == "segment" else open_view(place) for place in look.places]
     raise AssertionError("unreachable")  # pragma: no cover
@@ -79,8 +86,9 @@ def _packed(look: Look, shown: str, to: Path, views: list[View | None], *, whole
             with look.progress("packing", 0) as progress:
                 for place, view in zip(look.places, views, strict=True):
                     prefix = f"{SPARK_FOLDER}/{place.operator}/{place.folder}/" if place.folder else ""
-                    names = _files_of(place) if whole else _needed(_files_of(place), view)
-                    entries += _pack_files(archive, place.storage, names, prefix, progress)
+                    names = _files_of(place)
+                    needed = _needed(names, view)
+                    entries += _pack_files(archive, place.storage, names if whole else needed, prefix, progress)
                 # The operator, not a shard, has the files that say which runs count and how keys are distributed over
                 # shards.
                 for operator, storage in sorted(operators.items()):
@@ -122,11 +130,15 @@ def _files_of(place: Place) -> list[str]:
 
 
 def _needed(names: list[str], view: View | None) -> list[str]:
-    """Return the names that the checkpoint of a view needs, and of what is behind it; it is removed last."""
+    """Return the names that the checkpoint of a view needs, and of what is behind it; it is removed last. Raises
+    _RemovedError.
+    """
     if view is None or view.pages is None:
         return names
     meta = view.pages.meta
     needed = {view.pages.name, *(pack.name for pack in meta.packs)}
+    if view.pages.name not in names:
+        raise _removed(f"{view.place.where}/{view.pages.name}")
     oldest = meta.position.segment or meta.version
 
     def behind(name: str) -> bool:
@@ -146,10 +158,7 @@ def _pack_files(
             parts = parts_of(storage, name)
             part = next(parts, b"")
         except FileNotFoundError as error:
-            raise _RemovedError(
-                f"{storage.url}/{name}: was removed while it was packed, as by the job that has the state open (run "
-                "the command again, or stop the job first)"
-            ) from error
+            raise _removed(f"{storage.url}/{name}") from error
         with archive.open(prefix + name, "w", force_zip64=True) as target:
             while part:
                 digest.update(part)

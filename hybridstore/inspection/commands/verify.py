@@ -66,7 +66,8 @@ class PlaceVerifier:
         if place.shard is None:
             self.faults += files.directory(place.storage, line_of(place).walk(None))
             if place.path is not None:
-                self._lost(place.path)
+                if not files.pruned:
+                    self._lost(place.path)
                 if (place.path / ERASING).exists():
                     self._fault(str(place.path), "an erase has begun and has not ended (run the same erase again)")
         else:
