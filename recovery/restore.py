@@ -26,6 +26,7 @@ from .apply import Host, apply_version
 from .checkpoint import CheckpointReader
 from .errors import ChangelogGapError, RestoreError
 from .ladder import Apply, Climbed, DirectoryLine, Enough, PlainLine, climb, never
+from .layout import list_checkpoints
 from .line import NEXT, Walk
 
 Progress = Callable[[str, int, int], None]
@@ -215,7 +216,10 @@ def restore_line(
         # checkpoint.
         if failures and isinstance(error, (ChangelogGapError, CorruptFrameError)):
             raise RestoreError(f"{path}: no way to restore: {failures}; {error}") from error
-        raise error
+        # Below the oldest checkpoint a gap only means that the log was pruned.
+        gap = isinstance(error, ChangelogGapError) and climbed.reader is None
+        if line.at is None or not gap or not list_checkpoints(line.storage):
+            raise error
     whole = line.reached is None
     if whole and report.version < max((name.version for name, _ in climbed.skipped), default=0):
         raise RestoreError(

@@ -30,6 +30,7 @@ from hybridstore.spark.shard.shard import Shard
 from hybridstore.spark.shard.shard_id import StateStoreId
 from hybridstore.state.opening import Tuning
 from hybridstore.state.policy import CheckpointPolicy, Logged
+from recovery.errors import RestoreError
 from tests.tools.s3_server import S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -360,6 +361,8 @@ def test_claims_of_earlier_owners_are_no_damage(
                 state.key_value("kv")[key] = number
                 state.commit()
             state.checkpoint(wait=True)
+    with pytest.raises(RestoreError, match="version 9 is not retained: the nearest below it is 1"):
+        hs.open(bucket / "s", at=9)
     hs.fork(bucket / "s", bucket / "fork")
     hs.pin(bucket / "fork", "old")
     for name in ("s", "fork", "fork/pins/old"):
