@@ -97,6 +97,13 @@ def _element(part: Any) -> Any:
     return format_key(part)
 
 
+def plain_key(key: Any) -> Any:
+    """Return a key in a form that JSON can encode, and that names this key in a request: `parse_key` reads its texts
+    back.
+    """
+    return [_element(part) for part in key] if type(key) is tuple else _element(key)
+
+
 def printable(data: bytes) -> str:
     """Return bytes as text if the text is printable, otherwise as `hex:...`."""
     try:

@@ -24,7 +24,7 @@ from ..inspection.commands.get import in_any_form
 from ..reading.follow import Followed
 from ..reading.selection import EVERYTHING, Selection
 from ..reading.tables import columns_of, named, table_of
-from ..reading.texts import parse_key, plain, to_json
+from ..reading.texts import parse_key, plain, plain_key, to_json
 from ..stores.kinds import Row
 from .shared import ClosedError, Shared, TooOldError
 
@@ -163,7 +163,7 @@ class Answers:
             return Answer(200, ARROW, _bounded_stream(columns, read, head, reason))
         texts, size = [], 0
         for row in read:
-            text = to_json(plain(named(row, columns)))
+            text = to_json({**plain(named(row, columns)), "key": plain_key(row.key)})
             size += len(text) if text.isascii() else len(text.encode())
             if size > MOST_BYTES:
                 reason = _too_long()

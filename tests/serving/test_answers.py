@@ -67,6 +67,18 @@ def served(state: hs.State, tmp_path: Path) -> Iterator[Served]:
     served.shared.close()
 
 
+@pytest.mark.parametrize("key", [b"ab", b"\xff", "hex:00", "int:5", ("a", b"x", "bool:true"), 1.5, float("inf"), True, 7])
+def test_a_key_that_was_shown_is_found_by_a_request(tmp_path: Path, key: Any) -> None:
+    with hs.open(tmp_path / "state") as state:
+        state.key_value("kv")[key] = "value"
+        state.commit()
+        served = Served(tmp_path / "state")
+        shown = served.json("stores/kv/rows")["rows"]
+        answer = served.answers.answer("POST", "/stores/kv/rows", json.dumps({"keys": [shown[0]["key"]]}).encode())
+        assert json.loads(answer.body)["rows"] == shown
+        served.shared.close()
+
+
 @pytest.mark.parametrize("tables", [False, True])
 def test_under_a_limit_a_get_takes_the_records_of_its_key_alone(tmp_path: Path, tables: bool) -> None:
     """Whether blocks have tables or not; beside an owner without a limit in the process, whole blocks are loaded."""
