@@ -7,7 +7,9 @@ the new state equals the old one except for its history.
 from __future__ import annotations
 
 import os
-from contextlib import closing
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,23 @@ def claim(path: Path) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise OccupiedError(f"{path}: exists already (give a new or empty directory)")
     path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def whole_or_nothing(storage: Storage) -> Iterator[None]:
+    """Remove what was written into a new place (`target_at`) if not all of it could be: on a full disk, or interrupted.
+
+    A part of a state may open, and without its newest versions.
+    """
+    try:
+        yield
+    except BaseException:
+        if isinstance(storage, LocalStorage):
+            shutil.rmtree(storage.root, ignore_errors=True)
+        else:
+            with suppress(OSError):  # the store that refused a request may refuse this one, too
+                storage.delete(storage.list())
+        raise
 
 
 def write_state(

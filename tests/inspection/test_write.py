@@ -18,12 +18,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hybridstore as hs
+from changelog.storage import storage_at
 from hybridstore.cli import run
 from hybridstore.reading.parquet import write_parquet
 from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
 from hybridstore.stores.kinds import Row
+from tests.tools.s3_server import S3Server
 from tests.tools.sizes import SMALL_PARTS
 
 TUNING = Tuning(segment_bytes=1500, block_records=5, parts=SMALL_PARTS)
@@ -159,8 +161,9 @@ def test_a_repair_whose_files_are_pruned_while_it_copies_says_so(
     with hs.open(tmp_path / "s", _tuning=TUNING) as state:
         pruning(state, monkeypatch, "hybridstore.inspection.commands.repair._copy")
         code = run(["inspect", "repair", str(tmp_path / "s"), "--to", str(tmp_path / "n"), "--write"])
-    words = r".*cannot read: .*/s/.*: was removed while it was copied, .*/n is incomplete \("
+    words = r".*cannot read: .*/s/.*: was removed while it was copied, .* and nothing was written \("
     assert (code, bool(re.match(words, capsys.readouterr().err))) == (3, True)
+    assert not (tmp_path / "n").exists()
 
 
 def exported(path: Path, name: str) -> Path:
@@ -324,6 +327,30 @@ def test_a_disk_that_takes_no_more_bytes_cannot_be_written(
     assert run(["inspect", "export", str(tmp_path / "s"), "--to", str(tmp_path / "x.csv")]) == 3
     assert f"cannot write: [Errno {number}] no more bytes" in capsys.readouterr().err
     assert not (tmp_path / "x.csv").exists()
+
+
+@pytest.mark.parametrize("to", ["new", "s3"])
+@pytest.mark.parametrize("command", ["compact", "repair"])
+def test_on_a_full_disk_no_part_of_a_state_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, to: str
+) -> None:
+    def full(into: Any, *_: Any, **__: Any) -> None:
+        if not isinstance(into, Path):
+            into.create("packs/part", b"part")
+        raise OSError(errno.ENOSPC, "no more bytes")
+
+    with hs.open(tmp_path / "s") as state:
+        state.key_value("kv")["a"] = 1
+        state.commit()
+    monkeypatch.setattr("hybridstore.inspection.rebuild.write_checkpoint", full)
+    monkeypatch.setattr("hybridstore.inspection.commands.repair.shutil.copyfile", full)
+    with S3Server() as server:
+        target = storage_at(server.bucket("new") if to == "s3" else tmp_path / "new")
+        monkeypatch.setattr("hybridstore.inspection.rebuild.storage_at", lambda _: target)
+        assert run(["inspect", command, str(tmp_path / "s"), "--to", target.url, "--write"]) == 3
+        assert "cannot write: [Errno 28] no more bytes" in capsys.readouterr().err
+        assert list(target.list()) == []
+    assert not (tmp_path / "new").exists()
 
 
 def test_redacted_exports_hold_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

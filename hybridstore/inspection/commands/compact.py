@@ -15,6 +15,7 @@ from ...reading.view import open_view
 from .. import options as o
 from ..look import Look
 from ..options import choose
+from ..rebuild import whole_or_nothing
 from ..shards import shard_places, versions_at, write_shards
 from ..show.output import Out
 from .repair import target_of, write_view
@@ -62,7 +63,8 @@ def run(look: Look, given: Namespace) -> int:
             "(say --to NEW --write)"
         )
         return o.FINE
-    write_view(view, target)
+    with whole_or_nothing(target):
+        write_view(view, target)
     after = bytes_of(target)
     gain = before / after if after else 1.0
     Out("raw").line(f"{size_text(before)} -> {size_text(after)} ({gain:.2f}x), version {view.version}")
@@ -82,6 +84,7 @@ def _shards(look: Look, given: Namespace, places: list[Place]) -> int:
     if target is None:
         say(f"{look.location}: {size_text(before)}; would fold the versions {numbers} (say --to NEW --write)")
         return o.FINE
-    write_shards(views, target)
+    with whole_or_nothing(target):
+        write_shards(views, target)
     Out("raw").line(f"{size_text(before)} -> {size_text(bytes_of(target))}, versions {numbers}")
     return o.FINE

@@ -26,7 +26,7 @@ from ...reading.texts import say
 from ...reading.view import View, open_view
 from .. import options as o
 from ..look import Look
-from ..rebuild import target_at, write_state
+from ..rebuild import target_at, whole_or_nothing, write_state
 from ..shards import commit_of, shard_places, version_of, write_shards
 from ..show.output import size_cell
 
@@ -297,11 +297,12 @@ def run(look: Look, given: Namespace) -> int:
     target = target_of(given)
     if target is not None:
         try:
-            _copy(view, steps, target)
+            with whole_or_nothing(target):
+                _copy(view, steps, target)
         except FileNotFoundError as error:
             raise HybridStoreError(
                 f"{error.filename or place.where}: was removed while it was copied, as by the job that has the state "
-                f"open; {target.url} is incomplete (remove it, and run the command again, or stop the job first)"
+                "open, and nothing was written (run the command again, or stop the job first)"
             ) from error
         say(f"{target.url}: version {view.version} written")
     return o.NEGATIVE if view.faults or lost else o.FINE
@@ -326,7 +327,8 @@ def _repair_shards(look: Look, given: Namespace, places: list[Place]) -> int:
             lost += 1
     target = target_of(given)
     if target is not None:
-        write_shards(views, target)
+        with whole_or_nothing(target):
+            write_shards(views, target)
         say(f"{target.url}: versions {', '.join(str(view.version) for view in views)} written")
     return o.NEGATIVE if lost else o.FINE
 
