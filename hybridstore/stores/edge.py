@@ -51,6 +51,16 @@ else:
     K, V, A = TypeVar("K"), TypeVar("V"), TypeVar("A")
 
 
+def _inside(value: Any) -> str:
+    """Return the field of a dict, or the place in a list, that cannot be stored, as errors show it. O(value)."""
+    for name, item in value.items() if type(value) is dict else enumerate(value) if type(value) is list else ():
+        try:
+            check_value(item)
+        except TypeError:
+            return f", [{shown(name)}]"
+    return ""
+
+
 class Edge(Tailed):
     """A store by name and number, with its journal, its rule of keys, its time, and its counts of dropped records."""
 
@@ -163,7 +173,7 @@ class Edge(Tailed):
         try:
             check_value(value)
         except TypeError as error:
-            raise TypeError(f"store {self.name!r}: value of key {shown(key)}: {error}") from None
+            raise TypeError(f"store {self.name!r}: value of key {shown(key)}{_inside(value)}: {error}") from None
 
     def _check_values(self, keys: list[Any], values: list[Any]) -> set[type]:
         """Check a column of values, and return the types in the column.

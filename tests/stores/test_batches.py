@@ -177,7 +177,7 @@ GOOD: dict[str, list[Row]] = {
 }
 BAD: list[tuple[str, Row, type[Exception], str]] = [
     ("window", ("c", object(), 8), TypeError, "'c': found object, expected None"),
-    ("window", ("c", [1, {2: object()}], 8), TypeError, "'c': found object, expected None"),
+    ("window", ("c", [1, {2: object()}], 8), TypeError, r"'c', \[1\]: found object, expected None"),
     ("window", (3, 1, 8), TypeError, "key 3: found int"),
     ("window", (None, 1, 8), TypeError, "found NoneType, expected str, bytes, int"),
     ("window", ("c", 1, -1), ValueError, r"times\[3\]: found -1"),

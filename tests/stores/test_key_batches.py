@@ -122,7 +122,7 @@ TIMED = ("ttl", "sliding", *SUPPRESSION)
 GOOD: list[Row] = [("a", 1, 5), ("b", 2, 6), ("a", 3, 7)]
 BAD: list[tuple[Row, type[Exception], str]] = [
     (("c", object(), 8), TypeError, "'c': found object, expected None"),
-    (("c", [1, {2: object()}], 8), TypeError, "'c': found object, expected None"),
+    (("c", [1, {2: object()}], 8), TypeError, r"'c', \[1\]: found object, expected None"),
     ((3, 1, 8), TypeError, "key 3: found int"),
     ((None, 1, 8), TypeError, "found NoneType, expected str, bytes, int"),
     (("c", 1, -1), ValueError, r"times\[3\]: found -1"),

@@ -44,8 +44,8 @@ def test_start_after_end_and_bad_times_change_nothing(state: hs.State) -> None:
         store.put("k", "v", start=-1, end=5)
     with pytest.raises(TypeError, match="end: found bool"):
         store.put("k", "v", start=0, end=True)
-    with pytest.raises(TypeError, match="'k': found object, expected None"):
-        store.put("k", object(), start=0, end=5)
+    with pytest.raises(TypeError, match=r"'k', \['field'\]: found object, expected None"):
+        store.put("k", {"field": object()}, start=0, end=5)
     for changing in (store.get, store.delete):
         with pytest.raises(ValueError, match="start: found -1"):
             changing("k", -1, 5)
