@@ -221,7 +221,7 @@ def demonstrate(options: argparse.Namespace, work: Path) -> int:
     console.print(
         f"[bold]compared[/] {compared:,} result rows with an uninterrupted run: [{colour}]{different} differences[/]"
     )
-    look = state_of(options, work, "clients") + ("" if options.engine == "spark" else "/0")
+    look = state_of(options, work, "clients")
     if options.state is None:
         look = os.path.relpath(look)
     console.print(f"[bold]look inside[/] {command()} inspect info {look}")

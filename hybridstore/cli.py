@@ -342,13 +342,15 @@ def _explain(error: Exception) -> int:
     """Report an error on standard error and return the exit code."""
     from changelog.errors import HybridStoreError
 
+    from .errors import StateLockedError
     from .inspection.rebuild import OccupiedError
 
     sys.stdout.flush()
     if isinstance(error, UsageError):
         say(str(error))
         return USAGE
-    if isinstance(error, OccupiedError) or (isinstance(error, OSError) and error.errno in _OF_WRITES):
+    full = isinstance(error, OSError) and error.errno in _OF_WRITES
+    if full or isinstance(error, OccupiedError | StateLockedError):
         say(f"cannot write: {error}")
     elif isinstance(error, (HybridStoreError, OSError)):
         say(f"cannot read: {error}")

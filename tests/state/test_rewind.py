@@ -88,7 +88,7 @@ def test_a_state_in_use_and_a_state_on_an_object_store_are_refused(
     build_state(tmp_path / "s")
     with hs.open(tmp_path / "s"):
         assert rewind(tmp_path / "s", 9, "--write") == 3
-        assert "in use by process" in capsys.readouterr().err
+        assert f"cannot write: {tmp_path / 's'}: in use by process" in capsys.readouterr().err
     assert rewind(Path("s3://bucket/state"), 9) == 1
     assert "later versions stop earlier owners" in capsys.readouterr().err
 
