@@ -409,6 +409,8 @@ class Steps(Plan):
             raise TypeError(f"process: function: found {type(function).__name__}, expected a function or class")
         if self.windows is not None:
             raise ValueError("process: found after windowed_by or aggregate, expected instead of it")
+        if isinstance(stores, StoreDeclaration):
+            raise TypeError(f"process: stores: found the store {stores.name!r} alone, expected a list of stores")
         declared: dict[str, StoreDeclaration] = {}
         for store in stores:
             if not isinstance(store, StoreDeclaration):

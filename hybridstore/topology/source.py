@@ -61,7 +61,7 @@ class Source:
         where: object,
     ) -> None:
         self._column = position if isinstance(position, str) else None
-        self._position = (lambda row: row[position]) if isinstance(position, str) else position
+        self._position = _of_column(position) if isinstance(position, str) else position
         self.at: Any = (start or 0) if position is None else start
         self.last_row = last_row
         self.row_seconds = 0.0
@@ -115,7 +115,7 @@ class Source:
                 behind = row.slice(skipped) if skipped < row.num_rows else None
             else:
                 at, last = self._position(row), row
-                skipped = not at > start
+                skipped = not _rises(start, at)
                 behind = None if skipped else row
             if skipped and at == start:
                 reached = True
@@ -270,14 +270,37 @@ class Source:
 
     def _check_rise(self, at: Any) -> None:
         """Raise ValueError unless a position is behind the last one taken."""
-        if self.at is not None and not at > self.at:
+        if not _rises(self.at, at):
             raise _not_risen(self.at, at)
+
+
+def _of_column(name: str) -> Callable[[Any], Any]:
+    """Return a function that gives the position of a row, which a column has."""
+
+    def position(row: Any) -> Any:
+        cells = as_row(row)
+        try:
+            return cells[name]
+        except KeyError:
+            raise ValueError(f"position: column {name!r} is missing: found {', '.join(map(str, cells))}") from None
+
+    return position
+
+
+def _rises(before: Any, at: Any) -> bool:
+    """Return whether a position is behind another one. Raises ValueError for None and what cannot be compared."""
+    try:
+        if at is not None:
+            return before is None or bool(at > before)
+    except TypeError:
+        pass
+    raise _not_risen(before, at)
 
 
 def _not_risen(before: Any, at: Any) -> ValueError:
     return ValueError(
-        f"position: found {at!r} after {before!r}, expected positions that rise with every row (a restart continues "
-        "behind the last one committed)"
+        f"position: found {at!r}{'' if before is None else f' after {before!r}'}, expected positions that rise with "
+        "every row (a restart continues behind the last one committed)"
     )
 
 

@@ -5,6 +5,7 @@ skips what it has.
 from __future__ import annotations
 
 import random
+from collections import namedtuple
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -253,6 +254,34 @@ def test_positions_that_do_not_rise_are_refused_because_a_restart_would_skip_row
     with pytest.raises(ValueError, match="position: found 4 after 4, expected positions that rise with every row"):
         list(run)
     assert hs.inspect(tmp_path).position == 4  # what was committed before it stays
+
+
+def test_a_column_of_named_tuples_is_a_position(tmp_path: Path) -> None:
+    click = namedtuple("click", "user time n offset")
+    topology = declared(hs.TumblingWindows(1000), "commit")
+    for count in (2, 3):
+        rows = [click("a", 5, 1, offset) for offset in range(count)]
+        assert [row["n"] for row in topology.run(rows, tmp_path, position="offset")] == [count]
+        assert hs.inspect(tmp_path).position == count - 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({}, "position: column 'offset' is missing: found user, time, n"),
+        ({"offset": None}, "position: found None, expected positions that rise"),
+        ({"offset": "b"}, "position: found 'b' after 0, expected positions that rise"),
+    ],
+)
+def test_a_row_without_a_position_is_refused_in_words(cells: dict[str, Any], words: str, tmp_path: Path) -> None:
+    topology = declared(hs.TumblingWindows(1000), "commit")
+    row = {"user": "a", "time": 5, "n": 1}
+    rows = [*([{**row, "offset": 0}] if "after" in words else []), row | cells]
+    with pytest.raises(ValueError, match=words):
+        list(topology.run(rows, tmp_path, position="offset", commit_rows=1))
+    if "after" in words:  # behind a committed position, too
+        with pytest.raises(ValueError, match=words):
+            list(topology.run(rows[1:], tmp_path, position="offset"))
 
 
 # --- Arrow batches ------------------------------------------------------------------------------------------------

@@ -143,6 +143,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ),
     (lambda: counted().process(print), ValueError, "process: found after windowed_by"),
     (lambda: BASE.process(3), TypeError, "process: function: found int"),  # type: ignore[arg-type]
+    (lambda: BASE.process(print, None, hs.key_value_store("a")), TypeError, "'a' alone"),  # type: ignore[arg-type]
     (
         lambda: BASE.process(print, None, ["x"]),  # type: ignore[list-item]
         TypeError,
