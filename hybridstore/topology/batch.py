@@ -495,19 +495,7 @@ def rows_at(source: Any, places: list[int]) -> list[dict[str, Any]]:
         return [{name: _plain_value(value) for name, value in row.items()} for row in rows]
     from .columns.buffers import taken_at
 
-    return arrow_rows(taken_at(source, places))
-
-
-def arrow_rows(taken: Any) -> list[dict[str, Any]]:
-    """Return the rows of an Arrow batch or table as dicts with Python's own values. O(rows)."""
-    import pyarrow as pa
-
-    for i, field in enumerate(taken.schema):
-        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-            # pyarrow turns nanoseconds into pandas' type, if pandas is installed
-            kind = pa.timestamp("us", field.type.tz)
-            taken = taken.set_column(i, field.name, taken.column(i).cast(kind, safe=False))
-    return rows_of_arrow(taken)
+    return rows_of_arrow(taken_at(source, places))
 
 
 def _plain_value(value: Any) -> Any:

@@ -16,7 +16,8 @@ from typing import Any, Final
 from recovery.errors import RestoreError
 
 from ..clock import time_ms
-from .batch import arrow_rows, as_row, is_arrow, named_rows
+from .batch import as_row, is_arrow, named_rows
+from .row_columns import rows_of_arrow
 from .times import arrow_times
 
 _ADVICE: Final = (
@@ -314,7 +315,7 @@ def joined_batches(batches: list[Any]) -> Any:
     if len(batches) < 2:
         return batches[0] if batches else None
     if any(not batch.schema.equals(batches[0].schema) for batch in batches):
-        return [row for batch in batches for row in arrow_rows(batch)]
+        return [row for batch in batches for row in rows_of_arrow(batch)]
     import pyarrow as pa
 
     return pa.concat_tables([part if isinstance(part, pa.Table) else pa.Table.from_batches([part]) for part in batches])

@@ -109,7 +109,7 @@ def arrow_to_time(kind: Any) -> ToTime:
 
 
 def arrow_list(column: Any) -> list[Any]:
-    """Return an Arrow column as a list. O(n), at C speed for numbers and text."""
+    """Return an Arrow column as a list of Python's own values. O(n), at C speed for numbers and text."""
     import pyarrow as pa
 
     from .columns.buffers import numbers_of
@@ -117,6 +117,9 @@ def arrow_list(column: Any) -> list[Any]:
     if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         values: list[Any] = numbers_of(column).tolist()
         return values
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        # pyarrow turns nanoseconds into pandas' type, if pandas is installed
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     listed: list[Any] = column.to_pylist()
     return listed
 

@@ -71,3 +71,24 @@ def test_times_may_be_text_as_json_has_them() -> None:
     assert (second["window_start"], second["n"]) == (datetime(2026, 3, 2, 8, tzinfo=UTC), 2)
     with pytest.raises(ValueError, match=r"row 0: column 't': found 'yesterday', expected a time such as"):
         list(minutes.run([{"k": "a", "t": "yesterday"}]))
+
+
+@pytest.mark.parametrize("zone", [None, UTC])
+def test_the_times_of_a_pandas_frame_are_those_of_its_rows_in_every_result(zone: timezone | None) -> None:
+    """Pandas has nanoseconds, which pyarrow gives as pandas' own type."""
+    pandas = pytest.importorskip("pandas")
+    moments = [datetime(2024, 1, 1, second=second, microsecond=5, tzinfo=zone) for second in range(3)]
+    rows = [{"user": "ann", "time": moment, "seen": moment} for moment in moments]
+    clicks = hs.stream(key="user", timestamp="time")
+    minutes = clicks.windowed_by(hs.TumblingWindows("1 minute"))
+    programs = [
+        clicks.filter(lambda row: row["user"]),
+        clicks.process(lambda row, stores: [row]),
+        clicks.aggregate(seen=hs.CollectSet("seen"), last=hs.LastBy("time", ["seen"]), newest=hs.Max("seen")),
+        minutes.aggregate(n=hs.Count(), first=hs.First("seen"), emit="close").late(),
+    ]
+    kind = "datetime64[ns]" if zone is None else "datetime64[ns, UTC]"
+    frame = pandas.DataFrame(rows).astype({"time": kind, "seen": kind})
+    for program in programs:
+        flush = program is programs[-1]
+        assert list(program.run(frame, flush=flush)) == list(program.run(rows, flush=flush))

@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 
 from ...clock import INT64_MAX
 from ...shards import shard_of
-from ..batch import arrow_rows, key_columns
+from ..batch import key_columns
 from ..columns.arrow import ascending_of, keys_of, plain_key, times_of
 from ..columns.buffers import array_of, numbers_of, taken_at, text_array, whole
 from ..columns.why import Why
 from ..plan import Plan
+from ..row_columns import rows_of_arrow
 from ..times import arrow_list
 from .interval import Arrivals, Arrived, Fetched
 from .pairs import Pairs, values_of
@@ -223,7 +224,7 @@ def _order(sides: Sides, keyed: _Keyed) -> Ints | None:
         width = 0 if table is None else table.num_rows
         if width:
             here = [int(place) for place in order[tied] if offset <= place < offset + width]
-            for at, row in zip(here, arrow_rows(taken_at(table, [at - offset for at in here])), strict=True):
+            for at, row in zip(here, rows_of_arrow(taken_at(table, [at - offset for at in here])), strict=True):
                 if any(value != value for value in row.values()):
                     return None  # nan has no order
                 rows[at] = sorted(row.items())
@@ -276,7 +277,7 @@ def _exact(column: Any) -> Any:
 
 
 def _listed(column: Any) -> list[Any]:
-    """Return a column as `arrow_rows` gives its values. Equal texts are one object where many are equal, which takes
+    """Return a column as `rows_of_arrow` gives its values. Equal texts are one object where many are equal, which takes
     less memory, and less time with every later look at them.
     """
     if pa.types.is_string(column.type) and len(column) and not column.null_count:
@@ -284,8 +285,6 @@ def _listed(column: Any) -> list[Any]:
         if 2 * pc.count_distinct(sample).as_py() <= len(sample):
             encoded = whole(column).dictionary_encode()
             return list(map(arrow_list(encoded.dictionary).__getitem__, numbers_of(encoded.indices).tolist()))
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     return arrow_list(column)
 
 

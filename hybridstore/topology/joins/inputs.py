@@ -22,7 +22,8 @@ from typing import Any, Final
 from ...clock import time_ms
 from ...collector import collector_held
 from ...stores.columns import in_order
-from ..batch import arrow_rows, as_row, is_arrow
+from ..batch import as_row, is_arrow
+from ..row_columns import rows_of_arrow
 from ..source import Source, joined_batches, source_of
 from ..times import arrow_times
 from .rows import Sides
@@ -209,7 +210,7 @@ class _Head:
                 return times
         except (KeyError, TypeError, ValueError):
             pass  # a row at a time
-        return list(map(self._time, arrow_rows(rows) if is_arrow(rows) else rows))
+        return list(map(self._time, rows_of_arrow(rows) if is_arrow(rows) else rows))
 
     def _time(self, row: Any) -> int:
         try:
@@ -230,7 +231,7 @@ class _Head:
         if self._position is None:
             self.at += count
         else:
-            (last,) = arrow_rows(self._last) if is_arrow(self._last) else [self._last]
+            (last,) = rows_of_arrow(self._last) if is_arrow(self._last) else [self._last]
             self.at = self._position(last)
         return taken
 
@@ -260,5 +261,5 @@ def _rows_of_both(parts: Sequence[list[Any]]) -> Any:
     with collector_held():
         for side, of_side in enumerate(parts):
             for part in of_side:
-                rows += zip(repeat(side), arrow_rows(part) if is_arrow(part) else part)
+                rows += zip(repeat(side), rows_of_arrow(part) if is_arrow(part) else part)
     return rows

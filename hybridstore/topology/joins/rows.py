@@ -14,8 +14,9 @@ from operator import itemgetter, not_
 from typing import Any, NamedTuple
 
 from ...clock import time_ms
-from ..batch import KeyKinds, LeftOut, Records, arrow_rows, from_rows, is_arrow
+from ..batch import KeyKinds, LeftOut, Records, from_rows, is_arrow
 from ..plan import Plan
+from ..row_columns import rows_of_arrow
 from ..times import to_time_of
 from .spec import Input, Join, by_name, checked_inputs
 
@@ -33,7 +34,7 @@ class Sides(NamedTuple):
 
     def tagged(self) -> list[tuple[int, Any]]:
         """Return the rows, each with its side. O(rows)."""
-        return [(side, row) for side, table in enumerate(self) if table is not None for row in arrow_rows(table)]
+        return [(side, row) for side, table in enumerate(self) if table is not None for row in rows_of_arrow(table)]
 
 
 def input_plan(plan: Plan, source: Input) -> Plan:
@@ -46,7 +47,7 @@ def tagged(join: Join, inputs: object) -> list[tuple[int, Any]]:
     rows: list[tuple[int, Any]] = []
     for name, given in checked_inputs(join, inputs).items():
         side = by_name(join, name)
-        listed = arrow_rows(given) if is_arrow(given) else [given] if isinstance(given, Mapping) else given
+        listed = rows_of_arrow(given) if is_arrow(given) else [given] if isinstance(given, Mapping) else given
         rows += [(side, row) for row in listed]
     return rows
 
