@@ -18,7 +18,7 @@ from recovery.errors import RestoreError
 from ..clock import time_ms
 from .batch import as_row, is_arrow, named_rows
 from .row_columns import rows_of_arrow
-from .times import arrow_times
+from .times import arrow_times, without_nanoseconds
 
 _ADVICE: Final = (
     "give the source from its beginning, or say with position= where in the source a row is: a column, or a function "
@@ -62,7 +62,7 @@ class Source:
         where: object,
     ) -> None:
         self._column = position if isinstance(position, str) else None
-        self._position = _of_column(position) if isinstance(position, str) else position
+        self._position = position_of_row(position)
         self.at: Any = (start or 0) if position is None else start
         self.last_row = last_row
         self.row_seconds = 0.0
@@ -141,7 +141,7 @@ class Source:
             raise ValueError(f"position: column {name!r} is missing: found {', '.join(batch.column_names)}")
         import pyarrow.compute as pc
 
-        positions = batch.column(name)
+        positions = without_nanoseconds(batch.column(name))
         if positions.null_count:
             raise ValueError(f"position: found a null in column {name!r}, expected positions that rise with every row")
         rises = pc.greater(positions.slice(1), positions.slice(0, max(0, len(positions) - 1)))
@@ -275,17 +275,19 @@ class Source:
             raise _not_risen(self.at, at)
 
 
-def _of_column(name: str) -> Callable[[Any], Any]:
-    """Return a function that gives the position of a row, which a column has."""
+def position_of_row(position: str | Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    """Return the function that gives the position of a row, of a column by its name; None where rows are counted."""
+    if not isinstance(position, str):
+        return position
 
-    def position(row: Any) -> Any:
+    def of_column(row: Any) -> Any:
         cells = as_row(row)
         try:
-            return cells[name]
+            return cells[position]
         except KeyError:
-            raise ValueError(f"position: column {name!r} is missing: found {', '.join(map(str, cells))}") from None
+            raise ValueError(f"position: column {position!r} is missing: found {', '.join(map(str, cells))}") from None
 
-    return position
+    return of_column
 
 
 def _rises(before: Any, at: Any) -> bool:

@@ -117,11 +117,17 @@ def arrow_list(column: Any) -> list[Any]:
     if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         values: list[Any] = numbers_of(column).tolist()
         return values
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        # pyarrow turns nanoseconds into pandas' type, if pandas is installed
-        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    listed: list[Any] = column.to_pylist()
+    listed: list[Any] = without_nanoseconds(column).to_pylist()
     return listed
+
+
+def without_nanoseconds(column: Any) -> Any:
+    """Return an Arrow column, of times in ns with microseconds: pyarrow turns nanoseconds into pandas' own type."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    return column
 
 
 def listed(column: Any) -> list[Any]:

@@ -258,11 +258,25 @@ def test_positions_that_do_not_rise_are_refused_because_a_restart_would_skip_row
 
 def test_a_column_of_named_tuples_is_a_position(tmp_path: Path) -> None:
     click = namedtuple("click", "user time n offset")
-    topology = declared(hs.TumblingWindows(1000), "commit")
+    stream = hs.stream(name="clicks", key="user", timestamp="time", columns=["n"])
+    join = stream.join(hs.table(name="users", key="user", timestamp="since", columns=[]), how="left")
     for count in (2, 3):
         rows = [click("a", 5, 1, offset) for offset in range(count)]
-        assert [row["n"] for row in topology.run(rows, tmp_path, position="offset")] == [count]
-        assert hs.inspect(tmp_path).position == count - 1
+        windows = declared(hs.TumblingWindows(1000), "commit")
+        assert [row["n"] for row in windows.run(rows, tmp_path / "windows", position="offset")] == [count]
+        assert hs.inspect(tmp_path / "windows").position == count - 1
+        inputs = {"clicks": rows, "users": []}
+        assert len(list(join.run(inputs, tmp_path / "join", position="offset"))) == (2 if count == 2 else 1)
+
+
+def test_a_time_of_a_pandas_frame_is_a_position(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    moments = [datetime(2024, 1, 1, second=second) for second in range(3)]
+    topology = hs.stream(timestamp="time").aggregate(n=hs.Count(), emit="commit")
+    for count in (2, 3):
+        frame = pandas.DataFrame({"time": moments[:count]}).astype("datetime64[ns]")
+        assert [row["n"] for row in topology.run(frame, tmp_path, position="time")] == [count]
+        assert hs.inspect(tmp_path).position == moments[count - 1]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from ...collector import collector_held
 from ...stores.columns import in_order
 from ..batch import as_row, is_arrow
 from ..row_columns import rows_of_arrow
-from ..source import Source, joined_batches, source_of
+from ..source import Source, joined_batches, position_of_row, source_of
 from ..times import arrow_times
 from .rows import Sides
 from .spec import Input, Join
@@ -156,7 +156,7 @@ class _Head:
         self._last_row = reader.last_row
         self._last: Any = None
         self._reader = reader
-        self._position = (lambda row: row[position]) if isinstance(position, str) else position
+        self._position = position_of_row(position)
         self._stretch = stretch
         self._newest_taken = -1
         self._rows: Any = []
