@@ -70,6 +70,14 @@ def test_shards_together() -> None:
     assert (whole.restart_ms, whole.restart_slowest_ms, whole.bytes) == (4, 4, None)
 
 
+def test_the_load_of_a_shard_is_its_rows_and_without_numbers_of_rows_its_records() -> None:
+    records = [{"a": 5}, {"a": 95}]
+    (whole,) = wholes([shard_row(i, records=records[i], totals={"rows": rows}) for i, rows in enumerate((30, 0))])
+    assert (whole.hottest, whole.skew) == (0, 2.0)
+    (whole,) = wholes([shard_row(i, records=records[i]) for i in range(2)])
+    assert (whole.hottest, whole.skew) == (1, 1.9)
+
+
 def test_numbers_that_someone_made_up_count_for_nothing() -> None:
     (whole,) = wholes([shard_row(0, records=["x"], process_ms="<b>", totals=5, bytes=[1])])
     assert (whole.rows, whole.records, whole.skew, whole.slowest_ms) == (0, 0, 0.0, 0)

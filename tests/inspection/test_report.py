@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.inspection import inspect
 from hybridstore.inspection.api import InspectedState
+from hybridstore.inspection.commands.report import over_event_time
 from hybridstore.inspection.show.page_style import SCRIPT
 from hybridstore.reading.events import UNKNOWN
 
@@ -67,6 +70,15 @@ def hostile(tmp_path: Path) -> Path:
         state.commit()
         state.checkpoint(wait=True)
     return path
+
+
+def test_the_records_of_a_block_are_spread_over_the_times_between_its_first_and_last() -> None:
+    blocks = [(1, 7, 7), (94, 95, 4), (-9, 0, 10), (-9, -1, 9)]
+    entries = [SimpleNamespace(low=low, high=high, records=records) for low, high, records in blocks]
+    store: Any = SimpleNamespace(span=(0, 95), entries=entries, changed={})
+    heights = [height for _, height, _ in over_event_time(store)]
+    # 96 ms in slices of 3 ms; of the block that began before the oldest time, all is at that time
+    assert (len(heights), heights[:4], heights[-2:]) == (32, [12, 3, 2, 0], [0, 4])
 
 
 def test_nothing_that_is_stored_becomes_markup(hostile: Path, tmp_path: Path) -> None:

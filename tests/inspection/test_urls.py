@@ -400,3 +400,11 @@ def test_a_lost_commit_behind_a_claim_that_a_checkpoint_is_of_is_a_fault(
     (fault,) = rows(capsys, "verify", storage.url, code=1)
     assert fault["file"] == "changelog/00000000000000000003.log"
     assert fault["fault"].startswith("version 2 is missing before it")
+
+
+def test_a_state_without_commits_folds_to_nothing_on_an_object_store(
+    server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hs.open(tmp_path / "empty").close()
+    assert run(["inspect", "compact", str(tmp_path / "empty"), "--to", server.url("empty"), "--write"]) == 0
+    assert capsys.readouterr().out.endswith("-> 0 B (1.00x), version 0\n")
