@@ -423,6 +423,11 @@ def test_an_answer_that_is_wrong_shows_no_figure(tmp_path: Path) -> None:
         tested.expected[3] = 21
         with pytest.raises(WrongAnswerError, match="record 3: found"):
             tested.do("modify", 3, 22)
+        for together in (1, 1000):  # of a work, too, whose answers are checked behind the measured time
+            tested.expected[5] = 21
+            with pytest.raises(WrongAnswerError, match="record 5: found"):
+                work._timed(tested, [("modify", 4, 4), ("modify", 5, 5)], 2, array("d", [0.0]) * 2, together)
+        tested.expected[5] = 5
         if isinstance(tested, work.Keyed):
             tested.do("scan", 4, 5)
             for operation, number in (("read", 0), ("scan", 2)):
