@@ -96,8 +96,14 @@ class KeyValueReads(KeyAges, Generic[K, V]):
         before, turn.busy = turn.busy, self
         try:
             for older in self._older:
-                if key in older:
-                    return self._recall(key)
+                value = older.get(key)
+                if value is not None:
+                    if value is _MISSING or self.ttl_ms is not None or self._order is not None:
+                        return self._recall(key)
+                    # as there, without a call
+                    self._runs[key] = value
+                    del older[key]
+                    return value
             finder = self._older.finder
             if finder is not None and SPARING.on:
                 value = finder.value_of(key)
