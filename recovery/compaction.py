@@ -1,23 +1,24 @@
 """Compaction: which packs the next checkpoint rewrites, so that packs are few and most of their bytes are in use.
 
     sparse   as long as less than half of the bytes of all packs is in use, those with the smallest share in use
-    small    when 64 wait, 17 with the least in use of about one size, or fewer that have the bytes of a large pack
+    small    beyond 112 packs, 28 with the least in use of about one size, or fewer that have the bytes of a large pack
 
 Of sparse packs a checkpoint copies up to as many bytes as it has packed, or a 64th of the state: commits wait for one
 that copies more. So the last one may be copied in part, and the rest by the next checkpoints, as long as two fifths of
 all bytes are in use. A sparse pack frees at least twice the bytes that are copied of it, so garbage does not grow for
 long.
 
-A pack of 1 MiB and a 64th of the state is large, since there can be no more than 64 of those: a checkpoint that changes
-much of the state is written once. Beside 16 large packs or more 48 small ones wait, so a state has at most 64 + 48
-packs. A small pack waits for long, and meanwhile most of its layers become part of newer ones; what lives is written
-again once or twice. Small packs are merged until they have become a large one. So a checkpoint copies less than two
-large packs of them, and what it has copied is not merged again before the state has grown.
+A pack of 1 MiB and a 64th of the state is large, since not many more than 64 of those are possible: a checkpoint that
+changes much of the state is written once. As long as half of that is in use, a pack is never merged. Beside any number
+of large packs 48 small ones wait, and more while a state has no more than 112 packs. A small pack waits for long, and
+meanwhile most of its layers become part of newer ones; what lives is written again once or twice. Small packs are
+merged until they have become a large one. So a checkpoint copies less than two large packs of them, and what it has
+copied is not merged again before the state has grown.
 
-Under a limit of memory the writer cuts packs off at `pack_bytes`. A pack of half of that is never merged either,
-however small beside the state: else each larger checkpoint would merge all packs of the state, and cut them off again.
-So a state of n bytes has some 2 * n / `pack_bytes` packs more: a few hundred, since packs are cut off at a 256th of the
-state if that is more. Each is an open file of every reader.
+Under a limit of memory the writer cuts packs off at `pack_bytes`. A pack with half of that in use is never merged
+either, however small beside the state: else each larger checkpoint would merge all packs of the state, and cut them off
+again. So a state of n bytes has some 2 * n / `pack_bytes` packs more: a few hundred, since packs are cut off at a 256th
+of the state if that is more. Each is an open file of every reader.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ CUT_SHARE: Final = 256
 
 
 class Sizes(NamedTuple):
-    """Bounds of the parts of a checkpoint: records of a block, lines of a page, how many packs wait before small ones
-    are merged, and the bytes below which a pack is small whatever the state has.
+    """Bounds of the parts of a checkpoint: records of a block, lines of a page, how many packs a state has before small
+    ones are merged, and the bytes from which on a pack is large in a small state.
     """
 
     block_records: int = BLOCK_RECORDS
     page_lines: int = PAGE_LINES
-    small_packs: int = 64
+    most_packs: int = 112
     large_bytes: int = 1 << 20
 
     @property
@@ -133,15 +134,15 @@ def packs_to_rewrite(
         room -= live[pack.number]
     large = large_bytes(bounds, total)
     if pack_bytes is not None:
-        large = min(large, pack_bytes // 2)
+        large = min(large, pack_bytes)
     small = sorted(
         (live[pack.number], pack.number)
         for _, pack in named
-        if pack.number not in chosen and pack.number != partly and live[pack.number] < large
+        if pack.number not in chosen and pack.number != partly and 2 * live[pack.number] < large
     )
-    batch = bounds.small_packs // 4
+    batch = bounds.most_packs // 4
     others = len(named) - len(chosen) - len(small)
-    more = 1 + len(small) - bounds.small_packs + min(others, batch)
+    more = 1 + len(small) - max(bounds.most_packs - others, bounds.most_packs * 3 // 7)
     if more > 0:
         chosen.update(_merged(small, more + batch, large))
     return Rewrites(chosen, partly, room)

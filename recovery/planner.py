@@ -55,6 +55,8 @@ _LEAST_PART: Final = 205
 LAYERED_SHARE: Final = 1.5
 # Beside others that change, a block may have so many times that.
 MOST_LOAD: Final = 1.5
+# So many blocks are rewritten at a checkpoint, or none: their pack is a large one then, and is not merged with others.
+AT_ONCE: Final = 8
 # Of so many blocks, or of blocks with so many bytes of new layers, it is decided together which are rewritten.
 TOGETHER: Final = 64
 _TOGETHER_BYTES: Final = 2 << 20
@@ -317,8 +319,8 @@ class Planner:
 
     def _add_layer(self, line: BlockEntry, change: BucketChange, whole: BlockEntry, keys: Sequence[int]) -> bool:
         """Plan what changed of a block as a layer over it, `whole` being the block's line but for its layers and its
-        id; False if the block is to be rewritten: when it is too long now, or its layers become large. As many layers
-        of about one size become one. `keys` is how many keys of the base and of each layer hide older records.
+        id; False if the block is to be rewritten: when it is much too long now, or its layers become large. As many
+        layers of about one size become one. `keys` is how many keys of the base and of each layer hide older records.
         O(changed).
         """
         kept, (base_keys, *kept_keys) = list(line.layers), keys
@@ -326,8 +328,6 @@ class Planner:
         changed = hiding(change.columns) + len(change.removed)
         later = line.hash[0] % _APART
         longest = self._limit + self._limit // 2 + (later - 1) * self._limit // 16
-        if whole.records > longest and whole.keys > 1:  # records of one key stay together
-            return False
         if changed * LAYERED_SHARE > min(base_keys, MOST_KEYS):
             return False
         assert self._previous is not None
@@ -345,6 +345,8 @@ class Planner:
         load = max(
             8 * size * share / ((7 + later) * line.size), (sum(kept_keys) + hiding(layer)) * LAYERED_SHARE / base_keys
         )
+        if whole.records > longest and whole.keys > 1:  # records of one key stay together
+            load = max(load, 1 + (whole.records - longest) / self._limit)
         alone = self._previous.far  # to read the block once more is more requests
         if load > (1 if alone else MOST_LOAD):
             return False
@@ -356,10 +358,10 @@ class Planner:
         return True
 
     def _decide(self) -> None:
-        """Write the new layers that wait, but rewrite the blocks with most layers, as long as the layers of all blocks
-        are more than those of blocks that were rewritten one after the other. So few are rewritten at a checkpoint,
-        also of blocks that change equally much: a checkpoint in which all of them are takes ten times as long as those
-        before it, and commits wait for it. O(changed), and the blocks that are rewritten.
+        """Write the new layers that wait, but rewrite the longest blocks and those with most layers, once the layers of
+        all blocks are more than those of blocks that were rewritten `AT_ONCE` after the other. So few are rewritten at
+        a checkpoint, also of blocks that change equally much: a checkpoint in which all of them are takes ten times as
+        long as those before it, and commits wait for it. O(changed), and the blocks that are rewritten.
         """
         waiting, self._waiting = self._waiting, []
         most = most_layered([each.load for each in waiting])
@@ -423,14 +425,16 @@ def _counted(line: BlockEntry, change: BucketChange, look: Lookup) -> BlockEntry
 
 
 def most_layered(loads: Sequence[float]) -> set[int]:
-    """Return which of the blocks with layers of these loads to rewrite, the greatest first: so many that the loads of
-    the others are no more than those of as many blocks which are rewritten one after the other at a load of 1: 1/n,
-    2/n, ... 1. O(n log n).
+    """Return which of the blocks with layers of these loads to rewrite, the greatest first: none while the loads are
+    few; once they are more than those of as many blocks which are rewritten `AT_ONCE` after the other at a load of 1
+    (1/n, 2/n, ... 1), so many, and more until the loads of the others are few again. O(n log n).
     """
     most: set[int] = set()
-    total = sum(loads)
+    total, at_once = sum(loads), max(1, min(AT_ONCE, len(loads) // 2))
+    if 2 * total <= len(loads) + at_once:
+        return most
     for at in sorted(range(len(loads)), key=loads.__getitem__, reverse=True):
-        if 2 * total <= len(loads) + 1:
+        if len(most) >= at_once and 2 * total <= len(loads) + 1:
             break
         total -= loads[at]
         most.add(at)
@@ -440,7 +444,7 @@ def most_layered(loads: Sequence[float]) -> set[int]:
 def _unequal(columns: Columns, limit: int, by: int) -> list[Columns]:
     """Return records that become two blocks as two parts, the first with 0.4 to 0.6 of them as a byte says. O(n)."""
     records, keys = len(columns), len(columns.keys)
-    if not limit + limit // 2 < records <= 2 * limit or keys < 2:
+    if not limit + limit // 2 < records <= 2 * limit + limit // 4 or keys < 2:
         return [columns]
     first = records * (_LEAST_PART + by * (512 - 2 * _LEAST_PART) // 255) // 512
     if columns.counts is not None:

@@ -10,7 +10,9 @@ packs that hold them. `compaction` decides which packs are rewritten.
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
 
 import lmdb
 
@@ -24,18 +26,19 @@ from .block import (
     Columns,
     Extent,
     StoreCapture,
+    composed,
     content_hash,
     pack_block,
 )
 from .checkpoint import CheckpointReader
-from .compaction import SIZES, Item, Rewrites, Sizes, bounded, first_cut, live_bytes, packs_to_rewrite
+from .compaction import SIZES, Item, Rewrites, Sizes, bounded, first_cut, live_bytes, packs_to_rewrite, size_class
 from .directory import PageEntry, cut, encode_page, encode_top, page_entry
 from .erase import Erasure
 from .errors import CheckpointError
 from .layout import CheckpointName
 from .meta import CheckpointMeta, StoreRecord, encode_meta, index_hash
 from .pack import PAGE, PackRecord, PackWriter
-from .planner import Planner, StorePlan, pack_records
+from .planner import PackBlock, Planner, StorePlan, pack_records
 from .table import MOST_KEYS, pack_with_table
 
 
@@ -65,11 +68,25 @@ class CheckpointReport(NamedTuple):
         return self.bytes_written / max(1, self.bytes_packed)
 
 
+# So many layers of a block become one where the first of them is copied, unless they have so many times the bytes that
+# are to be copied of them.
+_FEW_LAYERS: Final = 3
+_MOST_BESIDE: Final = 4
+
+
 class _Rewriter:
     """Copies live blocks out of packs that are rewritten, and writes pages. O(pages + lines of those it opens)."""
 
-    def __init__(self, previous: CheckpointReader | None, writer: PackWriter, old: Rewrites, sizes: Sizes) -> None:
+    def __init__(
+        self,
+        previous: CheckpointReader | None,
+        writer: PackWriter,
+        old: Rewrites,
+        sizes: Sizes,
+        pack: PackBlock = pack_block,
+    ) -> None:
         self._previous = previous
+        self._pack_block = pack
         self._writer = writer
         self._old = old.packs | ({old.partly} if old.partly else set())
         self._partly, self._room = old.partly, old.room
@@ -110,14 +127,48 @@ class _Rewriter:
 
     def _copy(self, number: int, line: BlockEntry, soon: int) -> BlockEntry:
         """Copy what a block has in old packs; not in the pack `soon` if it has many layers, since a block of a page
-        that has changed is rewritten soon.
+        that has changed is rewritten soon. A layer becomes one with those of its size beside it.
         """
+        assert self._previous is not None
         stays = soon if 4 * line.bytes > 5 * line.size else 0
-        base, *layers = (
-            place if place.pack not in self._old or place.pack == stays else self._copied(number, line, place)
-            for place in line.extents
-        )
-        return line._replace(pack=base.pack, offset=base.offset, layers=tuple(layers))
+        base, *layers = line.extents
+        if self._is_old(base, stays):
+            base = self._copied(number, line, base)
+        now: list[Extent] = []
+        while layers:
+            place = layers.pop(0)
+            if not self._is_old(place, stays):
+                now.append(place)
+                continue
+            alike = self._alike(place, layers)
+            old = sum(each.size for each in alike if self._is_old(each, stays))
+            if len(alike) >= _FEW_LAYERS and _MOST_BESIDE * old >= sum(each.size for each in alike):
+                del layers[: len(alike) - 1]
+                now.append(self._as_one(number, line, alike))
+            else:
+                now.append(self._copied(number, line, place))
+        return line._replace(pack=base.pack, offset=base.offset, layers=tuple(now))
+
+    def _alike(self, place: Extent, newer: Sequence[Extent]) -> list[Extent]:
+        """Return a layer and those behind it that are not larger. O(layers)."""
+        assert self._previous is not None
+        # layers that are far are more requests, and one in the new pack is not there yet
+        known, most = {} if self._previous.far else self._previous.packs, size_class(place.size)
+        return [place, *takewhile(lambda each: each.pack in known and size_class(each.size) <= most, newer)]
+
+    def _is_old(self, place: Extent, stays: int) -> bool:
+        return place.pack in self._old and place.pack != stays
+
+    def _as_one(self, number: int, line: BlockEntry, places: Sequence[Extent]) -> Extent:
+        """Write neighbouring layers of a block as one. O(their bytes)."""
+        assert self._previous is not None
+        layer = composed([self._previous.layer(number, line, place) for place in places])
+        data, hashed = self._pack_block(layer)
+        pack, offset = self._writer.add(number, line.block, data, hashed)
+        self.copied += len(data)
+        for place in places:
+            self._count(place.pack, place.size)
+        return Extent(pack, offset, len(data), hashed)
 
     def _copied(self, number: int, line: BlockEntry, place: Extent) -> Extent:
         assert self._previous is not None
@@ -210,7 +261,7 @@ def write_checkpoint(
             old = packs_to_rewrite(old_packs, items, packed, sizes, pack_bytes)
         if erased is not None:
             old = Rewrites(old.packs | erased.packs)
-        rewriter = _Rewriter(previous, writer, old, sizes)
+        rewriter = _Rewriter(previous, writer, old, sizes, pack)
         tops = [rewriter.pages(plan) for plan in plans]
         writer.finish()
     before = (0, 0) if previous is None else (previous.meta.packed, previous.meta.written)

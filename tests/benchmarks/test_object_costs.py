@@ -65,7 +65,7 @@ def test_packs_that_wait_cost_a_checkpoint_no_request_and_a_first_read_no_round(
                 hs.Bucket("s3://bucket/state", cache=str(tmp_path / f"{name} {waiting}"), **server.options)
                 for name in ("warm", "cold")
             )
-            tuning = Tuning(block_records=256, parts=SIZES._replace(small_packs=waiting))
+            tuning = Tuning(block_records=256, parts=SIZES._replace(most_packs=waiting))
             with hs.open(warm, checkpoints=NEVER, _tuning=tuning) as state:
                 store = state.key_value("it")
                 for turn in range(24):

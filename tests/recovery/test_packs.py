@@ -84,11 +84,11 @@ def test_random_changes_leave_what_they_should_in_few_packs(seed: int, rounds: i
             assert stored <= (compaction.MOST_SPARSE_SHARE + 1) * live
             if dice.random() < 0.5:
                 prune.collect_packs(line.storage, below=line.version + 1)
-        assert most <= SMALL_PARTS.small_packs + compaction.LARGE_SHARE
+        assert most <= SMALL_PARTS.most_packs + compaction.LARGE_SHARE
 
 
 def test_a_change_in_time_order_writes_what_changed_and_its_pages() -> None:
-    line = Line(MemoryStorage(), small_packs=1000)
+    line = Line(MemoryStorage(), most_packs=1000)
     for bucket in range(50):
         for i in range(100):
             line.put(bucket, f"k{i:03d}", bucket, "x" * 200)
@@ -155,7 +155,7 @@ def test_sparse_packs_are_written_again_and_then_gone() -> None:
 
 
 def test_garbage_does_not_pile_up_where_each_pack_has_a_little_that_lives() -> None:
-    line = Line(MemoryStorage(), small_packs=1000)
+    line = Line(MemoryStorage(), most_packs=1000)
     for turn in range(60):
         for i in range(80):
             line.put(0, f"k{i:03d}", turn, "x" * 50)
@@ -170,7 +170,7 @@ def test_garbage_does_not_pile_up_where_each_pack_has_a_little_that_lives() -> N
 
 def test_a_checkpoint_copies_a_part_of_a_sparse_pack_and_the_next_ones_the_rest() -> None:
     dice = random.Random(7)
-    line = Line(MemoryStorage(), small_packs=1000, page_lines=64, block_records=64)
+    line = Line(MemoryStorage(), most_packs=1000, page_lines=64, block_records=64)
     for i in range(2000):
         line.put(0, f"k{i:04d}", i, dice.randbytes(50))
     whole = line.checkpoint().bytes_packed
@@ -231,30 +231,36 @@ def test_sparse_packs_are_copied_by_parts_as_long_as_they_are_not_too_sparse(
 @pytest.mark.parametrize(
     ("small", "large", "merged"),
     [
-        (24, 39, set[int]()),
-        (24, 40, set(range(1, 18))),  # as many as are merged, and a 40th of the bytes
-        (17, 47, set(range(1, 18))),
-        (16, 48, set(range(2, 19))),  # two large ones: none is copied for the sake of tiny ones
-        (0, 70, set(range(1, 24))),
+        (40, 71, set[int]()),
+        (29, 83, set(range(1, 30))),  # as many as are merged, and some 3 % of the bytes
+        (28, 84, set(range(2, 31))),  # two large ones: none is copied for the sake of tiny ones
+        (0, 113, set(range(1, 31))),
     ],
 )
 def test_the_small_packs_that_are_merged_have_few_bytes_in_use(small: int, large: int, merged: set[int]) -> None:
-    packs, lines = _packs_and_lines([(40_000, 900)] * small + [(40_000, 39_000)] * large)
+    packs, lines = _packs_and_lines([(40_000, 900)] * small + [(40_000, 36_000)] * large)
     assert compaction.packs_to_rewrite(packs, lines, 0, compaction.SIZES).packs == merged
 
 
 @pytest.mark.parametrize(
     ("small", "large", "merged"),
-    [(64, 0, {1, 2, 3, 4}), (63, 0, set[int]()), (60, 4, {1, 2, 3, 4}), (48, 20, {1, 2, 3, 4}), (47, 20, set[int]())],
+    [
+        (112, 0, {1, 2, 3, 4}),
+        (111, 0, set[int]()),
+        (60, 52, {1, 2, 3, 4}),
+        (60, 51, set[int]()),
+        (48, 70, {1, 2, 3, 4}),
+        (47, 70, set[int]()),
+    ],
 )
 def test_small_packs_are_merged_until_they_are_a_large_one(small: int, large: int, merged: set[int]) -> None:
-    packs, lines = _packs_and_lines([(300_000, 290_000)] * small + [(2_000_000, 1_990_000)] * large)
+    packs, lines = _packs_and_lines([(300_000, 290_000)] * small + [(600_000, 590_000)] * large)
     assert compaction.packs_to_rewrite(packs, lines, 0, compaction.SIZES).packs == merged
 
 
 @pytest.mark.parametrize("rows", [1, 20, 90])
 def test_no_checkpoint_copies_as_much_as_two_large_packs(rows: int) -> None:
-    line = Line(MemoryStorage(), small_packs=16, large_bytes=20_000, page_lines=64)
+    line = Line(MemoryStorage(), most_packs=16, large_bytes=20_000, page_lines=64)
     copied: list[int] = []
     for turn in range(400):
         for i in range(rows):
@@ -331,7 +337,7 @@ def test_small_packs_are_merged_by_size_and_stay_few() -> None:
             line.put(turn, f"k{i}", turn, "x" * 30)
         report = line.checkpoint()
         written += report.bytes_written - report.index_bytes
-        assert report.packs <= SMALL_PARTS.small_packs
+        assert report.packs <= SMALL_PARTS.most_packs
     check(line)
     assert line.reader is not None
     # each byte once, and once more for each class of sizes that it rose through

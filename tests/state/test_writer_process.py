@@ -31,7 +31,7 @@ from tests.conftest import STRESS
 from tests.tools.checkpoints import verify
 from tests.tools.hooks import check_stores, crash
 
-SMALL = Tuning(8, 4000, 16, 4, Sizes(page_lines=4, small_packs=8, large_bytes=6000))
+SMALL = Tuning(8, 4000, 16, 4, Sizes(page_lines=4, most_packs=8, large_bytes=6000))
 Then = Callable[[Outcome], Outcome]
 NEVER = hs.CheckpointPolicy(max_restore="1 day")
 

@@ -2,4 +2,4 @@
 
 from recovery.compaction import Sizes
 
-SMALL_PARTS = Sizes(page_lines=4, small_packs=8, large_bytes=4096)
+SMALL_PARTS = Sizes(page_lines=4, most_packs=8, large_bytes=4096)
