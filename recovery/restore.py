@@ -226,7 +226,9 @@ def restore_line(
             f"{path}: no way to restore: {failures}; without it only version {report.version} is reached ({NEXT})"
         )
     if line.at is not None and report.version != line.at:
-        raise RestoreError(f"{path}: version {line.at} is not retained: the nearest below it is {report.version}")
+        oldest = 0 if report.version else min((name.version for name in list_checkpoints(line.storage)), default=0)
+        there = f"the oldest is {oldest}" if oldest else f"the nearest below it is {report.version}"
+        raise RestoreError(f"{path}: version {line.at} is not retained: {there}")
     return Reached(report, _resume(line), climbed.reader, whole)
 
 

@@ -89,20 +89,26 @@ def _of_keys(old: Iterator[Row], new: Iterator[Row]) -> Iterator[RecordDifferenc
 def compare(old: StoreView, new: StoreView) -> Iterator[RecordDifference]:
     """Yield the differences between two views of a store, in the store's order. O(blocks that differ).
 
-    Memory: a block, the rows of a key, and for a store by time the differences in one bucket. Where the sides have
-    buckets of two lengths, as before and after a change of the retention, a block of each bucket and all differences.
+    Memory: a block, the rows of a key, and for a store by time the differences in one bucket; of a suppression buffer
+    all differences. Where the sides have buckets of two lengths, as before and after a change of the retention, a block
+    of each bucket and all differences.
     """
     skip_old, skip_new = _unread(old, new), _unread(new, old)
     kind = KINDS[old.kind]
-    if kind.one_per_key and kind.order == "key":
-        yield from _merge(old.of_buckets({0}, skip_old), new.of_buckets({0}, skip_new))
+    if kind.one_per_key:
+        of_keys = _merge(old.of_buckets({0}, skip_old), new.of_buckets({0}, skip_new))
+        yield from of_keys if kind.order == "key" else sorted(of_keys, key=_by_time)
         return
     buckets = {entry.bucket for entry in old.entries if entry.block not in skip_old} | old.changed.keys()
     buckets |= {entry.bucket for entry in new.entries if entry.block not in skip_new} | new.changed.keys()
     alike = old.bucket_ms == new.bucket_ms
     for group in [{bucket} for bucket in sorted(buckets)] if alike else [buckets]:
         differences = _of_keys(old.of_buckets(group, skip_old), new.of_buckets(group, skip_new))
-        yield from sorted(differences, key=lambda difference: (difference.times, difference.key))
+        yield from sorted(differences, key=_by_time)
+
+
+def _by_time(difference: RecordDifference) -> tuple[Any, ...]:
+    return difference.times, difference.key
 
 
 def _differ(

@@ -28,7 +28,7 @@ from recovery import retrying
 from recovery.apply import Host, Table, apply_version
 from recovery.checkpoint import CheckpointReader
 from recovery.directory import Directory
-from recovery.errors import CheckpointError, RestoreError
+from recovery.errors import ChangelogGapError, CheckpointError, RestoreError
 from recovery.ladder import checked, climb
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, PACKS, CheckpointName, damage_name, list_checkpoints
 from recovery.line import EMPTY, Fault, Step, Walk
@@ -267,6 +267,7 @@ class View:
         self._thorough = place.path is not None if thorough is None else thorough
         self._rows = rows
         self._round = 0  # bytes replayed since the last round
+        self._gap = False  # the fault is a gap in the log
         self._expected = place.identity()
         self._group = StoreGroup()
         self._began(None)
@@ -387,8 +388,10 @@ class View:
         absent = [version for version in line.absent if base < version <= (self.at or version)]
         if absent and not self.faults:
             self.faults.append(f"{self.place.where}: {ABSENT.format(absent[0], absent[0] - 1)}")
-        if self.at and self.at < line.begin and not self.version and not self.faults:
-            self.faults.append(f"{self.place.where}: the oldest version in the log is {line.begin}")
+        first = line.begin or oldest
+        # below the oldest checkpoint a gap only means that the log was pruned
+        if self.at and self.at < first and not self.version and (self._gap or not self.faults):
+            self.faults = [f"the oldest is {first}"]
         if self.at is None and not self.faults and self.place.path is not None:
             needed = 0 if start is None else start.segment
             stale = [] if self.cut is None or self.cut.offset else [Path(self.cut.path)]
@@ -423,6 +426,7 @@ class View:
             if isinstance(fault.error, ForeignFileError) and self._expected is not None and not self.version:
                 raise fault.error  # all of it is another shard's
             self.faults.append(str(fault.raised()))
+            self._gap = isinstance(fault.error, ChangelogGapError)
         walk = climbing.walk
         if walk is not None:
             self.identity = walk.identity or self.identity

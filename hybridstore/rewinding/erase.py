@@ -262,8 +262,8 @@ def _places_of(location: str | os.PathLike[str]) -> list[str | os.PathLike[str]]
     # on an object store the names of claims stay behind a rescale that was taken back
     if earlier and (there.generation or path is not None):
         raise RestoreError(
-            f"{storage.url}: found {', '.join(earlier)}, of shards before a rescale, which may have the keys (remove "
-            "these folders; the state cannot go back behind the rescale then)"
+            f"{storage.url}: found folders from before a rescale, which may have the keys: {', '.join(earlier)} "
+            "(remove these folders; the state cannot go back behind the rescale then)"
         )
     places = [place_below(location if path is None else path, folder) for folder in folders]
     homes = dict.fromkeys([path or location_of(storage), *(Path(each) if path else os.fspath(each) for each in places)])

@@ -61,9 +61,9 @@ def schema_text(schema: Any, variable: str = "state") -> str:
     Raises Spark's error for text that is no schema, and for columns that may not be null.
     """
     try:
-        columns = columns_of_schema(schema) or []
+        columns = columns_of_schema(schema, f"variable {variable!r}") or []
     except (ValueError, TypeError) as error:
-        raise refusal(f"Error parsing string schema: {schema!r}: {error}") from error
+        raise refusal(f"Error parsing string schema: {error}") from error
     if not all(column.nullable for column in columns):
         raise refusal(
             f"Error initializing state: [TRANSFORM_WITH_STATE_SCHEMA_MUST_BE_NULLABLE] found {schema!r}, but all "

@@ -26,6 +26,19 @@ class _Handle(Handle):
         """Make this the key that the variables and timers are of."""
         self.select((key,))
 
+    def _timed(self, operation: str) -> None:
+        from pyspark.errors import PySparkRuntimeError, PySparkValueError
+
+        class NoTimersError(PySparkRuntimeError, PySparkValueError):
+            """Timers without a time mode: the error of a query, and of Spark's tester."""
+
+        try:
+            super()._timed(operation)
+        except PySparkRuntimeError as error:
+            if self._mode != "None":
+                raise
+            raise NoTimersError(f"{error} [UNSUPPORTED_OPERATION]") from None
+
 
 def _wrong(message: str) -> ValueError:
     """Return an error of the types that Spark's tester raises for wrong calls, beside which it is a ValueError."""
@@ -41,11 +54,11 @@ class TwsTester:
     """Spark's `TwsTester` on the stores of hybridstore: the same arguments and methods. A key is one value.
 
     What differs is as in a query: state expires by ttl (by `setProcessingTime`), values have the types of their
-    schemas, a timer may be due at once, an empty list and `deleteIfExists` behind `init` are refused, and a map
-    whose last entry is removed does not exist.
+    schemas, which have columns ("n int", not "int"), a timer may be due at once, an empty list is refused, and so are
+    `deleteIfExists` and `getValueState` behind `init`, and a map whose last entry is removed does not exist.
 
     A wrong call is a ValueError, and of the types of Spark's errors: an unknown time mode or variable, a variable of
-    another kind, "EventTime" without `eventTimeExtractor`, a time that is not later.
+    another kind, "EventTime" without `eventTimeExtractor`, a time that is not later, timers without a time mode.
 
     >>> from hybridstore import testing as ht
     >>> from pyspark.sql import Row

@@ -451,12 +451,12 @@ class Memory:
         return records >= enough or logged.bytes / times >= PIECE_BYTES // 2
 
     def _pause(self, records: int) -> float:
-        """Return how long a commit of so many records waits now (s): what it took itself is a part of the pause."""
+        """Return how long a commit of so many records sleeps now (s): the longer pause, less its own work."""
         taken = time.thread_time() - self._begun
         return max(self._waiting(records) - taken, min(self._steady(records), _STEADY_SECONDS - taken))
 
     def _waiting(self, records: int) -> float:
-        """Return how long a commit of so many records pauses for the checkpoint in progress (s)."""
+        """Return the pause of a commit of so many records (s): longer with a checkpoint behind or a full tail."""
         behind = self._filling and self._many(self._checkpoints.since, _BEHIND)
         # a commit of so many is slow by itself, and two of them are more than the next checkpoint should copy
         large = behind and records >= _CUT_RECORDS

@@ -89,7 +89,7 @@ class Steps(Plan):
         >>> [row["user"] for row in counts.run([{"user": "Ann", "ts": 0}])]
         ['ann']
         """
-        columns_of_schema(output_schema, "map")
+        columns_of_schema(output_schema, "map: output_schema")
         return self._step("map", function, output_schema)
 
     def filter(self, function: Callable[[dict[str, Any]], bool]) -> Self:

@@ -7,6 +7,8 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from changelog.codec import check_value
+
 from ..aggregation import SessionWindows, SlidingWindows
 from ..clock import INT64_MAX, Watermark
 from ..state.group import StoreGroup
@@ -136,15 +138,15 @@ class Aggregating:
         try:
             return process(records, clock)
         except TypeError as error:
-            if (message := self._cannot_be_added(records)) is not None:
+            if (message := self._refused(records)) is not None:
                 raise TypeError(f"{message} ({error})") from error
             kinds = self._kinds_of(records.values)
             error.add_note(f"while aggregating the values of {len(records.keys)} records: {kinds}")
             raise
 
-    def _cannot_be_added(self, records: Records) -> str | None:
-        """Find the first value that its aggregator cannot add to an empty aggregate, because the error of an `add`
-        function names neither row nor column. O(values).
+    def _refused(self, records: Records) -> str | None:
+        """Find the first value that its aggregator cannot add to an empty aggregate, or that an aggregate cannot keep,
+        because neither an `add` function nor a store names the column. O(values).
         """
         combined = self._aggregates
         single = len(combined.columns) == 1
@@ -155,12 +157,16 @@ class Aggregating:
                 value = row if single else row[place]
                 if value is None:
                     continue
+                cannot = "keep"
                 try:
-                    part.add(part.init(), (ts, value) if part.timed else value)
+                    added = part.add(part.init(), (ts, value) if part.timed else value)
+                    if _can_be_kept(value) or _can_be_kept(added):
+                        continue
                 except TypeError:
-                    of = "whole rows" if part.column is None else f"column {part.column!r}"
-                    fault = f"found {type(value).__name__} {shown(value)}, which it cannot add"
-                    return f"aggregate {name!r}: {part.name} of {of}: key {shown(key)}, time {ts}: {fault}"
+                    cannot = "add"
+                of = "whole rows" if part.column is None else f"column {part.column!r}"
+                fault = f"found {type(value).__name__} {shown(value)}, which it cannot {cannot}"
+                return f"aggregate {name!r}: {part.name} of {of}: key {shown(key)}, time {ts}: {fault}"
         return None
 
     def _kinds_of(self, values: Sequence[Any]) -> str:
@@ -261,3 +267,11 @@ class Aggregating:
                 f"find_sessions: the topology has {type(self.plan.windows).__name__}, expected SessionWindows"
             )
         return self.windowed.find(key, earliest_end, latest_start)
+
+
+def _can_be_kept(value: object) -> bool:
+    try:
+        check_value(value)
+    except TypeError:
+        return False
+    return True

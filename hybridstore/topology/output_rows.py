@@ -172,9 +172,9 @@ def _struct(columns: Sequence[Column]) -> ColumnKind:
 class _Ddl:
     """Reads Spark's text for a schema. Raises ValueError for other text."""
 
-    def __init__(self, text: str, step: str = "process") -> None:
+    def __init__(self, text: str, what: str = "schema") -> None:
         self.text = text
-        self.step = step
+        self.what = what
         self.tokens = _TOKEN.findall(text)
         self.at = 0
         if _TOKEN.sub("", text).strip():
@@ -182,8 +182,7 @@ class _Ddl:
 
     def error(self) -> ValueError:
         return ValueError(
-            f"{self.step}: output_schema: found {self.text!r}, expected columns with Spark's types, such as 'k string, "
-            "n bigint'"
+            f"{self.what}: found {self.text!r}, expected columns with Spark's types, such as 'k string, n bigint'"
         )
 
     def take(self, wanted: str = "") -> str:
@@ -304,8 +303,8 @@ def _arrow_kind(kind: Any) -> ColumnKind:
     return next((_scalar(name) for name, holds in known.items() if holds), _anything(str(kind)))
 
 
-def columns_of_schema(schema: Any, step: str = "process") -> list[Column] | None:
-    """Return the columns of the schema of a step: DDL text, a StructType or an Arrow schema; None of None.
+def columns_of_schema(schema: Any, what: str = "process: output_schema") -> list[Column] | None:
+    """Return the columns of a schema: DDL text, a StructType or an Arrow schema; None of None. Errors call it `what`.
 
     Raises ValueError for text that is no schema and for a column named twice, TypeError for anything else.
     """
@@ -314,20 +313,19 @@ def columns_of_schema(schema: Any, step: str = "process") -> list[Column] | None
     if isinstance(schema, str):
         text = schema.strip()
         inner = re.fullmatch(r"(?is)struct\s*<(.*)>", text)
-        columns = _Ddl(inner.group(1) if inner else text, step).columns()
+        columns = _Ddl(inner.group(1) if inner else text, what).columns()
     elif type(schema).__name__ == "StructType" and hasattr(schema, "jsonValue"):
         columns = _json_columns(schema.jsonValue())
     elif type(schema).__module__.startswith("pyarrow") and hasattr(schema, "names"):
         columns = [Column(field.name, _arrow_kind(field.type), field.nullable) for field in schema]
     else:
         raise TypeError(
-            f"{step}: output_schema: found {type(schema).__name__}, expected Spark's DDL text, a StructType or an "
-            "Arrow schema"
+            f"{what}: found {type(schema).__name__}, expected Spark's DDL text, a StructType or an Arrow schema"
         )
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{step}: output_schema: found column {name!r} twice, expected each name once")
+            raise ValueError(f"{what}: found column {name!r} twice, expected each name once")
     return columns
 
 
@@ -336,7 +334,7 @@ class OutputRows:
 
     def __init__(self, schema: Any, step: str = "process") -> None:
         self._step = step
-        self._columns = columns_of_schema(schema, step)
+        self._columns = columns_of_schema(schema, f"{step}: output_schema")
         self.names = tuple(column.name for column in self._columns or ())
         # with one name an itemgetter would return the value instead of a tuple
         self._pick = itemgetter(*self.names, *self.names[:1]) if self.names else None

@@ -81,6 +81,32 @@ def test_diff_is_the_difference_of_what_was_held(tmp_path: Path, seed: int) -> N
                 assert same(change.new, new.get((change.key, change.times)))
 
 
+def test_diff_of_a_buffer_shows_an_updated_key_as_changed(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    kept: dict[int, dict[str, Any]] = {}
+    with hs.open(tmp_path / "s", checkpoints=hs.CheckpointPolicy(keep=100), _tuning=TUNING) as state:
+        buffer = state.suppression("buffer", time_limit=40)
+        for number in range(60):
+            buffer.put(f"k{draw.randrange(12)}", number, 3 * number)
+            kept[state.commit()] = {key: value for key, value, _ in buffer.buffered()}
+            if draw.random() < 0.3:
+                state.checkpoint(wait=True)
+    look = hs.inspect(tmp_path / "s")
+    for _ in range(15):
+        before, after = draw.choice(list(kept)), draw.choice(list(kept))
+        old, new = kept[before], kept[after]
+        both = {(key, old.get(key), new.get(key)) for key in old.keys() | new.keys()}
+        expected = {(key, was, is_now) for key, was, is_now in both if was != is_now}
+        differences = look.at(before).diff(look.at(after))["buffer"] if expected else []
+        assert {(each.key, each.old, each.new) for each in differences} == expected
+        assert len(differences) == len(expected)
+        assert [each.times for each in differences] == sorted(each.times for each in differences)
+        changes = {each.key: each.change for each in differences}
+        assert {key for key, change in changes.items() if change == "changed"} == {
+            key for key, *_ in expected if key in old and key in new
+        }
+
+
 def with_another_retention(path: Path, rows: list[dict[str, Any]], before: str, after: str) -> None:
     """Commit rows one by one to a window store, whose retention changes behind the first half."""
 

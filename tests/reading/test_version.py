@@ -176,3 +176,29 @@ def test_nothing_is_written_while_a_version_is_read(tmp_path: Path) -> None:
         opened(version)
         version.refresh()
     assert files() == before
+
+
+def check_pruned(where: Path, oldest: int) -> None:
+    for at in (1, 2):
+        with pytest.raises(hs.errors.RestoreError, match=rf": version {at} is not retained: the oldest is {oldest}$"):
+            hs.inspect(where, at=at)
+
+
+def test_a_version_that_pruning_removed_is_not_called_lost(tmp_path: Path) -> None:
+    keep = hs.CheckpointPolicy(every_commits=None, keep=1)
+    with hs.open(tmp_path, checkpoints=keep, _tuning=Tuning(segment_bytes=300)) as state:
+        for number in range(12):
+            state.key_value("kv").put("k", number)
+            state.commit()
+        state.checkpoint(wait=True)
+    check_pruned(tmp_path, 12)
+    with pytest.raises(hs.errors.RestoreError, match=r"version 2 is not retained: the oldest is 12$"):
+        hs.open(tmp_path, at=2)
+
+
+def test_a_version_of_a_shard_that_pruning_removed_is_not_called_lost(tmp_path: Path) -> None:
+    shard = provider(tmp_path, policy=hs.CheckpointPolicy(every_commits=3))
+    for batch in range(24):
+        write(shard, batch, k=batch)
+        shard.maintain(wait=True, oldest_replay=batch)
+    check_pruned(tmp_path, 12)

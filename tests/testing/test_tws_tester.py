@@ -139,6 +139,12 @@ def test_tests_of_wrong_calls_for_sparks_tester_pass() -> None:
     in_both(lambda kind: kind(Ledger()).setProcessingTime(1), PySparkValueError, "UNSUPPORTED_OPERATION")
     in_both(lambda kind: kind(Ledger(), timeMode="EventTime"), PySparkValueError, "ARGUMENT_REQUIRED")
     in_both(lambda kind: kind(Ledger()).deleteState("sum", "a"), PySparkAssertionError, "STATE_NOT_EXISTS")
+    for timers in (
+        lambda handle: handle.registerTimer(1),
+        lambda handle: handle.deleteTimer(1),
+        lambda handle: list(handle.listTimers()),
+    ):
+        in_both(lambda kind, use=timers: use(kind(Ledger()).handle), PySparkValueError, "UNSUPPORTED_OPERATION")
     for call in (
         lambda kind: kind(Ledger(), [], []),
         lambda kind: kind(Ledger(), timeMode="wall"),
@@ -157,6 +163,24 @@ def test_a_test_may_look_at_the_timers_of_a_key() -> None:
             tester.handle.setGroupingKey(key)
             seen.append(list(tester.handle.listTimers()))
         assert seen == [[50, 70], []]
+
+
+def test_timers_without_a_time_mode_are_the_error_that_they_are_in_a_query() -> None:
+    from pyspark.errors import PySparkRuntimeError
+
+    with pytest.raises(PySparkRuntimeError, match=r"Error register timer: .*register_timer with invalid timeMode=NoT"):
+        ht.TwsTester(Ledger()).test("a", [Row(name="x", n=1, at=70)])
+
+
+def test_a_schema_that_has_no_columns_is_told_with_its_variable() -> None:
+    class Bare(Frames):
+        def init(self, handle: Any) -> None:
+            self.total = handle.getValueState("total", "int")
+
+    with pytest.raises(
+        Exception, match=r"Error parsing string schema: variable 'total': found 'int', expected columns"
+    ):
+        ht.TwsTester(Bare())
 
 
 @pytest.mark.parametrize(
