@@ -51,11 +51,11 @@ def independent_copy(aggregate: Any) -> Any:
 
 def _function(argument: str, value: Any, *, optional: bool = False) -> None:
     if not callable(value) and not (optional and value is None):
-        hint = " (init makes a new aggregate each time: give a function, such as `list` or `lambda: 0`)"
-        raise TypeError(
-            f"aggregator: {argument}: found {type(value).__name__}, expected a "
-            f"function{hint if argument == 'init' else ''}"
-        )
+        hint = {
+            "init": " (init makes a new aggregate each time: give a function, such as `list` or `lambda: 0`)",
+            "where": " of a row, such as `lambda row: row['bytes'] > 0`",
+        }.get(argument, "")
+        raise TypeError(f"aggregator: {argument}: found {type(value).__name__}, expected a function{hint}")
 
 
 def check_aggregator(value: object, argument: str, example: str) -> None:

@@ -54,6 +54,8 @@ class Count(Builtin):
     __slots__ = ()
 
     def __init__(self, column: str | None = None, *, where: Where = None) -> None:
+        if column == "*":
+            raise ValueError("count: column: found '*', expected the name of a column, or Count() for all rows")
         super().__init__(
             "count",
             column,

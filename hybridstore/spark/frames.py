@@ -277,9 +277,11 @@ class FrameTable:
             if not isinstance(frame, self._kind):
                 from pyspark.errors import PySparkValueError
 
+                given = type(frame).__name__
+                door = "; transform_with_state takes Rows" if given == "Row" else ""
                 raise PySparkValueError(
                     "Invalid return type. Please make sure that the UDF returns a pandas.DataFrame when the specified "
-                    "return type is StructType."
+                    f"return type is StructType. (found {given}{door})"
                 )
             manager = frame._mgr
             columns, index = manager.axes

@@ -17,7 +17,7 @@ from .contract import Batch, Program, Runner
 from .frames import FrameReader, FrameSettings, FrameTable
 from .grouping_keys import GroupingKeys
 from .location import Location
-from .operator import PlaceArguments, apply_program, spark_schema
+from .operator import PlaceArguments, apply_program, check_place, spark_schema
 from .processor_state import Handle
 from .query_log import watermark_of
 from .stateful_processor import grouping_of, in_groups, key_columns, on_time, ticks_of
@@ -75,6 +75,7 @@ def apply_in_pandas_with_state(
         raise ValueError(f"timeoutConf: found {timeoutConf!r}, expected one of {', '.join(_TIMEOUTS)}")
     if outputMode.lower() not in ("append", "update"):
         raise ValueError(f"outputMode: found {outputMode!r}, expected append or update")
+    check_place(place)
     df, keys = grouping_of(grouped, None)
     late = watermark_column(df)
     if timeoutConf == "EventTimeTimeout" and late is None:

@@ -57,6 +57,15 @@ class PlaceArguments(TypedDict, total=False):
     memory_limit: int | None
 
 
+def check_place(place: PlaceArguments) -> None:
+    """Raise TypeError where name or location is missing, which Spark's own methods do not have."""
+    missing = [f"{each}=" for each in ("name", "location") if each not in place]
+    if missing:
+        raise TypeError(
+            f"{' and '.join(missing)}: missing, expected a name for the operator and the query's checkpointLocation"
+        )
+
+
 def apply_program(
     df: DataFrame,
     program: Program | Any,

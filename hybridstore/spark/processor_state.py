@@ -29,6 +29,7 @@ from .state_values import StateValues, evolution, schema_text
 _GONE: Final = object()
 # The time modes as Spark's callers write them, in whatever case.
 MODES: Final = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
+MODE_NAMES: Final = ", ".join(map(repr, MODES.values()))
 
 
 class Variable:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache, partial
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Unpack
 
 from ..clock import Duration, Watermark, duration_ms
@@ -24,10 +24,11 @@ from .connect import grouping, parallelism, run_near_location, watermark_column
 from .contract import Batch, Program, Runner
 from .grouping_keys import GroupingKeys
 from .location import Location, locate
-from .operator import PlaceArguments, apply_program, spark_schema
+from .operator import PlaceArguments, apply_program, check_place, spark_schema
 from .operator_file import has_moved, operator_storage
-from .processor_state import MODES, Handle
+from .processor_state import MODE_NAMES, MODES, Handle
 from .query_log import committed, watermark_of
+from .row_table import RowTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,12 +108,18 @@ def run_processor(
     kind: type[ProcessorProgram], grouped: Any, asked: ProcessorArguments, place: PlaceArguments
 ) -> DataFrame:
     """Return the streaming DataFrame of a processor, whose rows come in the form of a kind of program."""
-    mode = MODES.get(asked.time_mode.lower())
+    mode = MODES.get((asked.time_mode or "").lower())
     if mode is None:
-        raise ValueError(f"timeMode: found {asked.time_mode!r}, expected one of {', '.join(MODES.values())}")
-    if asked.output_mode.lower() not in ("append", "update", "complete"):
+        raise ValueError(f"timeMode: found {asked.time_mode!r}, expected one of {MODE_NAMES}")
+    if str(asked.output_mode).lower() not in ("append", "update", "complete"):
         raise ValueError(f"outputMode: found {asked.output_mode!r}, expected append or update")
+    if isinstance(asked.processor, type) or not hasattr(asked.processor, "handleInputRows"):
+        raise TypeError(
+            f"statefulProcessor: found {asked.processor!r}, expected an object of a StatefulProcessor class"
+        )
     df, keys = grouping_of(grouped, asked.key)
+    if df.isStreaming:
+        check_place(place)
     late, output = watermark_column(df), spark_schema(asked.output)
     late = late if mode == "EventTime" else None
     program = kind(asked.processor, keys, output, mode, late, {}, asked.upgrade, key_columns(df, keys))
@@ -124,7 +131,10 @@ def run_processor(
         if location is None or not run_near_location(
             df.sparkSession, partial(_has_initial_state, location, place["name"])
         ):
-            frame, initial_keys = grouping_of(asked.initial, asked.key)
+            frame, initial_keys = grouping_of(asked.initial, asked.key, "initialState")
+            if frame.isStreaming or len(initial_keys) != len(keys):
+                given = f"a {'streaming' if frame.isStreaming else 'batch'} DataFrame by {', '.join(initial_keys)}"
+                raise ValueError(f"initialState: found {given}, expected a batch one, grouped as by {', '.join(keys)}")
             program.initial, program.initial_key = rows_by_key(_rows(frame.toArrow()), initial_keys), initial_keys
             program.initial_schema = frame.schema
     if not df.isStreaming:
@@ -168,12 +178,15 @@ def _has_initial_state(location: Location, name: str) -> bool:
     return committed(location.query()) >= 0 and not has_moved(operator_storage(location, name))
 
 
-def grouping_of(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFrame, tuple[str, ...]]:
+def grouping_of(
+    grouped: Any, key: Sequence[str] | str | None, what: str = "grouped"
+) -> tuple[DataFrame, tuple[str, ...]]:
+    """Return the DataFrame and the grouping columns of `df.groupBy(...)`, which errors call `what`."""
     if key is not None:
         frame = grouped if hasattr(grouped, "schema") else grouped._df
         return frame, (key,) if isinstance(key, str) else tuple(key)
     if not hasattr(grouped, "agg") or hasattr(grouped, "schema"):
-        raise ValueError("key: missing, expected the grouping columns, or df.groupBy(...) instead of the DataFrame")
+        raise ValueError(f"{what}: found {type(grouped).__name__}, expected df.groupBy(...)")
     return grouped._df, grouping(grouped, grouped._df)
 
 
@@ -517,70 +530,3 @@ class Results(Protocol):
 
     def table(self) -> pa.Table:
         """Return them as a table of the output."""
-
-
-class RowTable(list[Any]):
-    """The rows that a processor gives, as a table of the output. What is inside of a row is copied when the row comes,
-    as on Spark: a processor may change what it gave.
-    """
-
-    def __init__(self, output: pa.Schema) -> None:
-        from pyarrow.types import is_nested
-
-        super().__init__()
-        self._output = output
-        self._nested = any(map(is_nested, output.types))
-
-    def extend(self, results: Iterable[Any]) -> None:
-        """Take rows. O(values) where the output has nested columns, else O(rows)."""
-        super().extend(map(_copied, results) if self._nested else results)
-
-    def table(self) -> pa.Table:
-        """Return the rows so far as a table. O(rows)."""
-        return _to_arrow(self, self._output)
-
-
-def _to_arrow(rows: list[Any], output: pa.Schema) -> pa.Table:
-    """Return rows as a table: columns are matched by name in every row, a field that a row lacks is null, and a field
-    that the schema lacks is left out, as Spark does; a Row with more fields than values (`Row("k", "a")("x")`) lacks
-    the last. Raises TypeError for what is not a Row with names.
-    """
-    import pyarrow as pa
-
-    if not rows:
-        return output.empty_table()
-    names = output.names
-    columns: list[Any]
-    if all(getattr(row, "__fields__", None) == names for row in rows):
-        columns = list(zip_longest(*rows))
-        columns += [(None,) * len(rows)] * (len(names) - len(columns))
-    else:
-        columns = [[] for _ in names]
-        for row in rows:
-            if not getattr(row, "__fields__", None):
-                raise TypeError(f"processor: found a row of {type(row).__name__} {row!r}, expected a Row with names")
-            fields = dict(zip(row.__fields__, row, strict=False))
-            for name, column in zip(names, columns, strict=True):
-                column.append(fields.get(name))
-    arrays = [pa.array(column, type=field.type) for field, column in zip(output, columns, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=output)
-
-
-def _copied(row: Any) -> Any:
-    """Return a row with copies of its nested values, Rows as dicts, so that Arrow matches their fields by name."""
-    copied = row
-    if getattr(row, "__fields__", None):
-        copied = tuple.__new__(type(row), map(_as_dicts, row))
-        copied.__fields__ = row.__fields__
-    return copied
-
-
-def _as_dicts(value: Any) -> Any:
-    """Return a copy of a nested value with Rows as dicts, as `Row.asDict(recursive=True)`."""
-    if hasattr(value, "__fields__"):
-        return {name: _as_dicts(part) for name, part in zip(value.__fields__, value, strict=False)}
-    if isinstance(value, list):
-        return list(map(_as_dicts, value))
-    if isinstance(value, dict):
-        return {key: _as_dicts(part) for key, part in value.items()}
-    return value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..state.group import StoreGroup
 from ..topology.output_rows import Column
 from .grouping_keys import GroupingKeys
-from .processor_state import MODES, Handle, Variable
+from .processor_state import MODE_NAMES, MODES, Handle, Variable
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -90,9 +90,9 @@ class TwsTester:
     ) -> None:
         from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
-        mode = MODES.get(timeMode.lower())
+        mode = MODES.get((timeMode or "").lower())
         if mode is None:
-            raise _wrong(f"timeMode: found {timeMode!r}, expected one of {', '.join(MODES.values())}")
+            raise _wrong(f"timeMode: found {timeMode!r}, expected one of {MODE_NAMES}")
         if mode == "EventTime" and eventTimeExtractor is None:
             words = "eventTimeExtractor: found None, expected a function with timeMode EventTime"
             raise _wrong(f"[ARGUMENT_REQUIRED] {words}")

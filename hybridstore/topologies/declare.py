@@ -336,7 +336,10 @@ def stream(
     """
     called = None if name is None else input_name("stream", name)
     if key is None and null_keys == "group":
-        raise ValueError('stream: null_keys: found "group" without a key, expected "skip", because no key is null')
+        raise ValueError(
+            'stream: null_keys: found "group" without a key, expected "skip", because no key is null (before '
+            "drop_duplicates: key=, the same columns as on=)"
+        )
     keys = key_columns(key)
     check_column("timestamp", timestamp)
     if null_keys not in get_args(NullKeys):

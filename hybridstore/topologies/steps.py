@@ -42,6 +42,12 @@ from ..topology.plan import END, START, Custom, Emit, Plan, PlanStep
 
 _WINDOWS = (TumblingWindows, HoppingWindows, SlidingWindows, SessionWindows)
 RESERVED = (START, END)
+# What is written so for Spark, and what does it here.
+_OF_SPARK = {
+    "Column": " (on Spark: df.where or df.withColumn before apply)",
+    "update": ' (Spark\'s update is "commit")',
+    "append": ' (Spark\'s append is "close")',
+}
 # Aggregators that need a column.
 _OF_NUMBERS = (Sum, Mean, Variance, Min, Max, CountDistinct)
 
@@ -107,7 +113,10 @@ class Steps(Plan):
         self, kind: Literal["map", "filter"], function: Callable[[dict[str, Any]], Any], schema: Any = None
     ) -> Self:
         if not callable(function):
-            raise TypeError(f"{kind}: function: found {type(function).__name__}, expected a function of one row")
+            raise TypeError(
+                f"{kind}: function: found {(given := type(function).__name__)}, expected a function of one row"
+                f"{_OF_SPARK.get(given, '')}"
+            )
         step = PlanStep(kind, function, schema)
         if self.joined is not None:
             return replace(self, joined=replace(self.joined, behind=(*self.joined.behind, step)))
@@ -138,7 +147,7 @@ class Steps(Plan):
         if not isinstance(windows, _WINDOWS):
             raise TypeError(
                 f"windowed_by: windows: found {type(windows).__name__}, expected Tumbling-, Hopping-, Sliding- or "
-                "SessionWindows"
+                'SessionWindows, such as TumblingWindows("10 minutes")'
             )
         if self.windows is not None or self.custom is not None:
             raise ValueError("windowed_by: found a second time or after process, expected once")
@@ -170,7 +179,9 @@ class Steps(Plan):
         if self.aggregates is not None:
             raise ValueError("aggregate: found a second time, expected once")
         if emit not in ("record", "commit", "close"):
-            raise ValueError(f'aggregate: emit: found {emit!r}, expected "record", "commit" or "close"')
+            raise ValueError(
+                f'aggregate: emit: found {emit!r}, expected "record", "commit" or "close"{_OF_SPARK.get(str(emit), "")}'
+            )
         for name in aggregates:
             if name in RESERVED or name in self.key:
                 raise ValueError(f"aggregate: {name}: is the name of the key or of a window bound (choose another)")
@@ -472,8 +483,9 @@ class Steps(Plan):
         Spark's `dropDuplicatesWithinWatermark` with a watermark delay of `within`: a row at or before the watermark is
         late, and a key is forgotten when the watermark has reached the time of its first row and `within`. By stream
         time the watermark is the stream time less `within`. Late rows are left out and counted (`Engine.dropped`, on
-        Spark `hybridstore.spark.metrics`). Raises ValueError for an invalid duration or after `windowed_by`,
-        `aggregate` or `process`, and TypeError for other names.
+        Spark `hybridstore.spark.metrics`). Rows with a null in `on` are left out, too, unless the stream has `key=on`
+        and `null_keys="group"`. Raises ValueError for an invalid duration or after `windowed_by`, `aggregate` or
+        `process`, and TypeError for other names.
 
         >>> clicks = hs.stream(timestamp="ts").drop_duplicates("id", within="1 minute")
         >>> rows = [{"id": 7, "ts": 0}, {"id": 8, "ts": 500}, {"id": 7, "ts": 900}, {"id": 7, "ts": 200_000}]

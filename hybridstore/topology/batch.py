@@ -172,6 +172,11 @@ def named_rows(rows: Any, columns: Sequence[str] | None) -> Iterable[Any]:
             f"rows: found {type(rows).__name__}, expected an iterable of rows, such as a list of dicts, or Arrow "
             "batches"
         )
+    if type(rows).__module__.startswith("pyspark") and hasattr(rows, "isStreaming"):
+        raise TypeError(
+            "rows: found a DataFrame of Spark, expected an iterable of rows (apply(df, name, location) runs a topology "
+            "on Spark; df.toArrow() has the rows of a batch DataFrame)"
+        )
     if type(rows).__module__.startswith("pandas") and hasattr(rows, "columns"):
         import pyarrow as pa
 

@@ -254,6 +254,15 @@ def test_bad_arguments(source: Source, job: Job, spark: "SparkSession") -> None:
     ):
         with pytest.raises(hsp.SparkSetupError, match=message):
             hsp.apply_program(df, RunningCount(), name="op", location=location, shards=1)
+    stream: Any = hs.stream(key="k", timestamp="t")
+    for frame in (df, spark.range(2)):
+        with pytest.raises(TypeError, match=r"rows: found a DataFrame of Spark, .* \(apply\(df, name, location\) runs"):
+            list(stream.aggregate(n=hs.Count()).run(frame))
+    for step in (stream.filter, stream.map):
+        with pytest.raises(TypeError, match=r"function: found Column, .* \(on Spark: df.where or df.withColumn before"):
+            step(df["v"] > 1)
+    with pytest.raises(TypeError, match=r"where: found Column, expected a function of a row, such as `lambda row"):
+        hs.Count(where=df["v"] > 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.scenario(71)

@@ -224,6 +224,9 @@ def test_bad_arguments(spark: SparkSession, tmp_path: Path) -> None:
         apply(groups.EVENT)
     with pytest.raises(ValueError, match="found a batch DataFrame, expected a streaming one"):
         apply(groups.NO, of=spark.range(1).selectExpr("'a' k"))
+    without: Any = {"name": "op"}
+    with pytest.raises(TypeError, match="location=: missing, expected a name for the operator and the query's check"):
+        hsp.apply_in_pandas_with_state(df.groupBy("k"), print, "k string", "n long", "Update", groups.NO, **without)
     assert apply(groups.EVENT, of=df.withWatermark("t", "1 second")).columns == ["k"]
 
 

@@ -551,8 +551,30 @@ class TestBothEngines:
         place = {"name": "op", "location": str(tmp_path / "ck"), "shards": 2}
         with pytest.raises(ValueError, match="timeMode: found 'Sometimes'"):
             hsp.transform_with_state(df.groupBy("k"), Everything(), Everything.output, "Update", "Sometimes", **place)
-        with pytest.raises(ValueError, match="key: missing"):
+        with pytest.raises(
+            ValueError, match="timeMode: found None, expected one of 'None', 'ProcessingTime', 'EventTime'"
+        ):
+            hsp.transform_with_state(df.groupBy("k"), Everything(), Everything.output, "Update", None, **place)
+        with pytest.raises(ValueError, match="outputMode: found None"):
+            hsp.transform_with_state(df.groupBy("k"), Everything(), Everything.output, None, **place)
+        with pytest.raises(ValueError, match=r"grouped: found DataFrame, expected df.groupBy"):
             hsp.transform_with_state(df, Everything(), Everything.output, **place)
+        with pytest.raises(TypeError, match=r"statefulProcessor: found <class .*>, expected an object of a Stateful"):
+            hsp.transform_with_state(df.groupBy("k"), Everything, Everything.output, **place)
+        with pytest.raises(TypeError, match="name= and location=: missing, expected a name for the operator and the"):
+            hsp.transform_with_state(df.groupBy("k"), Everything(), Everything.output)
+        for initial, message in (
+            (df, r"found DataFrame, expected df.groupBy"),
+            (df.groupBy("k"), "found a streaming DataFrame by k, expected a batch one, grouped as by k"),
+            (
+                spark.range(1).groupBy("id", "id"),
+                "found a batch DataFrame by id, id, expected a batch one, grouped as by",
+            ),
+        ):
+            with pytest.raises(ValueError, match=f"initialState: {message}"):
+                hsp.transform_with_state(
+                    df.groupBy("k"), Everything(), Everything.output, "Update", "None", initial, **place
+                )
         # an expression is no column, also where a column has its name; capitals do not matter
         for column, name in (
             (f.upper("k").alias("k"), "k"),

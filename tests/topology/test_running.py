@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +173,28 @@ def test_an_aggregate_that_is_new_begins_empty(tmp_path: Path) -> None:
         (lambda t: t.aggregate(n=hs.Count()).process(print), "process: found after windowed_by or aggregate"),
         (lambda t: t.process(print).aggregate(n=hs.Count()), "aggregate: found after process"),
         (lambda t: t.map(print, "k string,,"), "map: output_schema: found 'k string,,'"),
-        (lambda t: hs.stream(timestamp="t", null_keys="group"), 'null_keys: found "group" without a key'),
+        (
+            lambda t: hs.stream(timestamp="t", null_keys="group"),
+            'null_keys: found "group" without a key.*key=, the same',
+        ),
+        (lambda t: t.aggregate(n=hs.Count(), emit="update"), r"found 'update', .* \(Spark's update is .commit.\)"),
+        (lambda t: t.aggregate(n=hs.Count("*")), r"count: column: found '\*', .*, or Count\(\) for all rows"),
     ],
 )
 def test_what_cannot_be_without_windows_is_refused_when_it_is_declared(declare: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         declare(hs.stream(key="k", timestamp="t"))
+
+
+@pytest.mark.parametrize("aggregate", [hs.Last("n"), hs.Collect("n"), hs.Max("n")])
+def test_what_an_aggregate_cannot_keep_is_told_by_column_and_type(aggregate: Any) -> None:
+    topology = (
+        hs.stream(key="user", timestamp="time")
+        .windowed_by(hs.TumblingWindows(5))
+        .aggregate(m=hs.Sum("m"), newest=aggregate, emit="commit")
+    )
+    rows = [{"user": "a", "time": n, "n": None if not n else timedelta(n), "m": 1} for n in range(3)]
+    with pytest.raises(TypeError) as raised:
+        list(topology.run(rows))
+    assert str(raised.value).startswith(f"aggregate 'newest': {aggregate.name} of column 'n': key 'a', time 1: found ")
+    assert "timedelta datetime.timedelta(days=1), which it cannot keep (store 'windows'" in str(raised.value)

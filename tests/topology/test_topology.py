@@ -569,20 +569,6 @@ def test_what_an_adder_cannot_add_to_another_is_told_by_column_and_type(extra: d
     assert ("whole row dict" in raised.value.__notes__[0]) == ("rows" in extra)
 
 
-@pytest.mark.parametrize("aggregate", [hs.Last("n"), hs.Collect("n"), hs.Max("n")])
-def test_what_an_aggregate_cannot_keep_is_told_by_column_and_type(aggregate: Any) -> None:
-    topology = (
-        hs.stream(key="user", timestamp="time")
-        .windowed_by(hs.TumblingWindows(5))
-        .aggregate(m=hs.Sum("m"), newest=aggregate, emit="commit")
-    )
-    rows = [{"user": "a", "time": n, "n": None if not n else timedelta(n), "m": 1} for n in range(3)]
-    with pytest.raises(TypeError) as raised:
-        list(topology.run(rows))
-    assert str(raised.value).startswith(f"aggregate 'newest': {aggregate.name} of column 'n': key 'a', time 1: found ")
-    assert "timedelta datetime.timedelta(days=1), which it cannot keep (store 'windows'" in str(raised.value)
-
-
 def test_types_that_cannot_be_aggregated_on_spark_are_named_when_it_is_declared() -> None:
     pa = pytest.importorskip("pyarrow")
     pytest.importorskip("pyspark")
