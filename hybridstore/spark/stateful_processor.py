@@ -135,7 +135,7 @@ def run_processor(
             if frame.isStreaming or len(initial_keys) != len(keys):
                 given = f"a {'streaming' if frame.isStreaming else 'batch'} DataFrame by {', '.join(initial_keys)}"
                 raise ValueError(f"initialState: found {given}, expected a batch one, grouped as by {', '.join(keys)}")
-            program.initial, program.initial_key = rows_by_key(_rows(frame.toArrow()), initial_keys), initial_keys
+            program.initial, program.initial_key = _initial_rows(frame, initial_keys, df, keys), initial_keys
             program.initial_schema = frame.schema
     if not df.isStreaming:
         return process_batch(
@@ -153,12 +153,21 @@ def ticks_of(clock_ticks: Duration | None, by_clock: bool, expected: str) -> int
     return duration_ms(clock_ticks, "clock_ticks")
 
 
-def rows_by_key(rows: Iterable[Any], key: Sequence[str]) -> dict[str, list[Any]]:
-    """Return rows by the text of their grouping key, in the order of their arrival. O(rows)."""
-    keys, groups = GroupingKeys(), dict[str, list[Any]]()
-    for row in rows:
-        groups.setdefault(keys.stored(tuple(row[column] for column in key)), []).append(row)
+def rows_by_key(rows: Iterable[Any], keys: Iterable[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    """Return rows by the text of their grouping keys, in the order of their arrival. O(rows)."""
+    texts, groups = GroupingKeys(), dict[str, list[Any]]()
+    for row, key in zip(rows, keys, strict=True):
+        groups.setdefault(texts.stored(key), []).append(row)
     return groups
+
+
+def _initial_rows(frame: DataFrame, columns: Sequence[str], df: DataFrame, keys: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the rows of an initial state by key. Their keys have the types of the stream's, as on Spark. O(rows)."""
+    cast = (frame[f"`{name}`"].cast(df.schema[key].dataType) for name, key in zip(columns, keys, strict=True))
+    table = frame.select("*", *(column.alias(f"{place}") for place, column in enumerate(cast))).toArrow()
+    width = table.num_columns - len(keys)
+    of_keys = zip(*map(python_values, table.columns[width:]), strict=True)
+    return rows_by_key(_rows(table.select(range(width))), of_keys)
 
 
 def key_columns(df: DataFrame, key: Sequence[str]) -> list[Column]:

@@ -220,3 +220,12 @@ def test_the_initial_state_of_a_batch_dataframe_below_a_coalesce(spark: "SparkSe
     out = hsp.transform_with_state(df, Counted(), "k string, n long", initialState=initial, name="op", shards=4)
     rows = out.coalesce(1).collect()
     assert sorted(map(tuple, rows)) == sorted((f"k{i}", 101 if i < 9 else 1) for i in range(12))
+
+
+def test_the_keys_of_initial_state_have_the_types_of_the_streams_as_on_spark(spark: "SparkSession") -> None:
+    from hybridstore import spark as hsp
+
+    initial = spark.createDataFrame([(1, 100), (2, 100), (9, 100)], "number int, n long").groupBy("number")
+    df = spark.createDataFrame([("1",), ("2",), ("3",)], "k string").groupBy("k")
+    out = hsp.transform_with_state(df, Counted(), "k string, n long", initialState=initial, name="op", shards=2)
+    assert sorted(map(tuple, out.collect())) == [("1", 101), ("2", 101), ("3", 1)]

@@ -123,7 +123,7 @@ def test_the_key_of_initial_state_is_a_tuple_of_its_own_columns() -> None:
         yield Row(k=str(key), a=str([word for (word,) in p.words.get()]))
 
     processor: Any = Processor(rows, initially)
-    initial = rows_by_key([Row(other="a", n=1), Row(other=None, n=2), Row(other="a", n=3)], ("other",))
+    initial = rows_by_key([Row(other=key, n=n) for n, key in enumerate(("a", None, "a"), 1)], [("a",), (None,), ("a",)])
     program = ProcessorProgram(processor, ("k",), NONE, "None", None, initial)
     program.initial_key = ("other",)
     assert processed(program, ["a", None]) == [
@@ -140,7 +140,7 @@ def test_the_key_of_initial_state_of_frames_is_that_of_a_frame() -> None:
         yield pd.DataFrame({"k": [str(key)], "a": [str([word for (word,) in p.words.get()])]})
 
     processor: Any = Processor(rows, initially)
-    initial = rows_by_key([Row(other="a", n=1), Row(other="a", n=3)], ("other",))
+    initial = rows_by_key([Row(other="a", n=1), Row(other="a", n=3)], [("a",), ("a",)])
     output = t.StructType().add("k", "string").add("a", "string")
     program = FrameProgram(processor, ("k",), output, "None", None, initial)
     program.schema = t.StructType().add("k", "string")

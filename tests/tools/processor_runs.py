@@ -117,7 +117,7 @@ def in_process(scenario: Scenario, folder: Path, shards: int = 3) -> list[Rows]:
         timed = scenario.mode == "EventTime"
         initial: dict[str, list[Any]] = {}
         if program.initial and number == 0:
-            initial = rows_by_key([Row(k=k, init=n) for k, n in program.initial], ("k",))
+            initial = rows_by_key([Row(k=k, init=n) for k, n in program.initial], [(k,) for k, _ in program.initial])
         operator_program = ProcessorProgram(
             program.processor(), scenario.key, output, scenario.mode, "t" if timed else None, initial
         )
