@@ -55,7 +55,7 @@ _LEAST_PART: Final = 205
 LAYERED_SHARE: Final = 1.5
 # Beside others that change, a block may have so many times that.
 MOST_LOAD: Final = 1.5
-# So many blocks are rewritten at a checkpoint, or none: their pack is a large one then, and is not merged with others.
+# One of so many blocks is rewritten at a checkpoint, or none: so their pack is a large one, and not merged with others.
 AT_ONCE: Final = 8
 # Of so many blocks, or of blocks with so many bytes of new layers, it is decided together which are rewritten.
 TOGETHER: Final = 64
@@ -359,9 +359,9 @@ class Planner:
 
     def _decide(self) -> None:
         """Write the new layers that wait, but rewrite the longest blocks and those with most layers, once the layers of
-        all blocks are more than those of blocks that were rewritten `AT_ONCE` after the other. So few are rewritten at
-        a checkpoint, also of blocks that change equally much: a checkpoint in which all of them are takes ten times as
-        long as those before it, and commits wait for it. O(changed), and the blocks that are rewritten.
+        all blocks are more than those of blocks of which one of `AT_ONCE` is rewritten at a time. So few are rewritten
+        at a checkpoint, also of blocks that change equally much: a checkpoint in which all of them are takes ten times
+        as long as those before it, and commits wait for it. O(changed), and the blocks that are rewritten.
         """
         waiting, self._waiting = self._waiting, []
         most = most_layered([each.load for each in waiting])
@@ -426,11 +426,11 @@ def _counted(line: BlockEntry, change: BucketChange, look: Lookup) -> BlockEntry
 
 def most_layered(loads: Sequence[float]) -> set[int]:
     """Return which of the blocks with layers of these loads to rewrite, the greatest first: none while the loads are
-    few; once they are more than those of as many blocks which are rewritten `AT_ONCE` after the other at a load of 1
-    (1/n, 2/n, ... 1), so many, and more until the loads of the others are few again. O(n log n).
+    few; once they are more than those of as many blocks of which one of `AT_ONCE` is rewritten at a time, at a load of
+    1 (1/n, 2/n, ... 1), so many, and more until the loads of the others are few again. O(n log n).
     """
     most: set[int] = set()
-    total, at_once = sum(loads), max(1, min(AT_ONCE, len(loads) // 2))
+    total, at_once = sum(loads), max(1, len(loads) // AT_ONCE)
     if 2 * total <= len(loads) + at_once:
         return most
     for at in sorted(range(len(loads)), key=loads.__getitem__, reverse=True):

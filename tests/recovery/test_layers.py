@@ -218,7 +218,7 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(
 def test_the_blocks_with_most_layers_are_rewritten_until_the_others_have_few(loads: list[float]) -> None:
     most = most_layered(loads)
     rest = [load for at, load in enumerate(loads) if at not in most]
-    few, at_once = (len(loads) + 1) / 2, max(1, min(AT_ONCE, len(loads) // 2))
+    few, at_once = (len(loads) + 1) / 2, max(1, len(loads) // AT_ONCE)
     assert bool(most) is (sum(loads) > (len(loads) + at_once) / 2)
     if most:
         assert sum(rest) <= few + 1e-9
@@ -231,11 +231,11 @@ def test_the_blocks_with_most_layers_are_rewritten_until_the_others_have_few(loa
 def test_a_block_that_changes_alone_is_rewritten_at_a_load_of_one() -> None:
     assert most_layered([1.0]) == set()
     assert most_layered([1.01]) == {0}
-    # of blocks that are rewritten eight after the other none is due, and then those with most layers
-    assert most_layered([i / 24 for i in range(5, 29)]) == set(range(16, 24))
-    assert most_layered([i / 24 for i in range(4, 28)]) == set()
-    assert most_layered([0.7] * 24) == set(range(8))
-    assert most_layered([1.0] * 24) == set(range(12))
+    # of blocks that are rewritten three at once none is due, and then those with most layers
+    assert most_layered([i / 24 for i in range(2, 26)]) == set()
+    assert most_layered([i / 24 for i in range(3, 27)]) == set(range(21, 24))
+    assert most_layered([0.7] * 24) == set(range(7))
+    assert most_layered([i / 64 for i in range(5, 69)]) == set(range(56, 64))
 
 
 @pytest.mark.parametrize(("tables", "together"), [(False, 5), (True, 64)])
@@ -256,7 +256,7 @@ def test_few_of_the_blocks_that_change_equally_much_are_rewritten_at_a_checkpoin
         before = bases
     # all within two or three checkpoints, if each were rewritten when its layers have so much of its base
     assert rewritten >= 24
-    assert most <= (AT_ONCE if together > 24 else 10)
+    assert most <= (4 if together > 24 else 5)
     assert line.reader is not None
     blocks = [line.reader.block(1, entry) for entry in line.entries()]
     assert {key: value for block in blocks for key, value in zip(block.keys, block.values, strict=True)} == line.rows
