@@ -151,11 +151,15 @@ class Attempt:
             return False
         return True
 
-    def wait(self, seconds: float) -> None:
-        """Return when it has ended, or was never begun, or after `seconds`, which count as time of work."""
+    def wait(self, seconds: float) -> float:
+        """Return when it has ended, or was never begun, or after `seconds`, which count as time of work; the answer is
+        how long the call took (s).
+        """
         begun = time.monotonic()
         self.join(seconds)
-        self._waited += min(seconds, time.monotonic() - begun)
+        waited = min(seconds, time.monotonic() - begun)
+        self._waited += waited
+        return waited
 
     def join(self, seconds: float | None = None) -> None:
         """Return when it has ended, or was never begun, or after `seconds`."""
@@ -316,6 +320,15 @@ class Checkpointer:
     def ready(self) -> bool:
         """True when no checkpoint is in progress, and none has failed a moment ago. O(1)."""
         return self.attempt is None and (self.failure is None or time.monotonic() >= self._retry_at)
+
+    def late(self, records: int, room: float, each: float) -> bool:
+        """Return whether a checkpoint that begins with the next commit, of so many `records`, is expected to be made
+        only when commits of as many, which take `each` (s), have used the `room` (records). O(stores).
+        """
+        changes = self.changes
+        changes = changes._replace(records=changes.records + records)
+        seconds = (1 + _LATER) * _worth(changes) * self._record_seconds
+        return seconds > (room - changes.records) / records * each
 
     def remaining(self) -> float:
         """Return how long the checkpoint in progress is expected to take from now on (s of work, as `Attempt.seconds`),
@@ -488,7 +501,8 @@ class Checkpointer:
         self.last = report
         # where few records came in meanwhile, the processor time of the work says how long it would take beside many
         took = max(attempt.seconds - attempt.start, busy) / _worth(attempt.since)
-        self._record_seconds = (self._record_seconds + took) / 2
+        # a late one costs more than one that was expected to be
+        self._record_seconds = max(took, (self._record_seconds + took) / 2)
         self.written += 1
         self.written_beside += beside
         self._alone = False

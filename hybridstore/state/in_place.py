@@ -43,7 +43,8 @@ from .generations import above, identity_at, location_of
 from .home import Home, home_of
 from .log import Log
 from .log_lines import warn
-from .memory import TAIL_PIECE, Memory, Relief, tail_over
+from .long_tail import TAIL_PIECE, tail_over
+from .memory import Memory, Relief
 from .memory_budget import give_back
 from .opening import Opening
 from .policy import CheckpointPolicy, Logged
@@ -89,12 +90,15 @@ class InPlace(Usable, ABC):
         """Behind a commit of `logged`: keep the limit of memory. Raises nothing: the version is durable."""
         relief = self._memory.relief(logged, renewed=renewed)
         try:
-            if relief is Relief.CHECKPOINT:
-                self._begin_checkpoint(log)
-            elif relief is Relief.COLD:
+            if relief is Relief.COLD:
                 self._go_cold(self._memory.cool_ms)
+                relief = self._memory.needed(cold=True)
             elif self._memory.cooling:
                 self._freeing(self._memory.cool_on)
+                relief = self._memory.needed(cold=True)
+            if relief is Relief.CHECKPOINT:
+                self._begin_checkpoint(log)
+                self._memory.pause_begun(logged.records)
         except Exception as error:
             self._checkpoints.fail(self._group.version, error)
 

@@ -13,9 +13,9 @@ cool       the state becomes cold, for 12 ms for 1,000 records: the rest behind 
               |   └ the writer process is started
               └ a checkpoint begins when the changes since the last one take a quarter of the limit
 
-A checkpoint also begins when the rows that a restart would have waiting, by their number and bytes in the log, would
-take a quarter of the limit (of a shard of Spark's, too: `is_long`), and a commit waits by half of their share as by
-that of memory (`_tail_share`). A restart that finds more than fits makes checkpoints of pieces (`in_place`).
+A checkpoint also begins, and commits wait, when the tail would take too much in a restart (`long_tail`). And it begins
+earlier, from an eighth of the limit on and in the commit in which the state became cold, if with the next commit it
+would be late: by how long those before took, and how many records come in.
 
 Beyond 70 % a key-value store frees as many records as come in, beyond 80 % twice as many: those that were not used for
 the longest time, of those that the checkpoint in use has (`stores.key_ages`). They count as room in all else. A
@@ -56,6 +56,7 @@ from .checkpoint_job import PIECE_BYTES, PIECE_RECORDS
 from .checkpointer import Checkpointer
 from .group import StoreGroup
 from .hydration import COMMIT_BUDGET_MS, hydrate, read_ahead, stop_ahead
+from .long_tail import LEAST_ROOM, TAIL_BEGINS, TAIL_MOST, tail_share
 from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, Copying, give_back, usable
 from .old_maps import FREED_ENTRIES, OldMaps
 from .policy import SPEED, Logged
@@ -91,6 +92,8 @@ _COPYING: Final = 1
 _BEHIND: Final = 1.5
 # How long a commit waits at most for a checkpoint that is to be made before the room is used up (s).
 _STEADY_SECONDS: Final = 0.025
+# A checkpoint of so many changes begins where one that begins later would be late.
+_LATE_CHANGES: Final = _CHANGES / 2
 # How long a commit waits for a checkpoint for each of its records, and at most (s), at the limit, and beyond it or
 # where a commit brings very many: so long that a checkpoint keeps up with the commits, and each of them waits a little.
 _WAIT_SECONDS: Final = (25e-6, 1.0)
@@ -112,17 +115,6 @@ _FREED_FOR_A_RECORD: Final = 2
 _COOLED_MS: Final = 12e-3
 # A record takes about so many times its bytes in the log.
 _LOGGED_BYTES: Final = 4
-# A row of a replay takes about so many bytes, and so many for each byte of the log.
-_ROW_BYTES: Final = 80
-_BYTE_BYTES: Final = 2
-# A checkpoint begins when the rows that a restart would have in memory take this share of the limit.
-_TAIL_BEGINS: Final = 1 / 4
-# Commits wait by the part of so many times the limit: a restart that finds more than the limit replays it in pieces.
-_TAIL_MOST: Final = 2
-# A restart has room for the rows that other states leave of the limit, and for so many bytes of them: a checkpoint of
-# fewer is not worth its time. It replays more of them in pieces of this share of the room.
-_LEAST_ROOM: Final = 1 << 20
-TAIL_PIECE: Final = 1 / 2
 
 
 class Relief(Enum):
@@ -139,18 +131,6 @@ def memory_bytes(group: StoreGroup) -> int:
     return sum(store.bytes_in_memory for store in group.stores.values())
 
 
-def _tail_bytes(records: int, size: int) -> int:
-    """Return about how many bytes the rows of a tail take, of so many records and bytes of the log, when a restart has
-    them in memory. O(1).
-    """
-    return _ROW_BYTES * records + _BYTE_BYTES * size
-
-
-def tail_over(room: float, records: int, size: int) -> bool:
-    """Return whether such a tail takes more than `room` (bytes). O(1)."""
-    return _tail_bytes(records, size) > room
-
-
 def _pressed_wait(share: float) -> tuple[float, float]:
     """Return how long a commit waits for a checkpoint, for each record and at most (s), where this share of the part of
     records is used. O(1).
@@ -162,13 +142,6 @@ def _pressed_wait(share: float) -> tuple[float, float]:
         return each * min(1.0, (share - _PRESSED) / (1 - _PRESSED)), most
     over = (share - _STRAINED) / (1 + _FAR_OVER - _STRAINED)
     return each + (_LARGE_SECONDS[0] - each) * min(1.0, over), most
-
-
-def is_long(tail: Logged, limit: int | None) -> bool:
-    """Return whether a shard needs a checkpoint because of its tail, where a process loads one shard after the other
-    under a limit. O(1).
-    """
-    return limit is not None and tail_over(max(_TAIL_BEGINS * usable(limit), _LEAST_ROOM), tail.records, tail.bytes)
 
 
 class Memory:
@@ -194,6 +167,9 @@ class Memory:
         self._wait, self._filling = _NO_WAIT, False
         # how many records had room by the last count; when the last commit was through with waiting, and when it began
         self._room, self._waited, self._begun = inf, 0.0, 0.0
+        # how long the process worked between the last two commits, and how long the last one has waited (s); how many
+        # records fit in the limit, by the last count
+        self._worked, self._paused, self._fits = 0.0, 0.0, inf
         # whether what has changed is put apart when a checkpoint begins, by the last count
         self._filled = False
         # a commit that has waited for it uses a new checkpoint; the state becomes cold at the next one
@@ -230,7 +206,7 @@ class Memory:
         limit = BUDGET.limit
         if limit is None:
             return None
-        return max(usable(limit) - BUDGET.used(self)[0] + self.counted, _LEAST_ROOM)
+        return max(usable(limit) - BUDGET.used(self)[0] + self.counted, LEAST_ROOM)
 
     def restored(self, *, read_only: bool = False, lazy: bool = True) -> None:
         """Blocks are cold, if `lazy`: a thread decodes them ahead, and, unless `read_only`, commits load them."""
@@ -250,7 +226,7 @@ class Memory:
         """Load decoded blocks for about 2 ms; under a budget, free what is left of old maps for as long, and apply some
         of the rows of a tail.
         """
-        self._begun = time.thread_time()
+        self._begun, self._paused = time.thread_time(), 0.0
         self._read = SPARING.loaded - self._seen
         incoming = self._logged + self._read
         for store in self._group.stores.values():
@@ -368,12 +344,14 @@ class Memory:
             attempt = next(iter(BUDGET.copying()), None)  # of another state, whose end lets this one begin
         unchecked = self._unchecked = self._unchecked.plus(logged)
         if attempt is not None and (seconds := self._pause(logged.records)) > 0:
-            attempt.wait(seconds)
+            self._paused = attempt.wait(seconds)
             # now, rather than at the next commit: what the next checkpoint has to copy would be a commit more
             if checkpoints.finish(wait=False) is not None:
-                self._renewed = True  # the next commit becomes cold, since this one has waited
-                return None
-        self._waited = time.process_time()
+                self._renewed = True
+                if self._paused > _STEADY_SECONDS / 2 or not self._late:
+                    return None  # the next commit becomes cold, since this one has waited
+        now = time.process_time()
+        self._worked, self._waited = now - self._waited, now
         renewed, self._renewed = renewed or self._renewed, False
         if renewed:
             give_back()  # what the checkpoint took
@@ -381,6 +359,16 @@ class Memory:
         few = records < min(CHECK_RECORDS, limit // CHECK_BYTES) // states and unchecked.commits < CHECK_COMMITS
         if few and not renewed and self._sure:
             return None
+        return self.needed(renewed=renewed)
+
+    def needed(self, *, renewed: bool = False, cold: bool = False) -> Relief | None:
+        """Count this state, and return what memory needs now, None for nothing; see `relief`. In the commit in which
+        the state became `cold` a checkpoint begins only if the next commit would begin it too late. O(blocks).
+        """
+        limit = BUDGET.limit
+        if limit is None:
+            return None
+        limit, states, checkpoints = usable(limit), BUDGET.states, self._checkpoints
         self._unchecked, self._loaded = Logged(), SPARING.loaded
         counted = self.count()
         used, large = BUDGET.used(self)
@@ -391,14 +379,15 @@ class Memory:
         kept = used - self._spare  # what is not freed before a checkpoint has been made
         self._wait = _pressed_wait(kept / max(1, limit))
         in_memory = max(1, self._in_memory())
-        self._room = (limit - kept) * in_memory / max(1, counted) / states
+        self._fits = limit * in_memory / max(1, counted) / states
+        self._room = self._fits * (limit - kept) / max(1, limit)
         far_over = kept > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES
         if far_over:
             self._wait = _FAR_SECONDS
         self._filled, self._filling = used > _CHANGES * limit, kept > _RENEWED * limit
         if renewed and self._parted:
             return Relief.COLD
-        long = self._tail_share > _TAIL_BEGINS
+        long = self._tail_share > TAIL_BEGINS
         if checkpoints.attempt is not None or self.cooling or not (large or long):
             return None
         behind, old = checkpoints.changes, self._old.maps
@@ -414,7 +403,9 @@ class Memory:
             if renewed and used > _RENEWED * limit and SPEED.factor * behind.seconds <= _REPLAY_SECONDS:
                 return Relief.COLD
         cut = self._many(behind) and used > _RENEWED * limit
-        if (full or cut or long or changed > _CHANGES * limit) and behind.commits and checkpoints.ready():
+        begins = not cold and (full or cut or long or changed > _CHANGES * limit)
+        late = changed > _LATE_CHANGES * limit and self._late
+        if (begins or late) and behind.commits and checkpoints.ready():
             # States that share a limit make their checkpoints one after the other: each copies what has changed.
             copying = _COPYING if used <= limit else 2 * _COPYING
             if far_over or len(BUDGET.copying()) < copying:
@@ -453,7 +444,22 @@ class Memory:
     def _pause(self, records: int) -> float:
         """Return how long a commit of so many records sleeps now (s): the longer pause, less its own work."""
         taken = time.thread_time() - self._begun
-        return max(self._waiting(records) - taken, min(self._steady(records), _STEADY_SECONDS - taken))
+        worked = time.process_time() - self._waited
+        return max(self._waiting(records) - taken, min(self._steady(records, worked), _STEADY_SECONDS - taken))
+
+    @property
+    def _late(self) -> bool:
+        """Whether a checkpoint that begins with the next commit makes commits wait for long. O(stores)."""
+        room = _STRAINED * self._fits
+        return self._checkpoints.late(max(1, self._logged), room, self._worked + _STEADY_SECONDS)
+
+    def pause_begun(self, records: int) -> None:
+        """Wait, in a commit of so many records that has begun a checkpoint, as the next ones: each then waits less."""
+        attempt, taken = self._checkpoints.attempt, time.thread_time() - self._begun + self._paused
+        seconds = min(self._steady(records, self._worked), _STEADY_SECONDS - taken)
+        if attempt is not None and seconds > 0:
+            attempt.wait(seconds)
+            self._waited = time.process_time()
 
     def _waiting(self, records: int) -> float:
         """Return the pause of a commit of so many records (s): longer with a checkpoint behind or a full tail."""
@@ -461,25 +467,23 @@ class Memory:
         # a commit of so many is slow by itself, and two of them are more than the next checkpoint should copy
         large = behind and records >= _CUT_RECORDS
         crowded = _LARGE_SECONDS if large else _WAIT_SECONDS if behind else _NO_WAIT
-        each, most = max(self._wait, crowded, _pressed_wait(self._tail_share / _TAIL_MOST))
+        each, most = max(self._wait, crowded, _pressed_wait(self._tail_share / TAIL_MOST))
         return min(most, records * each)
 
     @property
     def _tail_share(self) -> float:
         """The share of this state's part of the limit that the tail would take in a restart now. O(1)."""
-        behind, limit = self._checkpoints.behind, BUDGET.limit
-        if limit is None:
-            return 0.0
-        return _tail_bytes(behind.records, behind.bytes) * BUDGET.states / max(1, usable(limit))
+        limit = BUDGET.limit
+        return 0.0 if limit is None else BUDGET.states * tail_share(self._checkpoints.behind, limit)
 
-    def _steady(self, records: int) -> float:
+    def _steady(self, records: int, worked: float) -> float:
         """Return how long a commit of so many records waits so that the room is not used up before the checkpoint in
-        progress has been made: their part of the work that remains, less that since the commit before (s).
+        progress has been made: their part of the work that remains, less the time that they `worked` (s).
         """
         # a record that is read and written comes in once
         room = self._room - max(self._unchecked.records, SPARING.loaded - self._loaded)
         part = min(1.0, records / max(1.0, room)) * self._checkpoints.remaining()
-        return part - (time.process_time() - self._waited)
+        return part - worked
 
     def leave_maps(self) -> None:
         """Keep the maps of the stores, which are about to become cold, to free them in slices. O(buckets)."""

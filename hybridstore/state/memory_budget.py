@@ -44,7 +44,7 @@ _ARENA_MAX: Final = -8
 class Copying(Protocol):
     """A checkpoint that a thread of this process makes: see `checkpointer.Attempt`."""
 
-    def wait(self, seconds: float) -> None: ...
+    def wait(self, seconds: float) -> float: ...
 
 
 class Budgeted(Protocol):

@@ -15,7 +15,7 @@ import pytest
 import hybridstore as hs
 from benchmarks.measure import watched
 from benchmarks.measure.watched import BASE, phase
-from hybridstore.state import checkpointer
+from hybridstore.state import checkpointer, long_tail
 from hybridstore.state import memory as memory_module
 from hybridstore.state.policy import Logged
 from tests.tools.hooks import check_stores, crash
@@ -243,7 +243,7 @@ def test_a_reader_under_a_limit_replays_a_long_tail_and_writes_nothing(tmp_path:
     for at, right in ((version, older), ("newest", newest)):
         with open_small(path, at=at) as state:
             tail = state.restore_report
-            assert memory_module.tail_over(2_000_000, tail.tail_records, tail.tail_bytes)
+            assert long_tail.tail_over(2_000_000, tail.tail_records, tail.tail_bytes)
             assert (contents(state), state.metrics().checkpoints_written) == (right, 0)
     assert {each: each.read_bytes() for each in path.rglob("*") if each.is_file()} == files
 

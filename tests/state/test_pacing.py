@@ -31,21 +31,25 @@ def test_commits_wait_so_that_the_room_lasts_until_the_checkpoint_has_been_made(
         # the limit has a million bytes for records, of which a tenth is used
         assert 700 < memory._room < 1000
         memory._room, memory._waited = 1000.0, clock
-        assert memory._steady(10) <= 0  # no checkpoint is in progress
+
+        def steady(records: int) -> float:
+            return memory._steady(records, clock - memory._waited)
+
+        assert steady(10) <= 0  # no checkpoint is in progress
         checkpoints._record_seconds = 1e-4
         attempt = Attempt(
             Target(state._home.storage, state._identity, 1, b"", state._log.position), [], Logged(records=10_000), list
         )
         checkpoints.attempt = attempt
         assert checkpoints.remaining() == 1.0
-        assert memory._steady(10) == pytest.approx(0.01)
+        assert steady(10) == pytest.approx(0.01)
         clock += 0.004
-        assert memory._steady(10) == pytest.approx(0.00996 - 0.004)  # what the commit has taken counts
-        assert memory._steady(1000) == pytest.approx(0.996 - 0.004)
+        assert steady(10) == pytest.approx(0.00996 - 0.004)  # what the commit has taken counts
+        assert steady(1000) == pytest.approx(0.996 - 0.004)
         memory._unchecked = Logged(records=500)  # the room shrinks with what was logged since the count
-        assert memory._steady(5) == pytest.approx(0.00996 - 0.004)
+        assert steady(5) == pytest.approx(0.00996 - 0.004)
         memory._unchecked = Logged(records=2000)
-        assert memory._steady(1) == pytest.approx(0.996 - 0.004)
+        assert steady(1) == pytest.approx(0.996 - 0.004)
         clock += 2.0  # late: a quarter of its time more
         assert checkpoints.remaining() == pytest.approx(2.004 / 4)
         checkpoints.attempt = None
@@ -59,7 +63,7 @@ def test_what_a_commit_has_taken_itself_is_part_of_its_pause(tmp_path: Path, mon
         monkeypatch.setattr("hybridstore.state.memory.time", times)
         memory.slice()  # a commit begins
         memory._wait = 25e-6, 1.0
-        monkeypatch.setattr(memory, "_steady", lambda records: 0.5)
+        monkeypatch.setattr(memory, "_steady", lambda *_: 0.5)
         assert memory._pause(1000) == 0.025
         now.work += 0.008
         assert memory._pause(1000) == pytest.approx(0.025 - 0.008)
@@ -69,6 +73,73 @@ def test_what_a_commit_has_taken_itself_is_part_of_its_pause(tmp_path: Path, mon
         assert memory._pause(1000) == pytest.approx(5.0 - 0.008)
         now.work += 6.0
         assert memory._pause(1000) < 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_checkpoint_that_would_be_late_begins_in_the_commit_in_which_the_state_becomes_cold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 1 << 40)
+    with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
+        memory, checkpoints, store = state._memory, state._checkpoints, state.suppression("s", max_records=10**6)
+        monkeypatch.setattr(checkpoints, "late", lambda *_: late)
+        store.put_many((i, "x" * 1000, i) for i in range(500))
+        state.commit()
+        assert checkpoints.attempt is not None
+        checkpoints.attempt.join()
+        store.put_many((i, "y" * 1000, i) for i in range(300))
+        state.commit()
+        assert memory._in_memory() == 300  # cold, but for what has changed since
+        assert (checkpoints.attempt is not None) == late
+        if not late:
+            store.put_many((i, "z" * 1000, i) for i in range(400))
+            state.commit()
+            assert checkpoints.attempt is not None
+
+
+def test_a_checkpoint_is_late_that_takes_longer_than_commits_that_wait_a_little_use_the_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
+        memory, checkpoints = state._memory, state._checkpoints
+        assert not memory._late  # nothing was counted
+        memory._fits, memory._logged, memory._worked = 100_000.0, 1000, 0.015
+        # begun behind another 1,000 records, it has 60 commits of 40 ms, up to 115 % of the limit
+        for seconds, late in ((1.9, False), (2.0, True)):
+            checkpoints.since, checkpoints._record_seconds = Logged(records=54_000), seconds / 55_000
+            assert memory._late == late
+        for records, late in ((10_000, False), (115_000, True)):
+            checkpoints.since = Logged(records=records)
+            assert memory._late == late
+
+
+def test_the_commit_that_begins_a_checkpoint_waits_as_those_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = SimpleNamespace(work=100.0)
+    times = SimpleNamespace(**vars(time) | {"thread_time": lambda: now.work, "process_time": lambda: now.work})
+    with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
+        memory, checkpoints = state._memory, state._checkpoints
+        monkeypatch.setattr("hybridstore.state.memory.time", times)
+        target = Target(state._home.storage, state._identity, 1, b"", state._log.position)
+        checkpoints.attempt = attempt = Attempt(target, [], Logged(records=10_000), list)
+        waits: list[float] = []
+        monkeypatch.setattr(attempt, "wait", lambda seconds: waits.append(round(seconds, 6)) or seconds)
+        monkeypatch.setattr(checkpoints, "remaining", lambda: 0.2)
+        memory.needed()
+        memory.slice()
+        memory._room, memory._worked = 10_000.0, 0.015
+        memory.pause_begun(1000)  # a tenth of 200 ms, less the time that the records took
+        memory._room = 1000.0
+        memory.pause_begun(1000)
+        now.work += 0.004
+        memory._paused = 0.006  # before the checkpoint began
+        memory.pause_begun(1000)
+        memory._paused = 0.025
+        memory.pause_begun(1000)
+        checkpoints.attempt = None
+        memory.pause_begun(1000)
+        assert waits == [0.005, 0.025, 0.015]
 
 
 def test_time_in_which_no_record_comes_in_is_not_time_of_a_checkpoint(
@@ -99,11 +170,12 @@ def test_time_in_which_no_record_comes_in_is_not_time_of_a_checkpoint(
         state.checkpoint(wait=True)
         assert checkpoints.last is not None
         assert checkpoints.reader is not None
-        attempt = Attempt(target, [], Logged(records=10_000), list)
-        attempt.outcome = Outcome(checkpoints.last, reader=checkpoints.reader.twin(), busy=40.0)
-        checkpoints._record_seconds = 0.0
-        checkpoints._take_over(attempt)
-        assert checkpoints._record_seconds == pytest.approx(0.002)
+        # and a faster one is believed little by little
+        for busy, expected in ((40.0, 0.004), (20.0, 0.003)):
+            attempt = Attempt(target, [], Logged(records=10_000), list)
+            attempt.outcome = Outcome(checkpoints.last, reader=checkpoints.reader.twin(), busy=busy)
+            checkpoints._take_over(attempt)
+            assert checkpoints._record_seconds == pytest.approx(expected)
 
 
 def test_commits_wait_for_the_start_of_the_process_little_by_little(
@@ -124,7 +196,7 @@ def test_commits_wait_for_the_start_of_the_process_little_by_little(
             attempt._waited = attempt.start  # as if all of it had passed
             attempt.join()
             assert checkpoints.finish(wait=True) is not None
-            assert checkpoints._record_seconds < 0.01  # a checkpoint does not take longer because of the start
+            assert checkpoints._record_seconds < 1  # a checkpoint does not take longer because of the start
             assert WRITER.ready
 
 

@@ -33,7 +33,8 @@ from recovery.shard_log import METRICS, SINCE, encode_object
 
 from ...state.checkpointer import Checkpointer, Target
 from ...state.group import StoreGroup
-from ...state.memory import is_long, memory_bytes
+from ...state.long_tail import is_long
+from ...state.memory import memory_bytes
 from ...state.numbers import added
 from ...state.policy import CheckpointPolicy, Logged, commit_seconds
 from .log import AttemptLog, Since
