@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 from sys import getsizeof
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from .cold_blocks import Cold, ColdPage, DecodedBlock, taken_sets
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 # So many entries of a map are measured, and so many items of what is long in a value.
 SAMPLE: Final = 32
@@ -34,7 +37,7 @@ STATE_BYTES: Final = 350
 _ROUND: Final = 16
 # small integers exist once
 _SHARED: Final = range(-5, 257)
-_NUMBER: Final = 32
+NUMBER_BYTES: Final = 32
 
 
 def deep(value: Any) -> int:
@@ -72,15 +75,19 @@ def column_bytes(values: Sequence[Any]) -> int:
     return getsizeof(values) + len(values) * sum(map(deep, sample)) // len(sample)
 
 
+def ends(entries: dict[K, V], most: int) -> list[tuple[K, V]]:
+    """Return a sample of the entries of a map, of both ends: the first records may be shorter. O(most)."""
+    items = entries.items()
+    return [*islice(items, most // 2), *islice(reversed(items), most // 2)]
+
+
 def map_bytes(entries: dict[Any, Any], size_of: Callable[[Any], int] = run_bytes) -> int:
     """Return about how many bytes a map takes, with `size_of` its values. O(sample)."""
     if not entries:
         return 0
-    # of both ends: the first records may be shorter
-    items = entries.items()
-    sample = [*islice(items, SAMPLE // 2), *islice(reversed(items), SAMPLE // 2)]
+    sample = ends(entries, SAMPLE)
     # the first keys may be small integers, which exist once: those behind them do not
-    mean = sum((deep(key) or _NUMBER) + size_of(value) for key, value in sample) / len(sample)
+    mean = sum((deep(key) or NUMBER_BYTES) + size_of(value) for key, value in sample) / len(sample)
     return int(getsizeof(entries) + len(entries) * mean)
 
 

@@ -35,12 +35,12 @@ from .buckets import Sealed, SealedBucket
 from .cold_blocks import TakenBlock, taken_block, taken_sets, with_keys
 from .cold_tail import ColdTail, Maps
 from .columns import beside_each_other
-from .sizes import STATE_BYTES, map_bytes, run_bytes
+from .sizes import NUMBER_BYTES, SAMPLE, STATE_BYTES, deep, ends, run_bytes
 
 # So many keys at most are looked at when time moves, and so many by a commit: some 0.3 and 2 ms.
 _DUE_OF_A_ROW: Final = 256
 _DUE_OF_A_COMMIT: Final = 2048
-_COUNTED: Final = 512  # the values of up to so many keys are counted where an estimate is asked for
+_COUNTED: Final = 1024  # of so many keys at least the values are counted where an estimate is asked for
 # A key takes about one in so many of its bytes when its values are cut.
 _CUT_REST: Final = 4
 _IDLE_STEPS: Final = 16  # searches for keys without live values in the time of one window
@@ -497,10 +497,17 @@ class SlidingRuns(Ages):
         return self._low - 1
 
     def _bytes_of(self, maps: Sequence[dict[Any, Any]]) -> int:
-        """See `Ages`: all of them are as the largest one. O(sample + maps)."""
-        largest = max(maps, key=len, default={})
-        each = (map_bytes(largest, self._state_bytes) - getsizeof(largest)) / max(1, len(largest))
-        return sum(map(getsizeof, maps)) + int(each * sum(map(len, maps)))
+        """See `Ages`. The values are counted apart: a key may have more than all others. O(sample + maps)."""
+        sample = [
+            (_records(run), (deep(key) or NUMBER_BYTES) + self._state_bytes(run))
+            for key, run in ends(max(maps, key=len, default={}), SAMPLE)
+        ]
+        if not sample:
+            return sum(map(getsizeof, maps))
+        (fewest, smallest), (most, largest) = min(sample), max(sample)
+        each = max(0.0, largest - smallest) / max(1, most - fewest)
+        rest = sum(size - count * each for count, size in sample) / len(sample)
+        return sum(map(getsizeof, maps)) + int(rest * sum(map(len, maps)) + each * sum(map(_about, maps)))
 
     def _maps_bytes(self) -> int:
         return super()._maps_bytes() + self._bytes_of([self._older.cut])
@@ -576,11 +583,11 @@ def _records(run: Any) -> int:
 
 def _about(runs: dict[Any, Any]) -> int:
     """Return about how many values a map has. O(sample)."""
-    if len(runs) <= _COUNTED:
-        return sum(map(_records, runs.values()))
-    # of both ends: the first keys may have more values
-    sample = [*islice(runs.values(), _COUNTED // 2), *islice(reversed(runs.values()), _COUNTED // 2)]
-    return sum(map(_records, sample)) * len(runs) // len(sample)
+    # of all parts, of a large map of both ends: keys that are used often have more values, and are near the beginning
+    most = min(len(runs), 64 * _COUNTED)
+    step, half, values = most // _COUNTED + 1, most // 2, runs.values()
+    sample = [*islice(values, 0, half, step), *islice(reversed(values), 0, most - half, step)]
+    return sum(map(_records, sample)) * len(runs) // max(1, len(sample))
 
 
 def _newest(run: Any) -> int:

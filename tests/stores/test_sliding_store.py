@@ -398,3 +398,15 @@ def test_the_values_in_memory_are_counted_or_estimated_from_those_of_some_keys(t
         right = 3 * keys + 7
         assert store.num_records == right
         assert store.records_in_memory == pytest.approx(right, abs=0 if keys == 512 else 7 * (keys // 512))
+
+
+@pytest.mark.parametrize("keys", [300, 4000])
+def test_a_key_of_many_values_is_not_taken_for_the_rule(tmp_path: Path, keys: int) -> None:
+    with hs.open(tmp_path, durability="os", memory_limit=1 << 40) as state:
+        store = state.sliding("it", size=100, aggregator=hs.Sum())
+        store.add_columns(list(range(keys)), [1000] * keys, [5] * keys)
+        before = store.bytes_in_memory
+        store.add_columns([0] * 3000, list(range(1000, 4000)), [5] * 3000)
+        # counted by itself, or with as many more as the sample is smaller
+        assert keys + 3000 <= store.records_in_memory <= keys + 3000 * (keys // 1024 + 1)
+        assert before + 3000 * 40 < store.bytes_in_memory < before + 3000 * 100 * (keys // 1024 + 1)
