@@ -69,6 +69,9 @@ _MOST_FAILURES: Final = 3
 # to be later.
 _RECORD_SECONDS: Final = 20e-6
 _LATER: Final = 0.25
+# While the process starts, a thread makes the checkpoints of fewer records than it is for without a limit, if they have
+# no more bytes than these in the log.
+_MOST_HERE: Final = 1 << 20
 # How long the writer process takes to start: 0.15 s of processor time at best.
 _START_SECONDS: Final = 0.25
 # So many blocks were read whole for a record each, because they have no table: a checkpoint is due that writes blocks
@@ -415,11 +418,14 @@ class Checkpointer:
         fits = (large or _beside_records() <= records) and records <= _MOST_RECORDS and self.since.bytes <= _MOST_BYTES
         if BUDGET.limit is not None and records > PIECE_RECORDS:
             fits = fits and records < _OF_A_KEY * sum(store.changed_keys[0] for store in self._group.stores.values())
-        job = beside(tableless) if fits and not (self._alone or self._refused) else None
-        if job is None:
+        if not fits or self._alone or self._refused:
             return None
         from .writer_process import WRITER  # only here: few programs need it
 
+        few = not tableless and records < BESIDE_RECORDS and self.since.bytes <= _MOST_HERE
+        job = None if few and WRITER.starting else beside(tableless)
+        if job is None:
+            return None
         try:
             return WRITER.give(job, self, partial(opened, storage, maps=self._maps))
         except OSError as error:

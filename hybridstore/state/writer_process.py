@@ -101,6 +101,11 @@ class WriterProcess:
         # whether the process has started: it takes a job at once
         self.ready = False
 
+    @property
+    def starting(self) -> bool:
+        """Whether the process was started, and would take a job only when it has loaded its code. O(1)."""
+        return self._link is not None and not self.ready
+
     def start(self, user: object) -> None:
         """Start the process, unless it runs, because `user` will give it a job: it ends with the last user. Raises
         OSError when it cannot be started. A start takes this thread a millisecond or two, and the process some 100.

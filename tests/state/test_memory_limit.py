@@ -346,6 +346,7 @@ def test_a_checkpoint_begins_where_a_flush_has_removed_a_part_of_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hybridstore.stores.suppression._PIECE", 100)
+    monkeypatch.setattr("hybridstore.state.checkpointer._MOST_HERE", -1)  # of the process, also while it starts
     with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
         buffer, removed = state.suppression("b"), 0
         buffer.put_many((f"key {i:04}", i, i) for i in range(2500))  # seven tenths of what the limit has for them

@@ -68,6 +68,26 @@ def test_under_a_limit_the_process_waits_for_its_first_job(tmp_path: Path, monke
     thread.join()  # waits for the process
 
 
+def test_while_the_process_starts_a_thread_makes_small_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WriterProcess, "_started", lambda *_: None)
+    with opened(tmp_path, 1 << 40) as state:
+
+        def by_process(records: int, size: int) -> int:
+            state.key_value("kv").put_many((i, "x" * size) for i in range(records))
+            state.commit()
+            checkpoint(state)
+            return state.metrics().checkpoints_by_writer_process
+
+        WRITER.start(state._checkpoints)
+        assert by_process(1000, 10) == 0
+        assert by_process(1000, 2000) == 1  # what a thread copies is beside the limit
+        assert by_process(4096, 10) == 2
+        WRITER.ready = True
+        assert by_process(1000, 10) == 3
+
+
 @pytest.mark.parametrize("asked", [None, "3"])
 def test_numpy_starts_no_threads_in_the_process_unless_the_user_asks(
     monkeypatch: pytest.MonkeyPatch, asked: str | None
