@@ -222,10 +222,14 @@ def test_the_initial_state_of_a_batch_dataframe_below_a_coalesce(spark: "SparkSe
     assert sorted(map(tuple, rows)) == sorted((f"k{i}", 101 if i < 9 else 1) for i in range(12))
 
 
-def test_the_keys_of_initial_state_have_the_types_of_the_streams_as_on_spark(spark: "SparkSession") -> None:
+@pytest.mark.parametrize(("theirs", "ours"), [("int", "string"), ("string", "bigint")])
+def test_the_keys_of_initial_state_have_the_types_of_the_streams_as_on_spark(
+    spark: "SparkSession", theirs: str, ours: str
+) -> None:
     from hybridstore import spark as hsp
 
-    initial = spark.createDataFrame([(1, 100), (2, 100), (9, 100)], "number int, n long").groupBy("number")
-    df = spark.createDataFrame([("1",), ("2",), ("3",)], "k string").groupBy("k")
-    out = hsp.transform_with_state(df, Counted(), "k string, n long", initialState=initial, name="op", shards=2)
-    assert sorted(map(tuple, out.collect())) == [("1", 101), ("2", 101), ("3", 1)]
+    initial = spark.range(1, 3).selectExpr(f"cast(id as {theirs}) number", "100L n").groupBy("number")
+    df = spark.range(1, 4).selectExpr(f"cast(id as {ours}) k").groupBy("k")
+    schema = f"k {ours}, n long"
+    out = hsp.transform_with_state(df, Counted(), schema, initialState=initial, name="op", shards=2)
+    assert sorted((int(row.k), row.n) for row in out.collect()) == [(1, 101), (2, 101), (3, 1)]
