@@ -57,7 +57,7 @@ from .checkpointer import Checkpointer
 from .group import StoreGroup
 from .hydration import COMMIT_BUDGET_MS, hydrate, read_ahead, stop_ahead
 from .long_tail import LEAST_ROOM, TAIL_BEGINS, TAIL_MOST, tail_share
-from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, Copying, give_back, usable
+from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, Copying, Growth, give_back, usable
 from .old_maps import FREED_ENTRIES, OldMaps
 from .policy import SPEED, Logged
 
@@ -168,8 +168,8 @@ class Memory:
         # how many records had room by the last count; when the last commit was through with waiting, and when it began
         self._room, self._waited, self._begun = inf, 0.0, 0.0
         # how long the process worked between the last two commits, and how long the last one has waited (s); how many
-        # records fit in the limit, by the last count
-        self._worked, self._paused, self._fits = 0.0, 0.0, inf
+        # records fit in the limit, by the last count, and which share of those that come in takes room
+        self._worked, self._paused, self._fits, self._growth = 0.0, 0.0, inf, Growth()
         # whether what has changed is put apart when a checkpoint begins, by the last count
         self._filled = False
         # a commit that has waited for it uses a new checkpoint; the state becomes cold at the next one
@@ -369,6 +369,7 @@ class Memory:
         if limit is None:
             return None
         limit, states, checkpoints = usable(limit), BUDGET.states, self._checkpoints
+        came = max(self._unchecked.records, SPARING.loaded - self._loaded)
         self._unchecked, self._loaded = Logged(), SPARING.loaded
         counted = self.count()
         used, large = BUDGET.used(self)
@@ -381,6 +382,7 @@ class Memory:
         in_memory = max(1, self._in_memory())
         self._fits = limit * in_memory / max(1, counted) / states
         self._room = self._fits * (limit - kept) / max(1, limit)
+        self._growth.note(counted - self._spare - self._old.remaining(), came * counted // in_memory)
         far_over = kept > (1 + _FAR_OVER) * limit + _FAR_OVER_BYTES
         if far_over:
             self._wait = _FAR_SECONDS
@@ -431,9 +433,7 @@ class Memory:
             store.part(begins=parting)
 
     def _many(self, logged: Logged, times: float = 1) -> bool:
-        """Return whether so much was logged that a checkpoint begins once memory is used, or so many times that.
-        O(stores).
-        """
+        """Return whether a checkpoint begins of so much, or of so many times less, once memory is used. O(stores)."""
         records = logged.records / times
         if records < min(_CUT_RECORDS, max(_CUT_LEAST, _CUT_RECORDS // BUDGET.states)):
             return False
@@ -481,8 +481,8 @@ class Memory:
         progress has been made: their part of the work that remains, less the time that they `worked` (s).
         """
         # a record that is read and written comes in once
-        room = self._room - max(self._unchecked.records, SPARING.loaded - self._loaded)
-        part = min(1.0, records / max(1.0, room)) * self._checkpoints.remaining()
+        share, came = self._growth.share, max(self._unchecked.records, SPARING.loaded - self._loaded)
+        part = min(1.0, share * records / max(1.0, self._room - share * came)) * self._checkpoints.remaining()
         return part - worked
 
     def leave_maps(self) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import suppress
 from functools import cache
+from math import inf
 from typing import Final, Generic, Protocol, TypeVar
 from weakref import ReferenceType, ref
 
@@ -161,6 +162,24 @@ class Budget:
 
 
 BUDGET: Final = Budget()
+
+
+class Growth:
+    """Which `share` of the records that came in between the last two counts took room: records that are in memory, and
+    stay there, may be written again and again. All of it, until it is known.
+    """
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self._stay: float = inf
+
+    def note(self, stay: int, came: int) -> None:
+        """Note that so many bytes of what is in memory cannot be freed, after records of about `came` bytes came in.
+        O(1).
+        """
+        if came and stay >= self._stay:  # where a checkpoint has made it less, what came in is not known
+            self.share = min(1.0, (stay - self._stay) / came)
+        self._stay = stay
 
 
 def usable(limit: int) -> int:

@@ -55,6 +55,32 @@ def test_commits_wait_so_that_the_room_lasts_until_the_checkpoint_has_been_made(
         checkpoints.attempt = None
 
 
+def test_records_that_are_written_again_and_again_take_no_room(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
+        memory, store = state._memory, state.key_value("k")
+
+        def share(keys: range) -> float:
+            store.put_many((f"key {i:04d}", b"x" * 100) for i in keys)
+            memory.relief(Logged(100, 0, len(keys)), renewed=False)
+            return memory._growth.share
+
+        assert share(range(1000)) == 1.0  # nothing was counted before
+        assert 0.8 < share(range(1000, 2000)) <= 1.0
+        assert share(range(1000)) < 0.01
+        assert 0.4 < share(range(1500, 2500)) < 0.6
+        # so a commit of them waits for no checkpoint that is in progress
+        target = Target(state._home.storage, state._identity, 1, b"", state._log.position)
+        state._checkpoints.attempt = Attempt(target, [], Logged(records=10_000), list)
+        state._checkpoints._record_seconds = 10.0
+        assert memory._steady(1000, 0.0) > 1000
+        share(range(1000))
+        assert memory._steady(1000, 0.0) < 1000
+        store.put_many((f"key {i:04d}", b"x" * 1000) for i in range(1000))  # but longer values do
+        memory.relief(Logged(100, 0, 1000), renewed=False)
+        assert memory._growth.share == 1.0
+        state._checkpoints.attempt = None
+
+
 def test_what_a_commit_has_taken_itself_is_part_of_its_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = SimpleNamespace(work=100.0)
     times = SimpleNamespace(**vars(time) | {"thread_time": lambda: now.work, "process_time": lambda: 0.0})
