@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
-from itertools import chain, repeat, takewhile
+from itertools import chain, dropwhile, repeat, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,15 +143,20 @@ class FinderWriter:
         """
         old, lines = _changed(before.directory(store.number), reader.directory(store.number))
         new = max((record.number for record in before.meta.packs), default=0) + 1
-        known = {line.hash: line for line in old}
+        stay: set[Extent] = set()
         for line in lines:
             alive()
-            before_it = known.get(line.hash)
-            same = 0 if before_it is None else _same(before_it.extents, line.extents)
-            if any(place.pack >= new for place in line.extents[:same]):
-                same = 0  # copies
-            for place in line.extents[same:]:
-                self._enter(place.pack, *_slots_of(reader, store.number, line, place))
+            stay.update(line.extents)
+            # What is in a pack of before is entered, and must not be again: a reader of the checkpoint before would
+            # find a record there until the newer one of the key is entered behind it.
+            newer: set[int] = set()
+            for place in reversed(list(dropwhile(lambda each: each.pack < new, line.extents))):
+                hashes, slots, times = _slots_of(reader, store.number, line, place)
+                if place.pack >= new:
+                    entries = zip(hashes, slots, times, strict=False)
+                    unknown = [entry for entry in entries if entry[0] not in newer] if newer else entries
+                    self._enter(place.pack, unknown)
+                newer.update(hashes)
         # a key of a part that is no more, and that was not entered, may have no record any more: its block was written
         # anew, perhaps as its base was before
         later = {line.hash: line for line in lines}
@@ -159,7 +164,8 @@ class FinderWriter:
             alive()
             same = _same(line.extents, later[line.hash].extents) if line.hash in later else 0
             for place in line.extents[same:]:
-                self._leave(_slots_of(before, store.number, line, place)[0], new)
+                if place not in stay:
+                    self._leave(_slots_of(before, store.number, line, place)[0], new)
 
     def build(self, reader: CheckpointReader, store: StoreRecord) -> Iterator[int]:
         """Enter the records of a checkpoint of which nothing is known, from where the last build ended; yield how many
@@ -172,24 +178,17 @@ class FinderWriter:
             for line in reader.page(store.number, page):
                 if self._through is None or line.last > self._through[0]:
                     for place in line.extents[::-1]:
-                        self._enter(place.pack, *_slots_of(reader, store.number, line, place), live)
+                        self._enter(place.pack, zip(*_slots_of(reader, store.number, line, place), strict=False), live)
                     self._through = (line.last,)
                     yield line.keys
         self.complete = True
 
-    def _enter(
-        self,
-        pack: int,
-        hashes: Sequence[int],
-        slots: Iterable[int],
-        times: Iterable[int],
-        live: Set[int] | None = None,
-    ) -> None:
-        """Enter keys whose records are newer than all that was entered of these keys. With `live` (packs that exist)
-        only keys of which nothing is known, or a pack that is no more.
+    def _enter(self, pack: int, keys: Iterable[tuple[int, int, int]], live: Set[int] | None = None) -> None:
+        """Enter keys, of each the hash, slot and time, whose records are newer than all that was entered of these keys.
+        With `live` (packs that exist) only keys of which nothing is known, or a pack that is no more.
         """
         parts, shift, last, timed = self._parts, self._shift, (2 << self._bits) - 1, self._timed
-        for hashed, slot, ts in zip(hashes, slots, times, strict=False):
+        for hashed, slot, ts in keys:
             part = parts[hashed >> shift]
             entries = part.slots
             at = hashed << 1 & last

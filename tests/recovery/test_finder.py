@@ -19,7 +19,7 @@ from changelog.storage import LocalStorage
 from recovery import finder_writer
 from recovery.checkpoint import CheckpointReader
 from recovery.finder import UNKNOWN, Finder, FinderMaps
-from recovery.finder_writer import StateFinders
+from recovery.finder_writer import FinderWriter, StateFinders
 from tests.conftest import STRESS
 from tests.tools.checkpoints import Line, flip
 
@@ -273,3 +273,29 @@ def test_where_the_disk_has_no_room_the_blocks_are_asked(tmp_path: Path, monkeyp
 def test_a_store_of_which_a_file_has_no_name_any_more_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(64))
     assert FinderMaps().finders([(1, [str(tmp_path / "a"), str(tmp_path / "x")])], {}) == {}
+
+
+@pytest.mark.parametrize("seed", range(30 if STRESS else 4))
+def test_while_a_checkpoint_is_entered_no_reader_of_the_one_before_finds_an_older_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    dice, state = random.Random(seed), Followed(tmp_path)
+    keys = [f"key {i:03d}" for i in range(250)]
+    looks: list[int] = []
+
+    def then_look(step: Any) -> Any:
+        def entered(*arguments: Any) -> None:
+            step(*arguments)
+            if state.finder is not None:
+                looks.append(state.known(keys))
+
+        return entered
+
+    for name in ("_enter", "_leave"):
+        monkeypatch.setattr(FinderWriter, name, then_look(getattr(FinderWriter, name)))
+    state.checkpoint({key: dice.randbytes(40) for key in keys})
+    often = keys[100:110]
+    for _ in range(80):  # layers that have the same keys, some of which are copied, and become one, with small packs
+        changed = {key: dice.randbytes(40) for key in dice.sample(often, 2)}
+        state.checkpoint(changed, {dice.choice(often)} - changed.keys())
+    assert max(looks) > 200
