@@ -19,6 +19,7 @@ Three rules keep an answer from being an old one. A hash has one place, and the 
 entered there; where that is a deletion, nothing can be read there. A key that a block had and that was left out when
 the block was written anew is entered as one that the blocks know (`BY_BLOCKS`). And the records of a checkpoint are
 entered before the checkpoint is used: a reader of an older one finds packs that it does not know, and asks its blocks.
+For that reader's sake nothing in a pack of before is entered again.
 """
 
 from __future__ import annotations
