@@ -85,12 +85,15 @@ def test_a_row_without_a_key_that_is_left_out_makes_nothing_late(how: str, form:
     assert [row.get("a") for row in results] == ([] if how == "anti" else [2])
 
 
-@pytest.mark.parametrize(("how", "expected"), [("inner", [(2, "x")]), ("left", [(0, None), (1, None), (2, "x")])])
+@pytest.mark.parametrize(
+    ("how", "expected"), [("inner", [(2, "x")]), ("left", [(0, None), (1, None), (2, "x"), (3, None)])]
+)
 def test_nan_asks_a_broadcast_table_for_nothing_as_null_does(how: Any, expected: list[Any]) -> None:
     rates = hs.table(name="rates", key="rate", timestamp="t", columns=["name"])
     sales = hs.stream(name="sales", key="k", timestamp="t")
     joined = sales.join(rates, how=how, broadcast=True, on="rate", select={"n": "sales.n", "name": "rates.name"})
     asked = [{"k": 1, "t": 5, "n": n, "rate": rate} for n, rate in enumerate([math.nan, None, 1.5])]
+    asked.append({"k": None, "t": 5, "n": 3, "rate": None})
     results = joined.run({"rates": [{"rate": 1.5, "t": 0, "name": "x"}], "sales": asked})
     assert sorted((row["n"], row["name"]) for row in results) == expected
 

@@ -62,10 +62,9 @@ class TableJoin:
 
     @property
     def stream_time(self) -> int:
-        """T (ms): the newest time of both sides where rows wait, else of the table; -1 if it has no history."""
-        if self._waiting is not None:
-            return max(self._waiting.stream_time, self._former.latest)
-        return NO_TIME if self._versions is None else self._versions.stream_time
+        """T (ms), where rows wait: the newest time of both sides."""
+        assert self._waiting is not None
+        return max(self._waiting.stream_time, self._former.latest)
 
     def late_through(self, clock: Watermark | None, side: int) -> int:
         """Return the newest time (ms) at which a row of a side is late in the next commit."""
@@ -75,7 +74,7 @@ class TableJoin:
                 return clock.late_ms - self._join.grace_ms
             return self.stream_time - self._join.grace_ms - 1
         if side == RIGHT and self._versions is not None:
-            return self.stream_time - self._versions.history_ms - 1
+            return self._versions.stream_time - self._versions.history_ms - 1
         return NO_TIME
 
     def process(self, records: Records, clock: Watermark | None, now: int) -> list[Pairs]:
