@@ -178,6 +178,7 @@ def test_an_aggregate_that_is_new_begins_empty(tmp_path: Path) -> None:
             'null_keys: found "group" without a key.*key=, the same',
         ),
         (lambda t: t.aggregate(n=hs.Count(), emit="update"), r"found 'update', .* \(Spark's update is .commit.\)"),
+        (lambda t: t.aggregate(n=hs.Count(), emit="append"), r"found 'append', .* \(Spark's append is .close.\)"),
         (lambda t: t.aggregate(n=hs.Count("*")), r"count: column: found '\*', .*, or Count\(\) for all rows"),
     ],
 )
