@@ -240,6 +240,26 @@ def test_a_mistake_is_named_where_the_join_is_declared(options: dict[str, Any], 
         stream.join(hs.stream(name="right", key="k", timestamp="u"), **options)
 
 
+OF_TABLES: list[tuple[dict[str, Any], str]] = [
+    ({"within": 5}, "join: within: found with a table, expected with a stream only"),
+    ({"how": "full"}, "join: how: found 'full' with a table"),
+    ({"history": None, "as_of": True}, "join: as_of: found a table without history, expected hs.table(name='right'"),
+    ({"grace": 5}, "join: grace: found with the newest row of a table"),
+    ({"as_of": True, "grace": 11}, "join: grace: found 11 ms, expected at most the history of the table, 10 ms"),
+    ({"as_of": True, "broadcast": True}, "join: found as_of with broadcast, or on= without it"),
+    ({"on": "v"}, "join: found as_of with broadcast, or on= without it"),
+    ({"as_of": True, "on": "v"}, "join: found as_of with broadcast, or on= without it"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), OF_TABLES)
+def test_a_mistake_with_a_table_is_named_where_the_join_is_declared(options: dict[str, Any], message: str) -> None:
+    stream = hs.stream(name="left", key="k", timestamp="t")
+    table = hs.table(name="right", key="k", timestamp="u", history=options.get("history", 10))
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        stream.join(table, **{name: value for name, value in options.items() if name != "history"})
+
+
 def test_a_changed_join_is_refused(tmp_path: Path) -> None:
     rows = {"left": [{"k": 1, "lt": 5, "a": 0}], "right": []}
     list(interval("inner", 4, 6, 0).run(rows, tmp_path / "state"))

@@ -191,7 +191,7 @@ def _check_table(
         raise ValueError(
             f"join: grace: found {grace_ms} ms, expected at most the history of the table, {source.history_ms} ms"
         )
-    if (as_of or on is not None) and broadcast is as_of:
+    if as_of if broadcast else on is not None:
         raise ValueError(
             "join: found as_of with broadcast, or on= without it, expected broadcast=True, on= or as_of=True"
         )
