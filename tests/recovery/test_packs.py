@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from changelog.cached_storage import Cache, CachedStorage
 from changelog.errors import StorageUnreachableError
 from changelog.identity import Identity
 from changelog.segment import Position
@@ -17,7 +18,7 @@ from recovery.block import BlockEntry, Columns
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError, CorruptCheckpointError
 from recovery.meta import read_meta
-from recovery.pack import PAGE, StoredPack, read_footer
+from recovery.pack import PAGE, PackWriter, StoredPack, read_footer
 from recovery.pages import PageCheckpoint
 from recovery.verify import Verifier
 from recovery.write import FreshCheckpoint, _joined
@@ -566,3 +567,20 @@ def test_pages_read_by_range_are_those_that_are_mapped(tmp_path: Path) -> None:
     for record in other.meta.packs:
         lines = read_footer(StoredPack(line.storage, record.name, record.size), record.size, "it")
         assert any(footer_line.number == PAGE for footer_line in lines)
+
+
+def test_a_copy_in_the_cache_that_is_another_pack_is_dropped(tmp_path: Path) -> None:
+    storage = CachedStorage(MemoryStorage(), Cache(tmp_path))
+    writer = PackWriter(storage, version=1, first=1)
+    for data in (b"one", b"two"):
+        _, at = writer.add(1, 1, data, b"")
+        writer.finish()
+    first, second = writer.packs
+    here, other = storage.path(first.name), storage.path(second.name)
+    assert here is not None
+    assert other is not None
+    here.write_bytes(other.read_bytes())
+    opened = StoredPack(storage, first.name, first.size)
+    assert opened.far
+    assert storage.path(first.name) is None
+    assert opened.read(at, 3) == b"one"

@@ -88,6 +88,9 @@ def test_the_command_prints_the_commit(tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert run(["bisect", str(tmp_path), *words]) == 2, words
         assert message in capsys.readouterr().err
+    (tmp_path / "empty" / "changelog").mkdir(parents=True)
+    assert run(["bisect", str(tmp_path / "empty"), "totals", "ann", "--bad", "value < 0"]) == 3
+    assert "empty: no version can be read, expected one" in capsys.readouterr().err
 
 
 def test_a_predicate_may_be_a_function_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

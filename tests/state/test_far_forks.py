@@ -24,6 +24,7 @@ from hybridstore.inspection.rebuild import OccupiedError
 from hybridstore.rewinding import fork as forking
 from hybridstore.rewinding import fork_bucket, makers
 from hybridstore.state.generations import identity_at, levels_of_pin
+from hybridstore.state.registry import forks_of
 from recovery.errors import RestoreError
 from tests.conftest import STRESS
 from tests.state.test_fork import Killed
@@ -173,10 +174,10 @@ def test_a_pin_stays_its_version_and_is_never_written(place: Place, tmp_path: Pa
         assert rows(state) == seen[7]
     with pytest.raises(StateDirectoryError, match="belongs to the pin seven, which is read and never written"):
         hs.open(pin.path)
-    hs.fork(where, place("f"), at="seven")
+    hs.fork(pin.path, place("f"))
     assert hs.pins(where) == [pin]
     assert hs.unpin(where, "seven") == pin.size
-    assert hs.pins(where) == []
+    assert (hs.pins(where), list(map(str, forks_of(where)))) == ([], [str(place("f"))])
     go_on(place("f"), 7, seen[7], "new")
     with pytest.raises(RestoreError, match="found no pin 'seven' "):
         hs.unpin(where, "seven")

@@ -78,6 +78,22 @@ def test_records_are_read_where_the_process_says_that_they_are(
         assert dict(state.key_value("k").all()) == rows
 
 
+def test_records_with_a_time_are_read_where_a_finder_that_has_grown_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = PLACED.replace("main()", "finder_writer._LEAST_BITS = 4; finder_writer._PIECE = 8; main()")
+    monkeypatch.setattr(writer_process, "PROGRAM", pieces)
+    reads = Reads(monkeypatch)
+    with opened(tmp_path / "s", 1 << 40) as state:
+        store = state.key_value("k", ttl="1 hour")
+        for begin in range(0, 600, 100):
+            store.put_many((f"key {i}", i, i) for i in range(begin, begin + 100))
+            state.commit()
+            go_cold(state)
+        assert [store.get(f"key {i}") for i in range(600)] == [*range(600)]
+    assert reads.known == reads.asked == 600
+
+
 def test_no_file_of_a_finder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_process, "PROGRAM", PLACED)
     with opened(tmp_path / "s", 1 << 40) as state:

@@ -8,7 +8,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.state.memory_budget import TABLES_SHARE
 from hybridstore.stores.sizes import BLOCK_BYTES, LAYER_BYTES, cold_bytes
-from recovery.pack import KEPT
+from recovery.pack import KEPT, MappedPack
 from tests.tools.hooks import crash
 
 NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
@@ -58,6 +58,18 @@ def test_cold_blocks_and_long_keys_are_counted(tmp_path: Path) -> None:
         assert before >= BLOCK_BYTES * store.cold_blocks > 0
         store.put_many((f"{i:01000}", i) for i in range(50))
         assert store.bytes_in_memory - before > 50 * 1000
+
+
+def test_a_table_that_two_readers_keep_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "pack").write_bytes(b"pack")
+    before = KEPT.tables
+    with (tmp_path / "pack").open("rb") as file:
+        mapped = MappedPack(file.fileno(), 4)
+    for table in ("first", "second"):
+        mapped.keep(0, 4, table)
+    assert (mapped.table(0, 4), KEPT.tables) == ("first", before + 1)
+    del mapped
+    assert KEPT.tables == before
 
 
 def test_open_tables_of_layers_may_take_a_part_of_the_limit(tmp_path: Path) -> None:

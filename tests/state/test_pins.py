@@ -14,6 +14,7 @@ import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.errors import StateDirectoryError
 from hybridstore.state.lock import pin_above
+from hybridstore.state.registry import kept_from_erase
 from recovery.errors import RestoreError
 from tests.state.test_fork import Killed, contents, fork, kill_at
 from tests.state.test_rewind import SMALL, build_state, rewind, rows
@@ -170,3 +171,13 @@ def test_what_cannot_be_pinned_is_refused_with_a_sentence(tmp_path: Path, capsys
         hs.unpin(path, "other")
     assert [each.name for each in hs.pins(path)] == ["good"]
     assert not [each for each in (path / "pins").iterdir() if each.name != "good"]
+
+
+def test_an_erase_is_refused_while_a_pin_is_being_made(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    build_state(path)
+    with (
+        kept_from_erase(path),
+        pytest.raises(RestoreError, match="s: a fork, a pin or another erase is at work"),
+    ):
+        hs.erase(path, "key 1")
