@@ -42,6 +42,16 @@ def test_a_broadcast_table_is_in_every_shard(shards: int, tmp_path: Path) -> Non
     engine.close()
 
 
+@pytest.mark.parametrize("code", ["d", "", 5, 2.5, None])
+def test_where_null_is_a_key_a_broadcast_table_is_asked_for_null_and_all_else(code: Any) -> None:
+    stream = hs.stream(name="orders", key="order", timestamp="ordered", columns=["country"], null_keys="group")
+    join = stream.join(countries(), broadcast=True, on="country")
+    tables = [{"code": code, "since": 0, "name": "here"}]
+    rows = [{"order": order, "ordered": 1, "country": code} for order in (7, None)]
+    results = list(join.run({"countries": tables, "orders": rows}))
+    assert [(row["order"], row["name"]) for row in results] == [(7, "here"), (None, "here")]
+
+
 def test_a_table_answers_with_its_newest_row_or_with_the_row_of_the_time(tmp_path: Path) -> None:
     prices = hs.table(name="prices", key="item", timestamp="since", history="1 hour")
     sales = hs.stream(name="sales", key="item", timestamp="sold")

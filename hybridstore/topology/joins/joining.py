@@ -48,7 +48,8 @@ class Joining(CustomLogic):
             if join.right_side.history_ms is not None:
                 sessions = self.stores[versions_name(join.right_side)]
                 versions = VersionedStore(newest, sessions, join.right_side.history_ms, moved=False)
-            self.logic = TableJoin(join, newest, versions, self.stores.get(join.left_side.name), shapes, group)
+            waiting, null_is_key = self.stores.get(join.left_side.name), plan.null_keys == "group"
+            self.logic = TableJoin(join, newest, versions, waiting, shapes, group, null_is_key=null_is_key)
         self._late: list[tuple[Any, int, dict[str, Any], int]] = []
 
     def order(self, records: Records) -> list[int]:

@@ -15,6 +15,7 @@ from ...stores.key_value import KeyValueStore
 from ...stores.versioned import VersionedStore
 from ...stores.window import WindowStore
 from ..batch import Records
+from ..null_keys import stored_key
 from .due import Due
 from .former import FormerTimes, forget_former, former_times
 from .pairs import Pairs
@@ -40,6 +41,8 @@ class TableJoin:
         waiting: WindowStore | None,
         shapes: tuple[Shape, Shape],
         group: StoreGroup,
+        *,
+        null_is_key: bool = False,
     ) -> None:
         self._join = join
         self._newest = newest
@@ -47,6 +50,7 @@ class TableJoin:
         self._waiting = waiting
         self._shapes = shapes
         self._group = group
+        self._null_is_key = null_is_key
         self._former = FormerTimes([])
         self._due: Due | None = None
         if waiting is not None:
@@ -94,7 +98,8 @@ class TableJoin:
                 continue
             value = encoded[LEFT](row)
             if waiting is None:
-                self._join_row(pairs, key, value, ts, key if on is None else row[on])
+                asked = key if on is None else stored_key(row[on]) if self._null_is_key else row[on]
+                self._join_row(pairs, key, value, ts, asked)
             else:
                 waiting.put(key, value, ts)
                 assert self._due is not None
