@@ -65,6 +65,17 @@ def test_a_table_answers_with_its_newest_row_or_with_the_row_of_the_time(tmp_pat
         engine.close()
 
 
+@pytest.mark.parametrize(("history", "price"), [(None, 3), ("1 day", 4)])
+def test_an_older_row_that_arrives_last_counts_where_a_table_has_no_history(history: Any, price: int) -> None:
+    prices = hs.table(name="prices", key="item", timestamp="since", history=history, columns=["price"])
+    sales = hs.stream(name="sales", key="item", timestamp="sold")
+    rows = {
+        "prices": [{"item": "tea", "since": 60, "price": 4}, {"item": "tea", "since": 0, "price": 3}],
+        "sales": [{"item": "tea", "sold": 90}],
+    }
+    assert [row["price"] for row in sales.join(prices).run(rows, commit_rows=1)] == [price]
+
+
 @pytest.mark.parametrize(("shards", "into"), [(1, 3), (2, 4)])
 @pytest.mark.parametrize("how", ["inner", "full", "anti"])
 def test_a_join_goes_on_after_a_rescale(how: str, shards: int, into: int, tmp_path: Path) -> None:
