@@ -269,13 +269,15 @@ class StateFinders:
         self._folder = folder
         self._stores: dict[int, FinderWriter] = {}
         self._reader: CheckpointReader | None = None
+        # the last number of a pack that a reader of the files may know
+        self._last = 0
         self._builds: Iterator[int] = iter(())
 
     def clear(self) -> list[StoreFiles]:
         """Forget all finders; return no files. O(stores)."""
         for finder in self._stores.values():
             finder.remove()
-        self._stores, self._reader, self._builds = {}, None, iter(())
+        self._stores, self._reader, self._last, self._builds = {}, None, 0, iter(())
         return []
 
     def follow(self, storage: Storage, name: str, alive: Step) -> list[StoreFiles]:
@@ -284,7 +286,9 @@ class StateFinders:
         """
         try:
             reader = CheckpointReader(storage, name)
-            before = self._reader if self._reader is not None and _continues(self._reader, reader) else None
+            before = self._reader
+            if before is not None and not _continues(before, reader, self._last):
+                before = None
             if before is None:
                 self.clear()
             for number, store in _stores_of(reader).items():
@@ -302,6 +306,7 @@ class StateFinders:
                 self._stores.pop(number).remove()
         except (OSError, CheckpointError):  # the checkpoint is whole: its blocks are searched
             return self.clear()
+        self._last = max([self._last, *(record.number for record in reader.meta.packs)])
         self._reader, self._builds = reader, chain.from_iterable(self._begun(reader))
         return [(number, finder.tell()) for number, finder in self._stores.items()]
 
@@ -339,11 +344,17 @@ def _is_timed(store: StoreRecord) -> bool:
     return store.parameters.get("ttl_ms") is not None
 
 
-def _continues(before: CheckpointReader, reader: CheckpointReader) -> bool:
-    """Return whether a number means the same pack in both checkpoints, and the second is no older one. O(packs)."""
+def _continues(before: CheckpointReader, reader: CheckpointReader, last: int) -> bool:
+    """Return whether a number means the same pack in both checkpoints and in those before, whose packs have numbers up
+    to `last`, and the second is no older one. O(packs).
+
+    The last pack of a checkpoint may go without a new one, as with the last record of a store. The next pack then gets
+    its number, and a reader that has the old pack would read a record of another store there.
+    """
     names = {record.number: record.name for record in before.meta.packs}
     return reader.meta.version >= before.meta.version and all(
-        names.get(record.number, record.name) == record.name for record in reader.meta.packs
+        names[record.number] == record.name if record.number in names else record.number > last
+        for record in reader.meta.packs
     )
 
 
