@@ -1,0 +1,385 @@
+"""An owner of a state, whose process works between any two of its steps: random calls, of which each must answer as the
+model does, whatever the process has written by then (`writer_beside`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import hybridstore as hs
+from hybridstore.state.opening import Tuning
+from recovery.compaction import Sizes
+from recovery.errors import CheckpointError
+from recovery.finder import UNKNOWN
+from tests.tools.checkpoints import versions
+from tests.tools.hooks import check_stores
+from tests.tools.model import ModelState
+from tests.tools.writer_beside import Beside
+
+# keys of one crc32, as they are packed
+ALIKE = ("ezlydttmodth", "ffrejfwtpwrj")
+STORES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "kv": ("key_value", {}, {}),
+    "other": ("key_value", {}, {}),
+    "ttl": ("key_value", {"ttl": 40}, {"ttl": 40}),
+    "w": ("window", {"retention": 30, "grace": 20}, {"retention": 30, "grace": 20}),
+    "d": ("window", {"retention": 30, "retain_duplicates": True}, {"retention": 30, "retain_duplicates": True}),
+    "s": ("session", {"retention": 30}, {"retention": 30}),
+    "b": ("suppression", {"max_records": 8, "time_limit": 15}, {"max_records": 8, "time_limit": 15}),
+    "l": ("sliding", {"size": 20, "aggregator": hs.Sum()}, {"size": 20, "aggregator": "sum"}),
+}
+# the calls that show all of a store
+WHOLE = {
+    "key_value": ["all", "__len__"],
+    "window": ["all", "__len__"],
+    "session": ["all", "__len__"],
+    "suppression": ["buffered"],
+    "sliding": ["all", "aggregates"],
+}
+NEVER = hs.CheckpointPolicy(max_restore="1 day")
+# So many calls are told of a run that has failed.
+TOLD = 40
+
+
+def shown(answer: Any) -> Any:
+    return list(answer) if isinstance(answer, Iterator) else answer
+
+
+class Owner:
+    """A state of all kinds of stores, and its model."""
+
+    def __init__(self, path: Path, dice: random.Random, beside: Beside) -> None:
+        self.dice, self.beside, self.history = dice, beside, list[str]()
+        self.checked = self.asked = self.known = 0
+        self._path = path
+        self._tuning = Tuning(
+            8, dice.choice([300, 4000]), dice.choice([4, 16, 64]), 4, Sizes(4, dice.choice([3, 8, 30]), 6000)
+        )
+        names = [f"key {number:03d}" for number in range(dice.choice([20, 60, 150]))]
+        self._keys: list[Any] = [*names, *ALIKE] if dice.random() < 0.7 else list(range(len(names)))
+        self._often = dice.sample(self._keys, 6)
+        self._names = dice.choice([["kv"], ["kv", "other", "ttl"], list(STORES)])
+        self._changing = self._names
+        self._size = dice.choice([0, 40])
+        self._disk: dict[str, Any] = {}
+        self._past: dict[int, dict[str, Any]] = {0: {}}
+        self._iterators: list[tuple[Iterator[Any], list[Any]]] = []
+        self._reader: hs.State | None = None
+        self._version = 0
+        self._open()
+        for name in self._names:
+            if STORES[name][0] == "key_value":
+                for key in self._keys:
+                    self._both(name, "put", key, self._value(), *self._time(name))
+        self._commit()
+
+    def run(self, calls: int) -> None:
+        """Make so many calls. Raises AssertionError where an answer is wrong."""
+        try:
+            for _ in range(calls):
+                self.beside.meanwhile()
+                self._call()
+            for rows, expected in self._iterators:
+                assert list(rows) == expected, "rows of an iterator"
+            self._end()
+        except BaseException as error:
+            error.add_note("\n".join(self.history[-TOLD:]))
+            raise
+
+    def _open(self) -> None:
+        self.state: Any = hs.open(
+            self._path, durability="os", memory_limit=1 << 40, checkpoints=NEVER, _tuning=self._tuning
+        )
+        assert self.state.version == self._version
+        self._model = ModelState(self._disk)
+        self._iterators = []
+        for name in self._names:
+            self._pair(name)
+
+    def _pair(self, name: str) -> tuple[Any, Any]:
+        kind, real, model = STORES[name]
+        return getattr(self.state, kind)(name, **real), getattr(self._model, kind)(name, **model)
+
+    def _both(self, name: str, call: str, *given: Any, **named: Any) -> Any:
+        self.history.append(f"{name}.{call}{given} {named or ''}")
+        real, model = self._pair(name)
+        expected = shown(getattr(model, call)(*given, **named))
+        answer = shown(getattr(real, call)(*given, **named))
+        assert answer == expected, f"{name}.{call}{given}: found {answer}, expected {expected}"
+        self.checked += 1
+        return answer
+
+    # --- calls of stores ----------------------------------------------------------------------------------------
+
+    def _key(self) -> Any:
+        return self.dice.choice(self._often if self.dice.random() < 0.6 else self._keys)
+
+    def _value(self) -> Any:
+        return self.dice.randrange(10**6), self.dice.randbytes(self._size)
+
+    def _at(self, name: str) -> int:
+        """Return a time about that of a store, seldom far behind it."""
+        offset = self.dice.randint(-25, 6) if self.dice.random() < 0.98 else self.dice.choice([30, 1000])
+        now: int = self._pair(name)[1].stream_time
+        return max(0, now + offset)
+
+    def _time(self, name: str) -> tuple[int, ...]:
+        return (self._at(name),) if name == "ttl" else ()
+
+    def _call(self) -> None:
+        choice = self.dice.random()
+        if choice < 0.25:
+            self.dice.choices(
+                [
+                    self._commit,
+                    self._checkpoint,
+                    self._become_cold,
+                    self._free,
+                    self._rollback,
+                    self._restart,
+                    self._look_back,
+                    self._kill,
+                    self._check,
+                    self._ask_finders,
+                ],
+                [20, 30, 15, 15, 1, 1, 2, 1, 1, 40],
+            )[0]()
+            return
+        if self.dice.random() < 0.03:  # now and then only some stores change
+            self._changing = self.dice.sample(self._names, self.dice.randint(1, len(self._names)))
+        name = self.dice.choice(self._changing)
+        if choice < 0.26:
+            for call in WHOLE[STORES[name][0]]:
+                self._both(name, call)
+        elif choice < 0.27:
+            self._hold(name)
+        else:
+            getattr(self, f"_{STORES[name][0]}")(name)
+
+    def _key_value(self, name: str) -> None:
+        key, choice = self._key(), self.dice.random()
+        if choice < 0.55:
+            self._both(name, "get", key)
+        elif choice < 0.75:
+            self._both(name, "put", key, self._value(), *self._time(name))
+        elif choice < 0.85:
+            self._both(name, "delete", key)
+        elif choice < 0.9:
+            self._both(name, "put_if_absent", key, self._value(), *self._time(name))
+        elif choice < 0.93:
+            rows = [(key, self.dice.choice([None, self._value()]), *self._time(name)) for key in self._range()]
+            self._both(name, "put_many", rows)
+        elif choice < 0.935:
+            self._both(name, "put_many", [(key, self._value(), *self._time(name)) for key in self._range()])
+            self._checkpoint()
+        elif choice < 0.945:
+            for key in self._range():
+                self._both(name, "delete", key)
+            self._checkpoint()
+        elif choice < 0.98:
+            self._both(name, "scan", *sorted([key, self._like(key)]), reverse=self.dice.random() < 0.5)
+        elif name == "ttl":
+            self._both(name, "advance", self._at(name))
+        else:
+            self._both(name, "__contains__", key)
+
+    def _range(self) -> list[Any]:
+        """Return all keys, or some neighbours."""
+        begin = self.dice.randrange(len(self._keys))
+        return self.dice.choice([self._keys, self._keys[begin:][:3], self._keys[begin:][:20]])
+
+    def _like(self, key: Any) -> Any:
+        return self.dice.choice([each for each in self._keys if type(each) is type(key)])
+
+    def _window(self, name: str) -> None:
+        key, ts, choice = self._key(), self._at(name), self.dice.random()
+        if choice < 0.4:
+            self._both(name, "put", key, self.dice.choice([None, self._value(), self._value()]), ts)
+        elif choice < 0.6:
+            self._both(name, "fetch", key, ts, ts + self.dice.randint(0, 20))
+        elif choice < 0.8:
+            self._both(name, "get", key, ts)
+        elif choice < 0.95:
+            bounds = {"time_from": ts, "time_to": ts + self.dice.randint(0, 9)}
+            self._both(name, "scan", *sorted([key, self._like(key)]), **bounds, reverse=self.dice.random() < 0.5)
+        else:
+            self._both(name, "advance", ts)
+
+    def _session(self, name: str) -> None:
+        key, end, choice = self._key(), self._at(name), self.dice.random()
+        start = max(0, end - self.dice.randint(0, 8))
+        if choice < 0.4:
+            self._both(name, "put", key, self.dice.choice([None, self._value(), self._value()]), start, end)
+        elif choice < 0.5:
+            there = [session for session, _ in self._pair(name)[1].fetch(key)]
+            self._both(name, "delete", *self.dice.choice([*there, (key, start, end)]))
+        elif choice < 0.65:
+            self._both(name, "find_sessions", key, start, end)
+        elif choice < 0.8:
+            self._both(name, "fetch", key)
+        elif choice < 0.95:
+            self._both(name, "find_sessions_by_end", start, end)
+        else:
+            self._both(name, "advance", end)
+
+    def _suppression(self, name: str) -> None:
+        if self.dice.random() < 0.9:
+            self._both(name, "put", self._key(), self._value(), self._at(name))
+        else:
+            self._both(name, "advance", self._at(name))
+
+    def _sliding(self, name: str) -> None:
+        if self.dice.random() < 0.9:
+            self._both(name, "add", self._key(), self.dice.randint(-9, 9), self._at(name))
+        else:
+            self._both(name, "advance", self._at(name))
+
+    def _hold(self, name: str) -> None:
+        """Open an iterator, or read one that is open: its rows are of the time when it was opened."""
+        if len(self._iterators) < 2:
+            call = WHOLE[STORES[name][0]][0]
+            self.history.append(f"hold {name}.{call}")
+            real, model = (getattr(store, call)() for store in self._pair(name))
+            self._iterators.append((real, list(model)))
+        else:
+            rows, expected = self._iterators.pop(0)
+            assert list(rows) == expected, "rows of an iterator"
+
+    # --- calls of the state -------------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        version = self.state.commit()
+        self.history.append(f"commit -> {version}, checkpoint {self.state._checkpoints.version}")
+        assert version in (self._version, self._version + 1)
+        self._model.commit()
+        self._version = version
+        self._past[version] = dict(self._disk)
+
+    def _checkpoint(self) -> None:
+        """Begin a checkpoint, if none is in progress: often one behind which what is in memory can be freed."""
+        self._commit()
+        if self.state._checkpoints.attempt is not None and self.dice.random() < 0.9:
+            return
+        if self.dice.random() < 0.05:
+            self.history.append("checkpoint by a thread")
+            with suppress(CheckpointError):
+                self.state.checkpoint(wait=True)
+            return
+        self.state._memory._filled = self.dice.random() < 0.7
+        self.state._checkpoints.finish(wait=True)
+        self.history.append("begin a checkpoint")
+        self.state._begin_checkpoint(self.state._log)
+
+    def _become_cold(self) -> None:
+        """Be cold over the checkpoint in use, all at once or in slices, of which each commit takes one."""
+        if self.state._checkpoints.attempt is None or self.dice.random() < 0.1:
+            self._commit()
+            budget = self.dice.choice([0.0, 1e9])
+            self.history.append(f"cold {budget}")
+            self.state._go_cold(budget)
+            if self.dice.random() < 0.7:
+                self._free(10**6)
+
+    def _free(self, records: int | None = None) -> None:
+        for store in self.state.stores.values():
+            store.free(self.dice.choice([1, 10, 10**6]) if records is None else records)
+
+    def _rollback(self) -> None:
+        self.history.append("rollback")
+        self.state.rollback()
+        self._model.rollback()
+        self._iterators = []
+        assert self.state.version == self._version
+
+    def _restart(self) -> None:
+        """Close or crash, and open again, while the process may be at work for a while."""
+        how = self.dice.choice(["close", "crash", "crash"])
+        self.history.append(how)
+        if how == "close":
+            self._commit()
+            self.state.close()
+        else:
+            self.state._abandon()
+        self._open()
+
+    def _kill(self) -> None:
+        self.history.append("kill the process")
+        self.beside.kill()
+
+    def _ask_finders(self) -> None:
+        """Ask the finders of all checkpoints that some store may be cold over: each says what its checkpoint has."""
+        for reader in sorted(self.state._checkpoints._readers, key=lambda each: each.meta.version):
+            past, version = self._past.get(reader.meta.version, {}), reader.meta.version
+            for number, finder in reader.finders.items():
+                name = next(name for name, store in self.state.stores.items() if store.number == number)
+                there = past[name]["entries"]
+                for key in dict.fromkeys(self._key() for _ in range(8)):
+                    answer = finder.value_of(key)
+                    self.asked += 1
+                    if answer is UNKNOWN:
+                        continue
+                    self.known += 1
+                    row = answer if name == "ttl" else (answer, 0)
+                    if name == "ttl" and row[1] <= past[name]["stream_time"] - past[name]["ttl"]:
+                        continue  # nobody reads it any more
+                    right = there.get(key)
+                    assert row == right, f"{name}: finder of {version}: {key}: found {row}, expected {right}"
+
+    def _look_back(self) -> None:
+        """Open a version that is kept, beside the owner and the process, or read what was opened, however old it is."""
+        if self._reader is not None:
+            with self._reader as past:
+                there = self._past[past.version]
+                expected = ModelState(dict(there))
+                for name in there:
+                    kind, real, model = STORES[name]
+                    stores = getattr(past, kind)(name, **real), getattr(expected, kind)(name, **model)
+                    for call in WHOLE[kind]:
+                        answer, right = (shown(getattr(store, call)()) for store in stores)
+                        assert answer == right, f"{name}.{call} at {past.version}: found {answer}, expected {right}"
+            self._reader = None
+            return
+        version = max(1, self._version - self.dice.choice([0, 1, 5, 20]))
+        self.history.append(f"open version {version}")
+        try:
+            self._reader = hs.open(self._path, at=version, _tuning=self._tuning)
+        except hs.errors.RestoreError:
+            if version >= versions(self._path)[0]:
+                raise  # else it was pruned
+
+    def _check(self) -> None:
+        check_stores(self.state)
+
+    def _end(self) -> None:
+        """All that is there is right, also behind a restart from the last checkpoint."""
+        if self._reader is not None:
+            self._look_back()
+        self._commit()
+        for again in (False, True):
+            if again:
+                self.state.close()
+                self._open()
+            for name in self._names:
+                for call in WHOLE[STORES[name][0]]:
+                    self._both(name, call)
+            self._check()
+        self.state.close()
+
+
+def played(path: Path, seed: int, calls: int, install: Callable[[Beside], None]) -> Beside:
+    """Play the history of a seed; return the processes, which have ended."""
+    dice = random.Random(seed)
+    beside = Beside(dice)
+    install(beside)
+    try:
+        Owner(path, dice, beside).run(calls)
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
+    finally:
+        beside.end()
+    return beside
