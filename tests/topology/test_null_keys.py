@@ -245,3 +245,12 @@ def test_null_and_its_text_are_two_keys_of_untaken_results(tmp_path: Path, keys:
     hs.erase(tmp_path, keys[0])
     again = {row["k"] for row in topology.run(source[:50], tmp_path, commit_rows=50, shards=shards)}
     assert again == {keys[1], '"null"'}
+
+
+@pytest.mark.parametrize(("way", "keys"), [("rows", ["1.1", "1.10"]), ("tables", ["1.10"])])
+def test_decimals_are_keys_with_their_digits(way: str, keys: list[str]) -> None:
+    """A column of Arrow has decimals of one scale."""
+    rows: Any = [{"k": Decimal(text), "t": 1} for text in ("1.1", "1.10")]
+    counts = hs.stream(key="k", timestamp="t", null_keys="group").aggregate(n=hs.Count(), emit="commit")
+    results = list(counts.run(rows if way == "rows" else pa.Table.from_pylist(rows)))
+    assert [str(row["k"]) for row in results] == keys
