@@ -43,12 +43,14 @@ PAGE: Final = 0
 # of a writer, and a large state still has few packs. Where memory is limited, packs are as much smaller.
 PACK_BYTES: Final = 64 << 20
 _PACK_SHARE: Final = 8
-# So many open tables of blocks are kept for readers to come, some 2 kB each; once so many are, only those of larger
-# blocks, whose checksums take longest, and which know what layers over them have. Layers, each of some 0.7 kB, are
-# three of four where memory has room for more of them (`KeptTables.make_room`).
-MOST_TABLES: Final = 4096
-_MOST_SMALL: Final = 1024
+# So many open tables are kept for readers to come without a limit of memory: of large blocks, as bases are, some 2 kB
+# each, and of small ones, as layers are, some 0.7 kB each. They are counted apart: the layers of each checkpoint are
+# new, and would take the room of the bases, whose checksums take longest, and which know what layers over them have.
+MOST_LARGE: Final = 4096
+MOST_SMALL: Final = 1024
 _LARGE_TABLE: Final = 32 << 10
+# Once so many are kept, each pack forgets one of so many.
+_FORGOTTEN_SHARE: Final = 8
 # The errors of mounted object stores for a map of one of their files.
 _CANNOT_MAP: Final = frozenset((errno.ENODEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP))
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -146,46 +148,63 @@ class PackBytes(Protocol):
 
 
 class KeptTables:
-    """How many tables the packs of this process keep, and at most: `most_small` of small blocks, as layers are."""
+    """How many open tables of small or of large blocks the packs of this process keep, and at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int, *, large: bool) -> None:
         self.tables = 0
-        self.make_room()
+        self.most = most
+        self._large = large
 
-    def make_room(self, tables: int = 0) -> None:
-        """From now on keep up to so many tables, and never fewer than MOST_TABLES. O(1)."""
-        self.most, self.most_small = max(MOST_TABLES, tables), max(_MOST_SMALL, tables * 3 // 4)
+    def keep(self, tables: dict[tuple[int, int], Any], place: tuple[int, int], table: Any) -> None:
+        """Keep the table of a place in `tables`, those of a pack. O(1) on average."""
+        if self.tables >= self.most:
+            self._forget()
+        if self.tables < self.most and tables.setdefault(place, table) is table:
+            self.tables += 1
+
+    def _forget(self) -> None:
+        """Let each pack forget a part of its tables, the newest: a checkpoint reads its blocks one after the other, so
+        those that were read first are needed first. Packs that are open, but in no checkpoint any more, are soon
+        without any. Another thread may do the same. O(tables).
+        """
+        for opened in filter(None, (reference() for reference in _maps.valuerefs())):
+            tables = opened.tables[self._large]
+            places = list(tables)
+            for place in places[len(places) * (_FORGOTTEN_SHARE - 1) // _FORGOTTEN_SHARE :]:
+                if tables.pop(place, None) is not None:
+                    self.tables -= 1
 
 
-KEPT: Final = KeptTables()
+SMALL: Final = KeptTables(MOST_SMALL, large=False)
+LARGE: Final = KeptTables(MOST_LARGE, large=True)
 
 
 class MappedPack:
     """A pack that is mapped into memory, `mapped`. Views of it stay readable when the file was removed, as long as they
-    live.
+    live. `tables`: the open tables of its small blocks and those of its large ones, by place.
     """
 
-    __slots__ = ("__weakref__", "_tables", "_view", "mapped")
+    __slots__ = ("__weakref__", "_view", "mapped", "tables")
     far: Final = False
 
     def __init__(self, fd: int, size: int) -> None:
-        self._tables: dict[tuple[int, int], Any] = {}
+        self.tables: tuple[dict[tuple[int, int], Any], ...] = {}, {}
         self.mapped = mmap.mmap(fd, size, prot=mmap.PROT_READ)
         self._view = memoryview(self.mapped)
 
     def table(self, offset: int, size: int) -> Any:
         """Return the table that is kept of the block there, or None. O(1)."""
-        return self._tables.get((offset, size))
+        return self.tables[size >= _LARGE_TABLE].get((offset, size))
 
     def keep(self, offset: int, size: int, table: Any) -> None:
-        """Keep the open table of the block there for all readers, unless as many are kept as may be. O(1)."""
-        most = KEPT.most if size >= _LARGE_TABLE else KEPT.most_small
-        if KEPT.tables < most and self._tables.setdefault((offset, size), table) is table:
-            KEPT.tables += 1
+        """Keep the open table of the block there for all readers, as long as not too many are kept. O(1) on average."""
+        large = size >= _LARGE_TABLE
+        (LARGE if large else SMALL).keep(self.tables[large], (offset, size), table)
 
     def __del__(self) -> None:
         # a thread that dies at the first line of `__init__` leaves a pack without tables
-        KEPT.tables -= len(getattr(self, "_tables", ()))
+        for kept, tables in zip((SMALL, LARGE), getattr(self, "tables", ()), strict=False):
+            kept.tables -= len(tables)
 
     def read(self, offset: int, size: int) -> memoryview:
         """Return a view of the map. O(1)."""

@@ -23,7 +23,7 @@ from changelog.storage import is_url
 
 from ..reading.follow import follow
 from ..reading.places import Place, resolve
-from ..state.memory_budget import share_arena
+from ..state.memory_budget import allocate_sparingly
 from ..state.metrics_server import BoundedServer
 from .answers import Answer, Answers, refusal
 from .shared import Shared
@@ -403,7 +403,7 @@ def serve(
         raise ValueError(f"serve: memory_limit: found {memory_limit!r}, expected a number of bytes, or None")
 
     if memory_limit is not None:
-        share_arena()
+        allocate_sparingly()
 
     def places() -> list[Place]:
         return resolve(location)

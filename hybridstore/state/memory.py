@@ -17,9 +17,9 @@ A checkpoint also begins, and commits wait, when the tail would take too much in
 earlier, from an eighth of the limit on and in the commit in which the state became cold, if with the next commit it
 would be late: by how long those before took, and how many records come in.
 
-Beyond 70 % a key-value store frees as many records as come in, beyond 80 % twice as many: those that were not used for
-the longest time, of those that the checkpoint in use has (`stores.key_ages`). They count as room in all else. A
-sliding store frees what that has of changed keys, too: from a quarter on a commit puts apart what was used (`age`).
+Beyond 70 % a key-value store frees as many records as come in, beyond 80 % twice, beyond the limit four times as many:
+those of the checkpoint in use that were not used for the longest time (`stores.key_ages`). They count as room in all
+else. A sliding store frees what that has of changed keys, too: from a quarter on a commit puts apart what was used.
 
 The percentages are of the part of the limit that records may take (`memory_budget.usable`). While a checkpoint is in
 progress, a commit waits up to 25 ms, so that the room lasts until the checkpoint is expected to have been made. The
@@ -375,7 +375,7 @@ class Memory:
         used, large = BUDGET.used(self)
         if used > _EXPECTED * limit:
             checkpoints.expect(soon=True)
-        self._freeing = 0 if used <= _KEPT * limit else 1 if used <= _PRESSED * limit else _FREED_FOR_A_RECORD
+        self._freeing = (used > _KEPT * limit) + (used > _PRESSED * limit) + _FREED_FOR_A_RECORD * (used > limit)
         SPARING.full = used > _TURNED * limit
         kept = used - self._spare  # what is not freed before a checkpoint has been made
         self._wait = _pressed_wait(kept / max(1, limit))

@@ -17,10 +17,10 @@ from math import inf
 from typing import Final, Generic, Protocol, TypeVar
 from weakref import ReferenceType, ref
 
-from recovery.pack import KEPT, PACK_BYTES
+from recovery.pack import LARGE, MOST_LARGE, MOST_SMALL, PACK_BYTES, SMALL
 
 from ..stores.cold_blocks import SPARING
-from ..stores.sizes import LAYER_BYTES
+from ..stores.sizes import LAYER_BYTES, TABLE_BYTES
 
 # Counting is O(blocks), and so not done at every small commit: after so many commits, or after so many records that
 # were logged or loaded, one for this many bytes of the limit.
@@ -33,13 +33,17 @@ PACK_SHARE: Final = 32
 BLOCK_SHARE: Final = 64
 # A scan has rows of so many bytes of blocks at a time, or of the same part: with fewer it reads each block more often.
 LEAST_PIECE: Final = 1 << 18
-# Open tables of layers may take this part of the limit: behind each checkpoint they are read again, and to open one
-# takes about as long as to read a record.
-TABLES_SHARE: Final = 8
+# Open tables of blocks, and those of layers, may take this part of the limit each: behind each checkpoint they are read
+# again, and to open one takes about as long as to read a record.
+TABLES_SHARE: Final = 10
 _KEPT_BYTES: Final = 9 << 20
 LEAST_PACK_BYTES: Final = 1 << 20
-# The name of a parameter of glibc's `mallopt`.
+# The names of parameters of glibc's `mallopt`.
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
+# What the C library maps apart, and so gives back once it is free, and the free memory that it keeps at most.
+_MAPPED_BYTES: Final = 1 << 20
 
 
 class Copying(Protocol):
@@ -102,7 +106,7 @@ class Budget:
         """Count a state from now on."""
         self._open.add(holder)
         if holder.limit is not None:
-            share_arena()
+            allocate_sparingly()
             self._limited.add(holder)
         self._decide()
 
@@ -127,7 +131,8 @@ class Budget:
         self.renew_room(limit)
         SPARING.full = False  # until it is counted
         SPARING.piece = max(LEAST_PIECE, (limit or 0) // BLOCK_SHARE)
-        KEPT.make_room(0 if limit is None else limit // TABLES_SHARE // LAYER_BYTES)
+        LARGE.most = MOST_LARGE if limit is None else limit // TABLES_SHARE // TABLE_BYTES
+        SMALL.most = MOST_SMALL if limit is None else limit // TABLES_SHARE // LAYER_BYTES
         # An owner without a limit keeps its speed beside a reader: its blocks are loaded whole.
         SPARING.on = limit is not None or (bool(self._readers) and not self._open.living())
 
@@ -198,14 +203,19 @@ def pack_bytes() -> int | None:
     return None if limit is None else min(PACK_BYTES, max(LEAST_PACK_BYTES, limit // PACK_SHARE))
 
 
-def share_arena() -> None:
-    """Let all threads that begin from now on allocate from one arena, where the C library can: each has its own
-    otherwise, and what those keep is beside the limit. The gaps were a third of a limit of 64 MB in a server, and
-    twenty states under 20 MB, whose checkpoints threads make, took 33 to 75 MB (22 to 36 with one arena). Python's lock
-    admits one thread anyway. O(1).
+def allocate_sparingly() -> None:
+    """Let the C library keep less beside the limit, where it can. O(1).
+
+    All threads that begin from now on allocate from one arena: each has its own otherwise. The gaps were a third of a
+    limit of 64 MB in a server, and twenty states under 20 MB, whose checkpoints threads make, took 33 to 75 MB (22 to
+    36 with one arena). Python's lock admits one thread anyway. And what is large is mapped apart: else the library
+    learns to keep what was freed, and LMDB, which clears lists of 3 MB for each index, then takes memory for them.
     """
     with suppress(OSError, AttributeError):
-        _c_library().mallopt(_ARENA_MAX, 1)
+        library = _c_library()
+        library.mallopt(_ARENA_MAX, 1)
+        library.mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)
+        library.mallopt(_TRIM_THRESHOLD, _MAPPED_BYTES)
 
 
 def give_back() -> None:

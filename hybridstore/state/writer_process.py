@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from changelog.codec import pack, unpack
 from recovery.errors import CheckpointError
-from recovery.pack import KEPT
+from recovery.pack import LARGE, SMALL
 
 from .checkpoint_job import Job, KeptPacks, Outcome, make
 from .memory_budget import give_back
@@ -41,8 +41,10 @@ PROGRAM: Final = "import sys; sys.path[:] = sys.argv[1:]; from hybridstore.state
 _ENVIRONMENT: Final = {"OPENBLAS_NUM_THREADS": "1"}
 # The priority of the process: the owner and other programs run first.
 _NICE: Final = 5
-# The process looks into every block that has changed: it keeps so many open tables, up to 16 MB.
-_MOST_TABLES: Final = 8192
+# The process looks into every block that has changed: it keeps so many open tables of blocks, of 33 million small
+# records, and of layers, together up to 22 MB.
+_MOST_LARGE: Final = 8192
+_MOST_SMALL: Final = 8192
 # The process says at most so often that it is at work (s).
 _SIGN_SECONDS: Final = 1.0
 _SIZE: Final = struct.Struct("<I")
@@ -251,7 +253,7 @@ def main() -> None:
     link = socket.socket(fileno=0)
     jobs: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
     opened = KeptPacks()
-    KEPT.make_room(_MOST_TABLES)
+    LARGE.most, SMALL.most = _MOST_LARGE, _MOST_SMALL
     threading.Thread(target=_receive, args=(link, jobs), daemon=True).start()
     _send(link, framed([0, None]))  # it has started; jobs have the numbers from 1 on
     while True:

@@ -97,7 +97,7 @@ def cold_bytes(cold: Sequence[Cold]) -> int:
     for block in cold:
         if isinstance(block, ColdPage):
             # Open tables of its blocks, and what those know of layers, may be kept for readers to come: they are no
-            # block's but the process's, a bounded number (`recovery.pack.KEPT`), and in the part of the limit
+            # block's but the process's, a bounded number (`recovery.pack.KeptTables`), and in the part of the limit
             # that is not for records (`memory_budget.usable`).
             continue
         if tables := block.tables:

@@ -34,7 +34,7 @@ from recovery.block import (
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CorruptCheckpointError
 from recovery.layers import Layers
-from recovery.pack import KEPT
+from recovery.pack import LARGE, SMALL, _map
 from recovery.planner import AT_ONCE, LAYERED_SHARE, LAYERS, MOST_LOAD, most_layered
 from recovery.table import MOST_KEYS, RecordTable, Whole, look_into, pack_with_table, table_fault
 from tests.conftest import STRESS
@@ -291,7 +291,7 @@ def test_layers_become_one_where_the_first_of_them_is_copied(tmp_path: Path, tab
 def test_open_tables_of_layers_stay_for_the_next_checkpoint_where_they_have_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
 ) -> None:
-    monkeypatch.setattr(KEPT, "most_small", KEPT.tables + 100 if room else 0)
+    monkeypatch.setattr(SMALL, "most", SMALL.tables + 100 if room else 0)
     line = Line(LocalStorage(tmp_path), tables=True)
     line.checkpoint({f"key {i:03d}": b"x" * 300 for i in range(250)}, set())
     opened: dict[Extent, Any] = {}
@@ -312,7 +312,7 @@ def test_open_tables_of_layers_stay_for_the_next_checkpoint_where_they_have_room
 def test_a_new_checkpoint_enters_its_layer_into_the_index_of_the_checkpoint_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(KEPT, "most_small", 0)  # layers may push no base out
+    monkeypatch.setattr(SMALL, "most", 0)  # layers may push no base out
     entered: list[tuple[int, int]] = []
     enter = layer_index._enter
 
@@ -519,3 +519,33 @@ def test_a_damaged_layer_is_met_and_verify_names_it(
     with opened(path, **options) as state:
         assert state.restore_report.checkpoint_version == 1
         assert dict(state.key_value("kv").all()) == rows
+
+
+def test_packs_that_keep_too_many_tables_forget_some_of_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packs = []
+    for name in ("one", "two", "three"):
+        (tmp_path / name).write_bytes(b"x")
+        packs.append(_map(tmp_path / name, 1))
+    unused, *used = packs
+    monkeypatch.setattr(LARGE, "most", LARGE.tables + 60)
+    monkeypatch.setattr(SMALL, "most", SMALL.tables + 60)
+    layers, most = SMALL.tables, LARGE.most
+    for number in range(8):
+        unused.keep(number, 100, "layer")
+        unused.keep(number, 1 << 20, "base of before")
+    for number in range(100):
+        for opened in used:
+            opened.keep(number, 1 << 20, "base")
+        assert LARGE.tables <= most
+    # those that are read first stay, and of a pack that is not used any more none does
+    assert all(opened.table(number, 1 << 20) == "base" for opened in used for number in range(20))
+    assert [unused.table(number, 1 << 20) for number in range(8)] == [None] * 8
+    # layers are counted apart
+    assert [unused.table(number, 100) for number in range(8)] == ["layer"] * 8
+    assert SMALL.tables == layers + 8
+    kept = sum(table.tables for table in (SMALL, LARGE))
+    of_packs = sum(len(tables) for opened in packs for tables in opened.tables)
+    del opened, unused, used, packs
+    assert sum(table.tables for table in (SMALL, LARGE)) == kept - of_packs

@@ -358,6 +358,22 @@ def test_records_that_were_not_used_for_long_are_freed_as_others_come_in(
         assert memory.numbers()["freed_bytes"] > 181 * 40
 
 
+def test_more_records_are_freed_for_each_that_comes_in_the_more_memory_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed = []
+    with hs.open(tmp_path / "s", memory_limit=1 << 40, checkpoints=NEVER) as state:
+        state.key_value("k").put_many((i, i) for i in range(100))
+        state.commit()
+        memory = state._memory
+        used = memory.count()
+        for share in (0.5, 0.75, 0.9, 1.1):
+            monkeypatch.setattr("hybridstore.state.memory.usable", lambda _, share=share: round(used / share))
+            memory.needed()
+            freed.append(memory._freeing)
+    assert freed == [0, 1, 2, 4]
+
+
 @pytest.mark.parametrize("ttl", [None, 100])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_where_memory_is_short_keeps_no_row_and_reads_a_checkpoint_that_was_deleted(

@@ -7,8 +7,8 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state.memory_budget import TABLES_SHARE
-from hybridstore.stores.sizes import BLOCK_BYTES, LAYER_BYTES, cold_bytes
-from recovery.pack import KEPT, MappedPack
+from hybridstore.stores.sizes import BLOCK_BYTES, LAYER_BYTES, TABLE_BYTES, cold_bytes
+from recovery.pack import LARGE, SMALL, MappedPack
 from tests.tools.hooks import crash
 
 NEVER = hs.CheckpointPolicy(every_commits=10**9, max_restore="1 hour")
@@ -62,20 +62,23 @@ def test_cold_blocks_and_long_keys_are_counted(tmp_path: Path) -> None:
 
 def test_a_table_that_two_readers_keep_counts_once(tmp_path: Path) -> None:
     (tmp_path / "pack").write_bytes(b"pack")
-    before = KEPT.tables
+    before = SMALL.tables
     with (tmp_path / "pack").open("rb") as file:
         mapped = MappedPack(file.fileno(), 4)
     for table in ("first", "second"):
         mapped.keep(0, 4, table)
-    assert (mapped.table(0, 4), KEPT.tables) == ("first", before + 1)
+    assert (mapped.table(0, 4), SMALL.tables) == ("first", before + 1)
     del mapped
-    assert KEPT.tables == before
+    assert SMALL.tables == before
 
 
-def test_open_tables_of_layers_may_take_a_part_of_the_limit(tmp_path: Path) -> None:
-    before = KEPT.most, KEPT.most_small
+def test_open_tables_may_take_a_part_of_the_limit(tmp_path: Path) -> None:
+    before = LARGE.most, SMALL.most
     with hs.open(tmp_path / "large", memory_limit=1 << 30):
-        assert KEPT.most == (1 << 30) // TABLES_SHARE // LAYER_BYTES > KEPT.most_small > before[1]
+        assert LARGE.most == (1 << 30) // TABLES_SHARE // TABLE_BYTES > before[0]
+        assert SMALL.most == (1 << 30) // TABLES_SHARE // LAYER_BYTES > before[1]
         with hs.open(tmp_path / "small", memory_limit=1 << 20):
-            assert (KEPT.most, KEPT.most_small) == before
-    assert (KEPT.most, KEPT.most_small) == before
+            # a small limit has no room for as many as are kept without a limit
+            assert LARGE.most == (1 << 20) // TABLES_SHARE // TABLE_BYTES < before[0]
+            assert SMALL.most == (1 << 20) // TABLES_SHARE // LAYER_BYTES < before[1]
+    assert (LARGE.most, SMALL.most) == before
