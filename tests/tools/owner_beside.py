@@ -64,6 +64,7 @@ class Owner:
         self._often = dice.sample(self._keys, 6)
         self._names = dice.choice([["kv"], ["kv", "other", "ttl"], list(STORES)])
         self._changing = self._names
+        self._whole = dice.choice([0.0, 0.0, 0.3])
         self._size = dice.choice([0, 40])
         self._disk: dict[str, Any] = {}
         self._past: dict[int, dict[str, Any]] = {0: {}}
@@ -188,9 +189,9 @@ class Owner:
             self._both(name, "__contains__", key)
 
     def _range(self) -> list[Any]:
-        """Return all keys, or some neighbours."""
+        """Return some neighbours, or in some histories all keys: few layers stay where whole blocks change."""
         begin = self.dice.randrange(len(self._keys))
-        return self.dice.choice([self._keys, self._keys[begin:][:3], self._keys[begin:][:20]])
+        return self._keys if self.dice.random() < self._whole else self._keys[begin:][:3]
 
     def _like(self, key: Any) -> Any:
         return self.dice.choice([each for each in self._keys if type(each) is type(key)])
