@@ -79,7 +79,7 @@ class PackWriter:
 
     def __init__(self, storage: Storage, version: int, first: int, pack_bytes: int | None = None) -> None:
         self.packs: list[PackRecord] = []
-        self.bytes = 0  # of blocks and pages, in all packs
+        self.bytes = self.page_bytes = 0  # of blocks and pages, and of pages alone, in all packs
         self._storage = storage
         self._version = version
         self._number = first
@@ -117,6 +117,7 @@ class PackWriter:
         self._size += self._content.write(data)
         self._lines.append(FooterLine(store, number, offset, len(data), hashed))
         self.bytes += len(data)
+        self.page_bytes += len(data) if number == PAGE else 0
         return self._number, offset
 
     def finish(self) -> None:

@@ -76,6 +76,7 @@ class StorePlan:
     items: list[Item]
     next_block: int
     packed_bytes: int = 0
+    layered_bytes: int = 0
     kept: bool = False
 
 
@@ -379,6 +380,7 @@ class Planner:
             lines.append(whole._replace(block=plan.next_block, layers=(*kept, Extent(pack, offset, len(data), hashed))))
             plan.next_block += 1
             plan.packed_bytes += len(data)
+            plan.layered_bytes += len(data)
             plan.kept = True
         plan.items = items
 

@@ -46,9 +46,10 @@ class CheckpointReport(NamedTuple):
     """The numbers of a written checkpoint. Sizes in bytes, times in seconds.
 
     `whole`: no block of an older checkpoint is part of this checkpoint. `bytes_packed` is the size of the blocks that
-    changed, `bytes_copied` that of unchanged blocks that were rewritten because their packs were small or sparse,
-    `bytes_written` that of all new files: packs and index. `packs` is how many packs the index names, `live_share` the
-    share of their bytes that the index refers to.
+    changed, `bytes_layered` that of those among them that are layers over older blocks, `bytes_copied` that of
+    unchanged blocks that were rewritten because their packs were small or sparse, `page_bytes` that of pages of
+    directories, `bytes_written` that of all new files: packs and index. `packs` is how many packs the index names,
+    `live_share` the share of their bytes that the index refers to.
     """
 
     name: str
@@ -61,6 +62,8 @@ class CheckpointReport(NamedTuple):
     packs: int
     live_share: float
     seconds: float
+    bytes_layered: int = 0
+    page_bytes: int = 0
 
     @property
     def write_amplification(self) -> float:
@@ -347,6 +350,8 @@ def _conclude(
         len(packs),
         sum(live.values()) / pack_bytes if pack_bytes else 1.0,
         time.perf_counter() - started,
+        sum(plan.layered_bytes for plan in plans),
+        writer.page_bytes,
     )
 
 

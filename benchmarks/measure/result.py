@@ -167,9 +167,9 @@ class Result:
     def row(self, shown_line: Line) -> tuple[str, ...]:
         """Return the cells of a line, by COLUMNS.
 
-        The 95th percentile is told where a restart is measured: its worst case matters.
+        The 95th percentile is told of restarts and of bytes of checkpoints: the worst cases matter.
         """
-        p95 = number(shown_line.p95) if self.suite == "restore" and shown_line.p95 else ""
+        p95 = number(shown_line.p95) if self.suite in ("restore", "checkpoint bytes") and shown_line.p95 else ""
         return (
             shown_line.name,
             shown_line.figure(),

@@ -5,12 +5,15 @@
 
 A changed byte is a byte of the changelog. A figure counts the log itself and all files of checkpoints. Windows with
 retentions of an hour to 30 days get as many rows each minute; a checkpoint is made each minute. The other cases change
-a key-value store. Counted, not timed: most of the time is that of syncs, so a folder in memory gives the same figures.
+a key-value store; the sparse one is ten times as large, so that few records of each block change. Its parts, and those
+of 30 days, are lines of their own. Counted, not timed: most of the time is that of syncs, so a folder in memory gives
+the same figures.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +27,8 @@ RETENTIONS: Final = {"1 hour": 60, "1 day": 1440, "7 days": 7 * 1440, "30 days":
 _START_MS: Final = 1_700_000_000_000 // MINUTE_MS * MINUTE_MS
 _WINDOW_KEYS: Final = 1000
 _TARGET: Final = Target(6, "value")
+# how many times as many records the store has of which few change
+_SPARSE: Final = 10
 # the changes of one checkpoint: of a model of the store, and of the store
 Change = Callable[[dict[str, bytes], Any, int], None]
 
@@ -72,28 +77,51 @@ def changes_of(records: int, changes: int) -> dict[str, Change]:
     }
 
 
+def sparse(records: int, changes: int) -> Change:
+    """Return the case that changes so many of the records of a large store before a checkpoint."""
+    dice = random.Random(3)
+
+    def sparse(model: dict[str, bytes], store: Any, turn: int) -> None:
+        for number in range(changes):
+            key = _key(dice.randrange(records))
+            model[key] = _value(turn * changes + number)
+            store.put(key, model[key])
+
+    return sparse
+
+
 def measure(folder: Path, *, checkpoints: int = 60, changes: int = 2000, records: int = 100_000) -> Result:
     """Count over so many checkpoints: `changes` rows each in windows, or in a key-value store of `records`."""
     settings = {"checkpoints": checkpoints, "changes": changes, "records": records}
     result = Result("checkpoint bytes", settings)
     with stopwatch() as clock:
         for name, minutes in RETENTIONS.items():
-            result.lines += _lines(f"window, retention {name}", _windows(folder, minutes, checkpoints, changes))
+            counter = _windows(folder, minutes, checkpoints, changes)
+            result.lines += _lines(f"window, retention {name}", counter, parts=name == "30 days")
         for name, change in changes_of(records, changes).items():
             result.lines += _lines(f"key-value, {name}", _key_value(folder, change, checkpoints, records))
+        many = _SPARSE * records
+        counter = _key_value(folder, sparse(many, changes), checkpoints, many)
+        result.lines += _lines(f"key-value, few of {_SPARSE} times as many records", counter, parts=True)
     result.seconds = clock.seconds
     return result
 
 
-def _lines(subject: str, ratios: list[float]) -> list[Line]:
-    """Return the figures of a case from the ratio of each checkpoint, written as (log + checkpoint) / log."""
+def _lines(subject: str, counter: _Counter, *, parts: bool = False) -> list[Line]:
+    """Return the figures of a case from the ratio of each checkpoint, written as (log + checkpoint) / log, and what of
+    the mean each part is.
+    """
+    ratios = counter.ratios
     tenth = max(1, len(ratios) // 10)
-    mean, last = sum(ratios) / len(ratios), sum(ratios[-tenth:]) / tenth
-    low, high = min(ratios), max(ratios)
-    return [
-        Line(f"{subject}: written per changed byte", mean, low, high, "B", target=_TARGET),
-        Line(f"{subject}: the last tenth", last, min(ratios[-tenth:]), max(ratios[-tenth:]), "B", target=_TARGET),
-    ]
+    lines = []
+    for name, some in (("written per changed byte", ratios), ("the last tenth", ratios[-tenth:])):
+        mean, p95 = sum(some) / len(some), sorted(some)[len(some) * 95 // 100]
+        lines.append(Line(f"{subject}: {name}", mean, min(some), max(some), "B", target=_TARGET, p95=p95))
+    if parts:
+        for name, size in counter.parts.items():
+            share = size / counter.parts["log"]
+            lines.append(Line(f"{subject}: {name}", share, share, share, "B"))
+    return lines
 
 
 class _Counter:
@@ -102,6 +130,7 @@ class _Counter:
     def __init__(self, state: Any) -> None:
         self.state = state
         self.ratios: list[float] = []
+        self.parts = Counter[str]()
         self._logged = state.metrics().changelog_bytes_written
 
     def checkpoint(self) -> None:
@@ -113,9 +142,22 @@ class _Counter:
         changed = logged - self._logged
         self.ratios.append((changed + report.bytes_written) / changed)
         self._logged = logged
+        packed, layers, pages = report.bytes_packed, report.bytes_layered, report.page_bytes
+        content = packed + report.bytes_copied + pages
+        self.parts += Counter(
+            {
+                "log": changed,
+                "layers": layers,
+                "blocks written anew": packed - layers,
+                "copies": report.bytes_copied,
+                "pages of directories": pages,
+                "footers of packs": report.bytes_written - report.index_bytes - content,
+                "index": report.index_bytes,
+            }
+        )
 
 
-def _windows(folder: Path, minutes: int, checkpoints: int, changes: int) -> list[float]:
+def _windows(folder: Path, minutes: int, checkpoints: int, changes: int) -> _Counter:
     """Put as many rows each minute into a window store, with a checkpoint each minute."""
     dice = random.Random(5)
     with scratch(folder) as place:
@@ -136,10 +178,10 @@ def _windows(folder: Path, minutes: int, checkpoints: int, changes: int) -> list
             store = state.window("rows", retention=f"{minutes} minutes")
             right = sorted((row for row in live.items() if row[0][1] > low), key=lambda row: row[0][::-1])
             check(list(store.all()) == right, f"rows of {minutes} minutes after a restart")
-        return counter.ratios
+        return counter
 
 
-def _key_value(folder: Path, change: Change, checkpoints: int, records: int) -> list[float]:
+def _key_value(folder: Path, change: Change, checkpoints: int, records: int) -> _Counter:
     """Fill a store, make a checkpoint, and count what each further one takes."""
     with scratch(folder) as place:
         with open_state(place / "state") as state:
@@ -154,4 +196,4 @@ def _key_value(folder: Path, change: Change, checkpoints: int, records: int) -> 
                 counter.checkpoint()
         with open_state(place / "state") as state:
             check(dict(state.key_value("records").all()) == model, f"{change.__name__}: records after a restart")
-        return counter.ratios
+        return counter
