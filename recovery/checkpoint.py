@@ -24,7 +24,7 @@ from changelog.storage import Storage
 
 from . import index
 from .block import BlockEntry, Columns, Extent, content_hash, is_sound, unpack_block, with_layers
-from .directory import Ahead, Directory, PageEntry, Traffic, check_page, decode_page, decode_top
+from .directory import Ahead, Directory, PageEntry, Traffic, check_page, decode_changes, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .finder import Finder
 from .layers import Layers, Lookup
@@ -57,6 +57,14 @@ def _matching(data: bytes | memoryview, place: Extent, where: str) -> bytes | me
             f"{where}: its content is not what the directory's hash says (reopen to fall back)"
         )
     return data
+
+
+def _changed(where: str, place: Extent, below: list[BlockEntry], data: bytes | memoryview) -> list[BlockEntry]:
+    return decode_changes(data, where, place.hash, below)
+
+
+def _check(where: str, place: Extent, data: bytes | memoryview) -> None:
+    check_page(data, where, place.hash)
 
 
 class CheckpointReader:
@@ -153,17 +161,22 @@ class CheckpointReader:
         """Return the lines of a page of the directory. Raises CorruptCheckpointError. O(lines)."""
         if self.ahead is not None and (lines := self.ahead.take_page(page)) is not None:
             return lines
-        return self._read_page(store, page, decode_page)
+        self._gather(page)
+        where = self._page_where(store, page)
+        base, *changes = page.extents
+        lines = self._read_twice(base, lambda data: decode_page(data, where, base.hash))
+        for place in changes:
+            lines = self._read_twice(place, partial(_changed, where, place, lines))
+        return lines
 
     def check_page(self, store: int, page: PageEntry) -> None:
         """Raise CorruptCheckpointError for a page with other bytes than those that were written. O(bytes)."""
-        self._read_page(store, page, check_page)
+        where = self._page_where(store, page)
+        for place in page.extents:
+            self._read_twice(place, partial(_check, where, place))
 
-    def _read_page(
-        self, store: int, page: PageEntry, read: Callable[[bytes | memoryview, str, bytes], Decoded]
-    ) -> Decoded:
-        where = f"{self._in_pack(page.pack, page.offset)}: store {store}"
-        return self._read_twice(page, lambda data: read(data, where, page.hash))
+    def _page_where(self, store: int, page: PageEntry) -> str:
+        return f"{self._in_pack(page.pack, page.offset)}: store {store}"
 
     # --- blocks ---------------------------------------------------------------------------------------------------
 
@@ -231,9 +244,9 @@ class CheckpointReader:
         self._gather(entry)
         return [self.layer(store, entry, place) for place in entry.extents]
 
-    def _gather(self, entry: BlockEntry) -> None:
-        """Read the base and the layers of a far block side by side: as many layers, one round of requests."""
-        if entry.layers and self.far:
+    def _gather(self, entry: BlockEntry | PageEntry) -> None:
+        """Read the parts of a far block, or page, side by side: as many parts, one round of requests."""
+        if self.far and len(entry.extents) > 1:
             self.prefetch([entry])
 
     def layer(self, store: int, entry: BlockEntry, place: Extent, unpack: Unpack | None = None) -> Columns:
@@ -296,7 +309,7 @@ class CheckpointReader:
             return _matching(data, place, where)
         return data
 
-    def _read_twice(self, line: Extent | PageEntry, decode: Callable[[bytes | memoryview], Decoded]) -> Decoded:
+    def _read_twice(self, line: Extent, decode: Callable[[bytes | memoryview], Decoded]) -> Decoded:
         """Read and decode a page or block; once more where only the copy in a cache is damaged."""
         data = self._bytes(line.pack, line.offset, line.size)
         try:
@@ -337,7 +350,7 @@ class CheckpointReader:
             self._fetched, self._fetched_bytes = {}, 0
         wanted: dict[int, set[tuple[int, int]]] = {}
         for line in lines:
-            for place in line.extents if isinstance(line, BlockEntry) else (line,):
+            for place in line.extents:
                 opened = self.packs.get(place.pack)
                 if opened is not None and opened.far and (place.pack, place.offset) not in self._fetched:
                     wanted.setdefault(place.pack, set()).add((place.offset, place.size))
@@ -403,7 +416,7 @@ class CheckpointReader:
 
     # --- damage ---------------------------------------------------------------------------------------------------
 
-    def _damaged(self, error: CorruptCheckpointError, line: Extent | PageEntry) -> CorruptCheckpointError:
+    def _damaged(self, error: CorruptCheckpointError, line: Extent) -> CorruptCheckpointError:
         """Write the marker that makes the next restore fall back, and return the error."""
         newest = self._newest[0]() if self._newest else None
         reader = newest if newest is not None and newest is not self and newest._names(line) else self
@@ -416,21 +429,30 @@ class CheckpointReader:
             with suppress(OSError):
                 self.storage.create(damage_name(self.name), str(error).encode("utf-8", "replace") + b"\n")
 
-    def _names(self, line: Extent | PageEntry) -> bool:
+    def _names(self, line: Extent) -> bool:
         """True when this checkpoint refers to the same bytes as a line of an older checkpoint. O(blocks)."""
+        at = (line.pack, line.offset)
         pages = [page for record in self.meta.stores for page in self.directory(record.number).pages]
-        if isinstance(line, PageEntry):
-            return any((page.pack, page.offset) == (line.pack, line.offset) for page in pages)
-        pages = [page for page in pages if line.pack in page.packs[::2]]
+        if any((place.pack, place.offset) == at for page in pages for place in page.extents):
+            return True
         # A page that cannot be read counts as damaged, too.
         with suppress(CorruptCheckpointError):
             return any(
-                (place.pack, place.offset) == (line.pack, line.offset)
+                (place.pack, place.offset) == at
                 for page in pages
-                for other in decode_page(self._bytes(page.pack, page.offset, page.size), self.where, page.hash)
+                if line.pack in page.packs[::2]
+                for other in self._unmarked(page)
                 for place in other.extents
             )
         return True
+
+    def _unmarked(self, page: PageEntry) -> list[BlockEntry]:
+        """Return the lines of a page; one that cannot be read leaves no marker. O(lines)."""
+        base, *changes = page.extents
+        lines = decode_page(self._bytes(*base[:3]), self.where, base.hash)
+        for place in changes:
+            lines = decode_changes(self._bytes(*place[:3]), self.where, place.hash, lines)
+        return lines
 
     def succeeded_by(self, newer: CheckpointReader) -> None:
         """Note that a newer checkpoint is in use: damage in bytes that both checkpoints refer to then marks the newer

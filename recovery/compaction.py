@@ -71,7 +71,8 @@ def live_bytes(items: Iterable[Item]) -> Counter[int]:
     live: Counter[int] = Counter()
     for item in items:
         if isinstance(item, PageEntry):
-            live[item.pack] += item.size
+            for place in item.extents:
+                live[place.pack] += place.size
             for number, size in item.uses():
                 live[number] += size
         else:
@@ -102,27 +103,34 @@ def first_cut(bounds: Sizes, state: int) -> int:
 
 class Rewrites(NamedTuple):
     """The numbers of the packs whose live blocks and pages are to be written again, and of one of which only so many
-    bytes (0: of no pack).
+    bytes (0: of no pack). `beside`: so many bytes of other packs may be written again where layers become one.
     """
 
     packs: set[int]
     partly: int = 0
     room: int = 0
+    beside: int = PACK_BYTES
 
 
 def packs_to_rewrite(
-    packs: Sequence[PackRecord], items: Iterable[Item], packed: int, bounds: Sizes, pack_bytes: int | None = None
+    packs: Sequence[PackRecord],
+    items: Iterable[Item],
+    packed: int,
+    bounds: Sizes,
+    pack_bytes: int | None = None,
+    most: int = PACK_BYTES,
 ) -> Rewrites:
     """Return what a checkpoint that has packed so many bytes rewrites.
 
-    `pack_bytes`: where packs are cut off (None: only large ones are). O(pages + lines + packs log packs).
+    `pack_bytes`: where packs are cut off (None: only large ones are). `most`: how many bytes a checkpoint may copy.
+    O(pages + lines + packs log packs).
     """
     live = live_bytes(items)
     total = live.total()
     named = sorted((live[pack.number] / pack.size, pack) for pack in packs if live[pack.number])
     chosen: set[int] = set()
     partly, size = 0, sum(pack.size for _, pack in named)
-    room = max(packed, total // LARGE_SHARE)
+    room = max(0, min(max(packed, total // LARGE_SHARE), most))
     for _, pack in named:
         if size <= SPARSE_SHARE * total:
             break
@@ -143,9 +151,12 @@ def packs_to_rewrite(
     batch = bounds.most_packs // 4
     others = len(named) - len(chosen) - len(small)
     more = 1 + len(small) - max(bounds.most_packs - others, bounds.most_packs * 3 // 7)
-    if more > 0:
-        chosen.update(_merged(small, more + batch, large))
-    return Rewrites(chosen, partly, room)
+    copied = sum(live[number] for number in chosen)
+    if more > 0 and (more > batch // 2 or 2 * (most - copied) >= large):
+        # a pack of little more than half of the bytes of a large one is large, too
+        target = min(large, max(large * 9 // 16, (most - copied) * 3 // 4))
+        chosen.update(_merged(small, more + batch, target))
+    return Rewrites(chosen, partly, room, max(0, most - sum(live[number] for number in chosen)))
 
 
 def _merged(small: Sequence[tuple[int, int]], most: int, large: int) -> list[int]:

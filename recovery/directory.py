@@ -2,6 +2,7 @@
 
     top record (index)    a line per page     bucket, first and last key, how much is below it, where the page is
     page (pack)           a line per block    the same of a block; at most PAGE_LINES lines, all of one bucket
+    changes (pack)        a line per block that changed, over an older page: only what differs
 
 Bytes: docs/format.md, "Directory". Both levels are stored by column, which decodes five times as fast as by line. A
 page that holds no changed line is not written again: the next checkpoint's top record names it where it lies.
@@ -37,6 +38,9 @@ class PageEntry(NamedTuple):
 
     `packs` is flat, `[pack, bytes, pack, bytes, ...]`: how many bytes of blocks the page's lines have in which pack.
     `hash` is that of the page's content, as a block's.
+
+    A page of which few lines changed is written as changes over an older page: `pack`, `offset`, `size` and `hash` are
+    those of the newest changes, and `below` has those of the page and of the changes before, the oldest first, flat.
     """
 
     bucket: int
@@ -53,6 +57,13 @@ class PageEntry(NamedTuple):
     size: int
     packs: list[int]
     hash: _Hash
+    below: list[Any]
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """Where the bytes of the page and of the changes over it are, the oldest first. O(changes)."""
+        older = zip(*(self.below[i::4] for i in range(4)), strict=True)
+        return *map(_EXTENT, older), Extent(self.pack, self.offset, self.size, self.hash)
 
     def uses(self) -> Iterator[tuple[int, int]]:
         """Yield (pack, bytes) of `packs`."""
@@ -72,6 +83,70 @@ def encode_page(lines: Sequence[BlockEntry]) -> bytes:
     over = [[field for layer in each for field in layer] for each in layers]
     columns = [blocks, firsts, lasts, keys, records, sizes, lows, highs, b"".join(hashes), packs, offsets, over]
     return seal(pack([buckets[0], *(column if type(column) is bytes else list(column) for column in columns)]))
+
+
+def encode_changes(before: Sequence[BlockEntry], now: Sequence[BlockEntry]) -> bytes | None:
+    """Return the bytes of changes over a page of as many lines `before`: of each line that differs what differs; None
+    if no line does. O(lines).
+    """
+    places = [at for at, (old, new) in enumerate(zip(before, now, strict=True)) if old is not new and old != new]
+    if not places:
+        return None
+    olds, news = zip(*(before[at] for at in places), strict=True), zip(*(now[at] for at in places), strict=True)
+    columns: list[Any] = []
+    for name, old, new in zip(BlockEntry._fields, olds, news, strict=True):
+        if name == "layers":
+            columns.append([_layers_over(*layers) for layers in zip(old, new, strict=True)])
+        elif name != "bucket":
+            columns.append(None if old == new else [b if a != b else None for a, b in zip(old, new, strict=True)])
+    return seal(pack([places, *columns]))
+
+
+def _layers_over(old: Sequence[Extent], new: Sequence[Extent]) -> list[Any]:
+    """Return how many of the older layers stay, and the fields of those behind them."""
+    kept = 0
+    while kept < min(len(old), len(new)) and old[kept] == new[kept]:
+        kept += 1
+    return [kept, *(field for layer in new[kept:] for field in layer)]
+
+
+def decode_changes(
+    data: bytes | memoryview, where: str, hashed: bytes, below: Sequence[BlockEntry]
+) -> list[BlockEntry]:
+    """Return the lines of a page `below` with changes over it, whose content has the hash `hashed`. Raises
+    CorruptCheckpointError, naming `where`. O(lines).
+    """
+    try:
+        places, *changed, over = unpack(check_page(data, where, hashed))
+        lines = list(below)
+        blocks, buckets, *others, layers = zip(*(lines[at] for at in places), strict=True)
+        columns: list[Any] = [
+            old if new is None else [a if b is None else b for a, b in zip(old, new, strict=True)]
+            for old, new in zip((blocks, *others), changed, strict=True)
+        ]
+        columns.insert(1, buckets)
+        columns.append(
+            [
+                (*old[:kept], *map(_EXTENT, zip(*(fields[i::4] for i in range(4)), strict=True)))
+                for old, (kept, *fields) in zip(layers, over, strict=True)
+            ]
+        )
+        for at, line in zip(places, map(_LINE, zip(*columns, strict=True)), strict=True):
+            lines[at] = line
+        return lines
+    except (ValueError, TypeError, IndexError) as error:
+        raise _bad_page(where, error) from error
+
+
+def page_keys(data: bytes | memoryview, where: str) -> list[Any]:
+    """Return the first and last keys that are in a page, or in changes over one. Raises CorruptCheckpointError, naming
+    `where`. O(lines).
+    """
+    try:
+        _, _, firsts, lasts, *_ = unseal(data)
+    except ValueError as error:
+        raise _bad_page(where, error) from error
+    return [key for column in (firsts, lasts) for key in column or () if key is not None]
 
 
 def check_page(data: bytes | memoryview, where: str, hashed: bytes) -> memoryview:
@@ -109,8 +184,10 @@ def decode_page(data: bytes | memoryview, where: str, hashed: bytes) -> list[Blo
         raise _bad_page(where, error) from error
 
 
-def page_entry(lines: Sequence[BlockEntry], pack_number: int, offset: int, size: int, hashed: bytes) -> PageEntry:
-    """Return the top record's line of a page. O(lines)."""
+def page_entry(
+    lines: Sequence[BlockEntry], pack_number: int, offset: int, size: int, hashed: bytes, below: Iterable[Any] = ()
+) -> PageEntry:
+    """Return the top record's line of a page, or of changes over what is `below`. O(lines)."""
     used: Counter[int] = Counter()
     for line in lines:
         for place in line.extents:
@@ -130,6 +207,7 @@ def page_entry(lines: Sequence[BlockEntry], pack_number: int, offset: int, size:
         size,
         [number for use in sorted(used.items()) for number in use],
         hashed,
+        list(below),
     )
 
 

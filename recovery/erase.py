@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from changelog.storage import Storage
 
 from .block import BlockEntry, Columns, merge, unpack_block
-from .directory import decode_page
+from .directory import page_keys
 from .pack import PAGE, FooterLine, PackRecord, open_pack, read_footer
 
 # The setting with the entry of each erase, for an auditor.
@@ -38,8 +38,7 @@ class Wanted(NamedTuple):
         if self.needles and not any(needle in raw for needle in self.needles):
             return False
         if line.number == PAGE:
-            lines = decode_page(raw, where, line.hash)
-            return any(self.takes(key) for entry in lines for key in (entry.first, entry.last))
+            return any(map(self.takes, page_keys(raw, where)))
         return self.values or any(map(self.takes, unpack_block(raw, where).keys))
 
 

@@ -7,11 +7,15 @@ The file's name has the hash of its bytes, which are checked before LMDB maps th
 LMDB maps a copy of the checked bytes, in memory, and never the file itself: the file could change between the check
 and the map. The file is small (a line per 512 blocks), read once, and unmapped after that. So neither reading nor
 writing an index needs a folder for temporary files.
+
+On storage the file is compressed: most of a small one is empty room of pages, and a checkpoint of few changes would be
+mostly its index.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -22,6 +26,8 @@ from .errors import CorruptCheckpointError
 
 META_KEY: Final = b"meta"
 _PAGE: Final = 4096
+# No index has more bytes, so that a forged one takes no more memory.
+_MOST_BYTES: Final = 1 << 30
 
 
 def top_key(store: int) -> bytes:
@@ -46,7 +52,7 @@ def _scratch() -> Iterator[tuple[int, str]]:
 
 
 def encode(records: dict[bytes, bytes]) -> bytes:
-    """Return the bytes of an LMDB file with these records. Raises lmdb.Error, OSError. O(bytes)."""
+    """Return the compressed bytes of an LMDB file with these records. Raises lmdb.Error, OSError. O(bytes)."""
     with _scratch() as (fd, path):
         # A map that LMDB can never exhaust: separate pages for every record, twice, and room for the trees.
         map_bytes = 2 * sum((len(data) // _PAGE + 3) * _PAGE for data in records.values()) + (1 << 20)
@@ -60,16 +66,29 @@ def encode(records: dict[bytes, bytes]) -> bytes:
         finally:
             environment.close()
         with open(fd, "rb", closefd=False) as file:
-            return file.read()
+            return zlib.compress(file.read())
+
+
+def inflate(data: bytes, where: str) -> bytes:
+    """Return the LMDB file of an index. Raises CorruptCheckpointError, naming `where`. O(bytes)."""
+    stream = zlib.decompressobj()
+    try:
+        file = stream.decompress(data, _MOST_BYTES)
+    except zlib.error as error:
+        raise CorruptCheckpointError(f"{where}: zlib cannot read it: {error}") from error
+    if not stream.eof or stream.unused_data:
+        raise CorruptCheckpointError(f"{where}: it does not end where its zlib stream does")
+    return file
 
 
 def decode(data: bytes, where: str) -> dict[bytes, bytes]:
-    """Return the records of an LMDB file whose bytes were checked.
+    """Return the records of an index whose bytes were checked.
 
     Raises CorruptCheckpointError, naming `where`, and OSError. O(bytes).
     """
+    file = inflate(data, where)
     with _scratch() as (fd, path):
-        view = memoryview(data)
+        view = memoryview(file)
         while view:
             view = view[os.write(fd, view) :]
         try:
@@ -81,7 +100,7 @@ def decode(data: bytes, where: str) -> dict[bytes, bytes]:
                 create=False,
                 readahead=False,
                 max_dbs=0,
-                map_size=max(len(data), _PAGE),
+                map_size=max(len(file), _PAGE),
                 lib_version=0,
             )
         except lmdb.Error as error:

@@ -2,7 +2,7 @@
 
     header   24 bytes: magic, version, minimum reader, flags, the random number in the pack's name
     content  blocks and pages, each with its own crc32
-    footer   sealed columns: store, number (0: a page of the directory), offset, size, hash
+    footer   sealed columns: store, number (0: a page of the directory), offset, size
     trailer  16 bytes: where the footer begins, and the magic again
 
 A reader of a checkpoint needs no footer: the directory says where a block is. With the footer a pack can be checked and
@@ -28,7 +28,7 @@ from changelog.codec import pack, unpack
 from changelog.errors import UnsupportedVersionError
 from changelog.storage import Storage
 
-from .block import HASH_BYTES, is_sound, seal
+from .block import is_sound, seal
 from .errors import CorruptCheckpointError
 from .layout import PackName, parse_pack_name
 
@@ -71,7 +71,6 @@ class FooterLine(NamedTuple):
     number: int
     offset: int
     size: int
-    hash: bytes
 
 
 class PackWriter:
@@ -106,7 +105,7 @@ class PackWriter:
         self._size = self._content.write(HEADER.pack(MAGIC, FORMAT_VERSION, FORMAT_VERSION, 0, self._nonce))
         self._lines: list[FooterLine] = []
 
-    def add(self, store: int, number: int, data: bytes | memoryview, hashed: bytes) -> tuple[int, int]:
+    def add(self, store: int, number: int, data: bytes | memoryview) -> tuple[int, int]:
         """Add a block, or a page with the number PAGE, and return (number of its pack, offset). O(1), or O(pack) when
         the pack is full and therefore created.
         """
@@ -115,7 +114,7 @@ class PackWriter:
             self.finish()
         offset = self._size
         self._size += self._content.write(data)
-        self._lines.append(FooterLine(store, number, offset, len(data), hashed))
+        self._lines.append(FooterLine(store, number, offset, len(data)))
         self.bytes += len(data)
         self.page_bytes += len(data) if number == PAGE else 0
         return self._number, offset
@@ -124,8 +123,7 @@ class PackWriter:
         """Create a pack of the blocks and pages added since the last pack, if any. Raises OSError. O(pack)."""
         if not self._lines:
             return
-        stores, numbers, offsets, sizes, hashes = map(list, zip(*self._lines, strict=True))
-        self._content.write(seal(pack([stores, numbers, offsets, sizes, b"".join(hashes)])))
+        self._content.write(seal(pack(list(map(list, zip(*self._lines, strict=True))))))
         self._content.write(TRAILER.pack(self._size, MAGIC))
         data = self._content.getvalue()
         name = str(PackName(self._version, max(0, time.time_ns()) // 1_000_000, self._nonce.hex()))
@@ -415,13 +413,11 @@ def read_footer(opened: PackBytes, size: int, where: str) -> list[FooterLine]:
 
 
 def _lines(columns: Any, end: int) -> list[FooterLine]:
-    stores, numbers, offsets, sizes, joined = columns
-    hashes = [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
-    lines = list(map(FooterLine._make, zip(stores, numbers, offsets, sizes, hashes, strict=True)))
+    lines = list(map(FooterLine._make, zip(*columns, strict=True)))
     at = HEADER.size
     for line in lines:
-        if any(type(number) is not int or number < 0 for number in line[:4]) or line.offset != at:
-            raise ValueError(f"a line that does not follow byte {at}: {line[:4]}")
+        if any(type(number) is not int or number < 0 for number in line) or line.offset != at:
+            raise ValueError(f"a line that does not follow byte {at}: {tuple(line)}")
         at += line.size
     if at != end:
         raise ValueError(f"content ends at byte {at}, the footer begins at {end}")

@@ -16,6 +16,7 @@ from typing import Any, Final
 from changelog.identity import ID_BYTES
 from changelog.storage import Storage
 
+from . import index
 from .block import HASH_BYTES, BlockEntry
 from .checkpoint import CheckpointReader
 from .directory import PageEntry
@@ -40,13 +41,13 @@ _PLACES: Final = 16
 
 
 class PageFile:
-    """The main database of an LMDB file, given as its bytes.
+    """The main database of the LMDB file of an index, given as the bytes of the index.
 
     Raises CorruptCheckpointError for any other content.
     """
 
     def __init__(self, data: bytes, where: str) -> None:
-        self._file = data
+        self._file = index.inflate(data, where)
         self._where = where
         self.page_size, self._root = self._newest_meta()
 
@@ -260,10 +261,12 @@ class PageCheckpoint(CheckpointReader):
     def _pages(self, data: bytes, where: str) -> list[PageEntry]:
         pages = super()._pages(data, where)
         for page in pages:
-            counts = (page.blocks, page.records, page.bytes, page.pack, page.offset, page.size, *page.packs)
+            places = [field for i in range(3) for field in page.below[i::4]]
+            counts = (page.blocks, page.records, page.bytes, page.pack, page.offset, page.size, *page.packs, *places)
             if (
                 len(page.packs) % 2
-                or not _are_hashes((page.hash,))
+                or len(page.below) % 4
+                or not _are_hashes((page.hash, *page.below[3::4]))
                 or not _are_counts(counts)
                 or not _are_ints((page.bucket, page.low, page.high, page.until))
             ):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress, pairwise, repeat
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -47,6 +47,11 @@ from .table import MOST_KEYS, Whole
 
 # So many layers of a block of about one size become one, of some blocks up to `_APART` less one more.
 LAYERS: Final = 8
+# Of layers of fewer than so many bytes so many become one, as long as a block has few layers: a few records would be
+# written again and again, and be small beside what a directory and a pack say of them.
+_TINY_BYTES: Final = 4096
+_TINY_LAYERS: Final = 16
+_MOST_LAYERS: Final = 24
 # Layers of blocks that change equally much become one at so many different checkpoints.
 _APART: Final = 4
 # The smaller of the two blocks that one becomes has at least so many of 512 of its records.
@@ -60,6 +65,10 @@ AT_ONCE: Final = 8
 # Of so many blocks, or of blocks with so many bytes of new layers, it is decided together which are rewritten.
 TOGETHER: Final = 64
 _TOGETHER_BYTES: Final = 2 << 20
+# Beside what changed a checkpoint writes so many times that, or so many bytes, or one of so many of the state.
+_ROOM: Final = 10
+_LEAST_ROOM: Final = 768 << 10
+_ROOM_SHARE: Final = 128
 # Packs records as a block: (its bytes, the hash of its content).
 PackBlock: TypeAlias = Callable[[Columns], tuple[bytes, bytes]]
 # A block has at least so many times the bytes of its first and last key, where keys are large.
@@ -70,14 +79,43 @@ _NONE: Final = Columns([], None, (), [])
 
 @dataclass(slots=True)
 class StorePlan:
-    """The plan for the blocks of a store: pages that stay, and lines to be written into pages, in order."""
+    """The plan for the blocks of a store: pages that stay, and lines to be written into pages, in order.
+
+    `packed_bytes` were packed; of these `layered_bytes` are layers, `anew_bytes` blocks that are written anew.
+    `changed_bytes` are layers before they became one with older ones, and new blocks. `opened`: the lines that pages of
+    the checkpoint before have.
+    """
 
     capture: StoreCapture
     items: list[Item]
     next_block: int
     packed_bytes: int = 0
     layered_bytes: int = 0
+    changed_bytes: int = 0
+    anew_bytes: int = 0
+    opened: list[tuple[PageEntry, list[BlockEntry]]] = field(default_factory=list)
     kept: bool = False
+
+
+class RoomToWrite:
+    """How many bytes a checkpoint of a state of `state` bytes writes beside what changed, in blocks that are written
+    anew and in copies: what is beyond that waits for the next checkpoints, since commits wait for a long one.
+    """
+
+    def __init__(self, state: int) -> None:
+        self._least = max(_LEAST_ROOM, state // _ROOM_SHARE)
+        self._changed = self._anew = 0
+
+    def room(self, plan: StorePlan) -> int:
+        """Return how many further bytes may be written, with those of a plan. O(1)."""
+        return max(self._least, _ROOM * (self._changed + plan.changed_bytes)) - self._anew - plan.anew_bytes
+
+    def add(self, plan: StorePlan) -> int:
+        """Count the bytes of a plan, and return how many further ones may be written. O(1)."""
+        room = self.room(plan)
+        self._changed += plan.changed_bytes
+        self._anew += plan.anew_bytes
+        return room
 
 
 class _Layer(NamedTuple):
@@ -110,6 +148,7 @@ class Planner:
         *,
         erased: Erasure | None = None,
         tableless: int = 0,
+        budget: RoomToWrite | None = None,
     ) -> None:
         # Of blocks without a table, so many bytes may still be written anew. To read a far one is more requests.
         self.tableless = 0 if previous is None or previous.far else tableless
@@ -119,6 +158,7 @@ class Planner:
         self._writer = writer
         self._limit = limit
         self._pack_block = pack
+        self._budget = budget or RoomToWrite(0)
         self._plan = StorePlan(capture, [], 1)
         # of blocks of which it is not decided yet whether they are rewritten
         self._waiting: list[_Layer] = []
@@ -159,7 +199,9 @@ class Planner:
 
     def _open(self, page: PageEntry) -> list[BlockEntry]:
         assert self._previous is not None
-        return self._previous.page(self._capture.number, page)
+        lines = self._previous.page(self._capture.number, page)
+        self._plan.opened.append((page, lines))
+        return lines
 
     def _keep(self, items: Sequence[Item]) -> None:
         self._plan.items += items
@@ -229,8 +271,9 @@ class Planner:
 
     def _write_new(self, bucket: int, change: BucketChange) -> None:
         """Write the records of keys of which no block has any as blocks. O(changed)."""
-        whole = self._plain(change, _NONE.rows_by_key(), -1)
+        whole, before = self._plain(change, _NONE.rows_by_key(), -1), self._plan.packed_bytes
         self._rewrite(bucket, merge(_NONE, whole.columns, set()))
+        self._plan.changed_bytes += self._plan.packed_bytes - before
 
     def _change_block(self, line: BlockEntry, change: BucketChange) -> None:
         """Write what changed of a block as a layer over it, or the block anew. O(changed log keys) where single records
@@ -330,12 +373,14 @@ class Planner:
         later = line.hash[0] % _APART
         longest = self._limit + self._limit // 2 + (later - 1) * self._limit // 16
         if changed * LAYERED_SHARE > min(base_keys, MOST_KEYS):
+            self._plan.changed_bytes += line.size
             return False
         assert self._previous is not None
         number = self._capture.number
         layer = layer_of(change.columns, change.removed)
         data, hashed = self._pack_block(layer)
-        while (start := _first_alike(kept, len(data))) <= len(kept) - (LAYERS - 1 + later):
+        self._plan.changed_bytes += len(data)
+        while (start := _first_alike(kept, len(data))) <= len(kept) - (self._alike(len(data), len(kept)) - 1 + later):
             layer = composed([*(self._previous.layer(number, line, place) for place in kept[start:]), layer])
             del kept[start:], kept_keys[start:]
             data, hashed = self._pack_block(layer)
@@ -358,6 +403,13 @@ class Planner:
             self._decide()
         return True
 
+    def _alike(self, size: int, layers: int) -> int:
+        """Return how many layers of about so many bytes become one. O(1)."""
+        assert self._previous is not None
+        # where single records are read, or layers are far, each layer is one more to open
+        tiny = size < _TINY_BYTES and layers < _MOST_LAYERS and self._pack_block is pack_block
+        return _TINY_LAYERS if tiny and not self._previous.far else LAYERS
+
     def _decide(self) -> None:
         """Write the new layers that wait, but rewrite the longest blocks and those with most layers, once the layers of
         all blocks are more than those of blocks of which one of `AT_ONCE` is rewritten at a time. So few are rewritten
@@ -365,8 +417,9 @@ class Planner:
         as long as those before it, and commits wait for it. O(changed), and the blocks that are rewritten.
         """
         waiting, self._waiting = self._waiting, []
-        most = most_layered([each.load for each in waiting])
         plan, number = self._plan, self._capture.number
+        sizes = [each.whole.bytes for each in waiting]
+        most = most_layered([each.load for each in waiting], sizes, self._budget.room(plan))
         items = plan.items
         for at, (lines, line, change, whole, kept, data, hashed, _) in enumerate(waiting):
             if at in most:
@@ -376,7 +429,7 @@ class Planner:
                 self._rewrite(line.bucket, self._live_rows(block), line)
                 lines += [entry for item in plan.items if type(item) is list for entry in item]
                 continue
-            pack, offset = self._writer.add(number, plan.next_block, data, hashed)
+            pack, offset = self._writer.add(number, plan.next_block, data)
             lines.append(whole._replace(block=plan.next_block, layers=(*kept, Extent(pack, offset, len(data), hashed))))
             plan.next_block += 1
             plan.packed_bytes += len(data)
@@ -388,8 +441,11 @@ class Planner:
         """Write records as blocks; those of the block of a `line`, if they become two, as parts that its hash makes
         differ in size, so that blocks that grow together are not divided together for ever. O(records).
         """
+        before = self._plan.packed_bytes
         for part in [columns] if line is None else _unequal(columns, self._limit, line.hash[1]):
             pack_records(self._plan, self._writer, bucket, part, self._limit, self._pack_block)
+        if line is not None:
+            self._plan.anew_bytes += self._plan.packed_bytes - before
 
 
 def _counted(line: BlockEntry, change: BucketChange, look: Lookup) -> BlockEntry | None:
@@ -426,10 +482,11 @@ def _counted(line: BlockEntry, change: BucketChange, look: Lookup) -> BlockEntry
     return line._replace(keys=keys, records=records, first=first, last=last, low=low, high=high)
 
 
-def most_layered(loads: Sequence[float]) -> set[int]:
+def most_layered(loads: Sequence[float], sizes: Sequence[int], room: int) -> set[int]:
     """Return which of the blocks with layers of these loads to rewrite, the greatest first: none while the loads are
     few; once they are more than those of as many blocks of which one of `AT_ONCE` is rewritten at a time, at a load of
-    1 (1/n, 2/n, ... 1), so many, and more until the loads of the others are few again. O(n log n).
+    1 (1/n, 2/n, ... 1), so many, and more until the loads of the others are few again, and at most `room` bytes.
+    O(n log n).
     """
     most: set[int] = set()
     total, at_once = sum(loads), max(1, len(loads) // AT_ONCE)
@@ -438,6 +495,9 @@ def most_layered(loads: Sequence[float]) -> set[int]:
     for at in sorted(range(len(loads)), key=loads.__getitem__, reverse=True):
         if len(most) >= at_once and 2 * total <= len(loads) + 1:
             break
+        if sizes[at] > room:
+            break
+        room -= sizes[at]
         total -= loads[at]
         most.add(at)
     return most
@@ -490,7 +550,7 @@ def pack_records(
         if _too_long(piece, len(data)):
             pieces += piece.halves()[::-1]
             continue
-        number, offset = writer.add(plan.capture.number, plan.next_block, data, hashed)
+        number, offset = writer.add(plan.capture.number, plan.next_block, data)
         plan.items.append([entry_of(plan.next_block, bucket, piece, Extent(number, offset, len(data), hashed))])
         plan.next_block += 1
         plan.packed_bytes += len(data)

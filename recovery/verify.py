@@ -248,7 +248,8 @@ class Verifier:
         numbers: set[int] = set()
         for page in pages:
             # A missing pack is one fault, not one for each block.
-            if page.pack not in packs and any(page.pack == pack.number for pack in reader.meta.packs):
+            places = {place.pack for place in page.extents} - packs
+            if not places.isdisjoint(pack.number for pack in reader.meta.packs):
                 continue
             entries = yield from self._page(reader, record, page)
             for entry in entries:
@@ -272,7 +273,7 @@ class Verifier:
         where = f"store {record.name!r}: page of the directory"
         try:
             entries = reader.page(record.number, page)
-            line = page_entry(entries, page.pack, page.offset, page.size, page.hash) if entries else None
+            line = page_entry(entries, *page[9:12], page.hash, page.below) if entries else None
         except Exception as error:  # a forged page may raise anything
             yield Fault(file, page.offset, f"{where}: {_without_place(error, reader.where)}")
             return []

@@ -10,9 +10,11 @@ packs that hold them. `compaction` decides which packs are rewritten.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import lmdb
 
@@ -32,13 +34,13 @@ from .block import (
 )
 from .checkpoint import CheckpointReader
 from .compaction import SIZES, Item, Rewrites, Sizes, bounded, first_cut, live_bytes, packs_to_rewrite, size_class
-from .directory import PageEntry, cut, encode_page, encode_top, page_entry
+from .directory import PageEntry, cut, encode_changes, encode_page, encode_top, page_entry
 from .erase import Erasure
 from .errors import CheckpointError
 from .layout import CheckpointName
 from .meta import CheckpointMeta, StoreRecord, encode_meta, index_hash
 from .pack import PAGE, PackRecord, PackWriter
-from .planner import PackBlock, Planner, StorePlan, pack_records
+from .planner import PackBlock, Planner, RoomToWrite, StorePlan, pack_records
 from .table import MOST_KEYS, pack_with_table
 
 
@@ -77,6 +79,28 @@ _FEW_LAYERS: Final = 3
 _MOST_BESIDE: Final = 4
 
 
+# So many changes lie over a page, and each takes about so many bytes of the index.
+_MOST_CHANGES: Final = 24
+_CHANGES_PRICE: Final = 64
+
+
+class _Changes(NamedTuple):
+    """Lines that are written as changes over the page in which their older ones are."""
+
+    page: PageEntry
+    data: bytes
+    lines: list[BlockEntry]
+
+    @property
+    def below(self) -> list[Any]:
+        """The places of the page and of the changes over it, flat. O(changes)."""
+        return [field for place in self.page.extents for field in place]
+
+
+# What a directory is written of.
+_Written: TypeAlias = Item | _Changes
+
+
 class _Rewriter:
     """Copies live blocks out of packs that are rewritten, and writes pages. O(pages + lines of those it opens)."""
 
@@ -92,38 +116,85 @@ class _Rewriter:
         self._pack_block = pack
         self._writer = writer
         self._old = old.packs | ({old.partly} if old.partly else set())
-        self._partly, self._room = old.partly, old.room
+        self._partly, self._room, self._beside = old[1:]
         self._sizes = sizes
         self.copied = 0
 
     def pages(self, plan: StorePlan) -> list[PageEntry]:
         """Return the top record's lines of a store: of pages that stay, and of those that are written here."""
         number = plan.capture.number
-        moved = [self._moved(number, item) for item in plan.items]
-        items = _joined(moved, self._sizes.few_lines, lambda page: self._open(number, page))
+        moved = [self._moved(plan, item) for item in plan.items]
+        items = _joined(
+            self._over_pages(_joined(moved, 0, None), plan.opened),
+            self._sizes.few_lines,
+            lambda page: self._open(number, page),
+        )
         pages: list[PageEntry] = []
         for item in items:
             if isinstance(item, PageEntry):
                 pages.append(item)
-                continue
-            for lines in cut(item, self._sizes.page_lines):
-                data = encode_page(lines)
-                hashed = content_hash(memoryview(data)[4:])
-                pack, offset = self._writer.add(number, PAGE, data, hashed)
-                pages.append(page_entry(lines, pack, offset, len(data), hashed))
+            elif isinstance(item, _Changes):
+                pages.append(page_entry(item.lines, *self._add(number, item.data), item.below))
+            else:
+                cuts = cut(item, self._sizes.page_lines)
+                pages += [page_entry(lines, *self._add(number, encode_page(lines))) for lines in cuts]
         return pages
+
+    def _add(self, number: int, data: bytes) -> tuple[int, int, int, bytes]:
+        hashed = content_hash(memoryview(data)[4:])
+        return *self._writer.add(number, PAGE, data), len(data), hashed
+
+    def _over_pages(self, items: list[Item], opened: list[tuple[PageEntry, list[BlockEntry]]]) -> list[_Written]:
+        """Divide lines at the pages that they were in, and return changes over a page in place of as many lines as it
+        has, where that is fewer bytes. O(lines).
+        """
+        by_bucket: dict[int, list[tuple[Any, PageEntry, list[BlockEntry]]]] = {}
+        for page, before in opened:
+            by_bucket.setdefault(page.bucket, []).append((page.first, page, before))
+        written: list[_Written] = []
+        for item in items:
+            if isinstance(item, PageEntry) or item[0].bucket not in by_bucket:
+                written.append(item)
+                continue
+            pages = sorted(by_bucket[item[0].bucket], key=itemgetter(0))
+            bounds, firsts = [first for first, _, _ in pages], [line.first for line in item]
+            at, start = max(0, bisect_right(bounds, firsts[0]) - 1), 0
+            while start < len(item):
+                end = bisect_left(firsts, bounds[at + 1]) if at + 1 < len(bounds) else len(item)
+                if start < end:
+                    written.append(self._over(*pages[at][1:], item[start:end]))
+                at, start = at + 1, end
+        return written
+
+    def _over(self, page: PageEntry, before: list[BlockEntry], now: list[BlockEntry]) -> _Written:
+        """Return lines as changes over the page of older ones; the lines where the page is written anew. O(lines)."""
+        base, *changes = page.extents
+        if len(before) != len(now) or not self._old.isdisjoint([place.pack for place in page.extents]):
+            return now
+        data = encode_changes(before, now)
+        if data is None:
+            return page
+        size = len(data) + _CHANGES_PRICE + sum(place.size + _CHANGES_PRICE for place in changes)
+        # to read changes of a far page is more requests
+        if self._previous is None or self._previous.far or size > base.size or len(changes) == _MOST_CHANGES:
+            return now
+        return _Changes(page, data, now)
 
     def _open(self, number: int, page: PageEntry) -> list[BlockEntry]:
         assert self._previous is not None
         return self._previous.page(number, page)
 
-    def _moved(self, number: int, item: Item) -> Item:
+    def _moved(self, plan: StorePlan, item: Item) -> Item:
         old, soon = self._old, self._partly
+        number = plan.capture.number
         if isinstance(item, PageEntry):
-            if item.pack not in old and old.isdisjoint(item.packs[::2]):
+            if old.isdisjoint([place.pack for place in item.extents]) and old.isdisjoint(item.packs[::2]):
                 return item
-            self._count(item.pack, item.size)
-            item, soon = self._open(number, item), 0
+            for place in item.extents:
+                self._count(place.pack, place.size)
+            lines = self._open(number, item)
+            plan.opened.append((item, lines))
+            item, soon = lines, 0
         return [
             line if old.isdisjoint([p.pack for p in line.extents]) else self._copy(number, line, soon) for line in item
         ]
@@ -145,7 +216,9 @@ class _Rewriter:
                 continue
             alike = self._alike(place, layers)
             old = sum(each.size for each in alike if self._is_old(each, stays))
-            if len(alike) >= _FEW_LAYERS and _MOST_BESIDE * old >= sum(each.size for each in alike):
+            size = sum(each.size for each in alike)
+            if len(alike) >= _FEW_LAYERS and _MOST_BESIDE * old >= size and size - old <= self._beside:
+                self._beside -= size - old
                 del layers[: len(alike) - 1]
                 now.append(self._as_one(number, line, alike))
             else:
@@ -167,7 +240,7 @@ class _Rewriter:
         assert self._previous is not None
         layer = composed([self._previous.layer(number, line, place) for place in places])
         data, hashed = self._pack_block(layer)
-        pack, offset = self._writer.add(number, line.block, data, hashed)
+        pack, offset = self._writer.add(number, line.block, data)
         self.copied += len(data)
         for place in places:
             self._count(place.pack, place.size)
@@ -176,7 +249,7 @@ class _Rewriter:
     def _copied(self, number: int, line: BlockEntry, place: Extent) -> Extent:
         assert self._previous is not None
         data = self._previous.sound_block(number, line, place)
-        pack, offset = self._writer.add(number, line.block, data, place.hash)
+        pack, offset = self._writer.add(number, line.block, data)
         self.copied += len(data)
         self._count(place.pack, place.size)
         return place._replace(pack=pack, offset=offset)
@@ -189,12 +262,12 @@ class _Rewriter:
                 self._old.discard(pack)
 
 
-def _joined(items: list[Item], few: int, open_page: Any) -> list[Item]:
+def _joined(items: Sequence[_Written], few: int, open_page: Any) -> list[Any]:
     """Join neighbouring lines of a bucket, and pages of fewer than `few` lines beside them. O(items)."""
-    joined: list[Item] = []
+    joined: list[Any] = []
     for item in items:
         before = joined[-1] if joined else None
-        if before is None or _bucket(before) != _bucket(item):
+        if before is None or _bucket(before) != _bucket(item) or _Changes in (type(before), type(item)):
             joined.append(item)
         elif isinstance(item, PageEntry):
             if type(before) is list and item.blocks < few:
@@ -208,7 +281,9 @@ def _joined(items: list[Item], few: int, open_page: Any) -> list[Item]:
     return joined
 
 
-def _bucket(item: Item) -> int:
+def _bucket(item: _Written) -> int:
+    if isinstance(item, _Changes):
+        return item.page.bucket
     return item.bucket if isinstance(item, PageEntry) else item[0].bucket
 
 
@@ -251,9 +326,12 @@ def write_checkpoint(
         pack = pack_with_table if tables else pack_block
         limit = min(sizes.block_records, MOST_KEYS // 2) if tables else sizes.block_records
         plans = list[StorePlan]()
+        budget = RoomToWrite(0 if previous is None else previous.meta.size)
+        room = 0
         for capture in captures:
-            planner = Planner(capture, previous, writer, limit, pack, erased=erased, tableless=tableless)
+            planner = Planner(capture, previous, writer, limit, pack, erased=erased, tableless=tableless, budget=budget)
             plans.append(planner.plan())
+            room = budget.add(plans[-1])
             tableless = planner.tableless
         items = [item for plan in plans for item in plan.items]
         if previous is not None and previous.storage.url != storage.url:
@@ -261,7 +339,7 @@ def write_checkpoint(
             old = Rewrites({record.number for record in old_packs})
         else:
             packed = sum(plan.packed_bytes for plan in plans)
-            old = packs_to_rewrite(old_packs, items, packed, sizes, pack_bytes)
+            old = packs_to_rewrite(old_packs, items, packed, sizes, pack_bytes, room)
         if erased is not None:
             old = Rewrites(old.packs | erased.packs)
         rewriter = _Rewriter(previous, writer, old, sizes, pack)

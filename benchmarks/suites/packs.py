@@ -196,7 +196,7 @@ def simulated(folder: Path, records: int) -> dict[str, float]:
     storage = LocalStorage(folder)
     writer = PackWriter(storage, 1, 1)
     for _ in range(60):
-        writer.add(1, 1, bytes(100), bytes(16))
+        writer.add(1, 1, bytes(100))
         writer.finish()
     group = StoreGroup(lambda body: None)
     store = group.open("events", "window", _window_parameters(folder))

@@ -18,8 +18,8 @@ from changelog.reader import SegmentReader
 from hybridstore.topology.kept_columns import column_to_keep, kept_column
 from recovery import meta, runs
 from recovery import pack as packs
-from recovery.block import Columns, pack_block, unpack_block
-from recovery.directory import decode_page
+from recovery.block import Columns, Extent, content_hash, pack_block, unpack_block
+from recovery.directory import decode_changes, decode_page, encode_changes
 from recovery.pack import StoredPack, read_footer
 from recovery.table import look_into, pack_with_table
 from tests.tools.checkpoints import is_whole, reader_of
@@ -155,13 +155,17 @@ def test_the_pack_is_read_by_the_words_of_the_page() -> None:
     assert number == bytes(range(8))
     start, again = struct.unpack_from("<Q8s", raw, len(raw) - 16)
     assert again == magic
-    stores, numbers, offsets, sizes, hashes = sealed(raw[start:-16])
+    stores, numbers, offsets, sizes = sealed(raw[start:-16])
     assert (stores, numbers) == ([1, 1], [1, 0])
     assert [offsets[0], offsets[0] + sizes[0], offsets[1] + sizes[1]] == [24, offsets[1], start]
     block, page = (raw[at : at + size] for at, size in zip(offsets, sizes, strict=True))
-    assert hashes == b"".join(hashlib.blake2b(part[4:], digest_size=16).digest() for part in (block, page))
+    hashed = hashlib.blake2b(block[4:], digest_size=16).digest()
     assert sealed(block) == [["a", "b"], None, [], [1, [2]]]
-    assert sealed(page) == [0, [1], ["a"], ["b"], [2], [2], [16], [-1], [-1], hashes[:16], [1], [24], [[]]]
+    assert sealed(page) == [0, [1], ["a"], ["b"], [2], [2], [16], [-1], [-1], hashed, [1], [24], [[]]]
+
+
+def test_the_changes_of_a_page_are_read_by_the_words_of_the_page() -> None:
+    assert sealed(example("changes")) == [[0], [2], *[None] * 10, [[0, 2, 24, 16, bytes(range(16))]]]
 
 
 def test_the_pack_is_read_by_ours() -> None:
@@ -173,9 +177,17 @@ def test_the_pack_is_read_by_ours() -> None:
     assert all(is_whole(pack, line) for line in (block, page))
     columns = unpack_block(pack.read(block.offset, block.size), "it")
     assert (columns.keys, columns.values) == (["a", "b"], [1, [2]])
-    (entry,) = decode_page(pack.read(page.offset, page.size), "it", page.hash)
+    hashed = content_hash(pack.read(block.offset, block.size)[4:])
+    raw_page = pack.read(page.offset, page.size)
+    (entry,) = decode_page(raw_page, "it", content_hash(raw_page[4:]))
     assert (entry.block, entry.bucket, entry.first, entry.last) == (1, 0, "a", "b")
-    assert (entry.pack, entry.offset, entry.size, entry.hash) == (1, block.offset, block.size, block.hash)
+    changes = example("changes")
+    layer = Extent(2, 24, 16, bytes(range(16)))
+    assert decode_changes(changes, "it", content_hash(changes[4:]), [entry]) == [
+        entry._replace(block=2, layers=(layer,))
+    ]
+    assert encode_changes([entry], [entry._replace(block=2, layers=(layer,))]) == changes
+    assert (entry.pack, entry.offset, entry.size, entry.hash) == (1, block.offset, block.size, hashed)
 
 
 def test_the_table_is_read_by_the_words_of_the_page() -> None:

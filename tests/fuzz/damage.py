@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from changelog.journal import chain
 from changelog.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from changelog.segment import seed_of
 from changelog.storage import LocalStorage
+from recovery.index import inflate
 from recovery.layout import parse_checkpoint_name
 from recovery.meta import index_hash
 from recovery.pack import FooterLine, StoredPack, read_footer
@@ -80,19 +82,27 @@ def fitting_segment(raw: bytes) -> bytes:
     return data + raw[offset:]
 
 
+def edited_file(path: Path, edit: Callable[[bytes], bytes], fitting: bool) -> bytes:
+    """Return the bytes of a file with edits; of an index whose checksums will fit, with edits of what is compressed."""
+    raw = path.read_bytes()
+    return zlib.compress(edit(inflate(raw, ""))) if fitting and path.suffix == ".lmdb" else edit(raw)
+
+
 def fit_checkpoint(path: Path) -> Path:
     """Make the checksums of an index's records, and the hash in its name, fit what is in the file; return its new
     path.
     """
-    raw = bytearray(path.read_bytes())
+    raw = path.read_bytes()
     with suppress(HybridStoreError):
-        for _, data in list(PageFile(bytes(raw), "index").items()):
-            at = raw.find(data)
-            raw[at : at + 4] = zlib.crc32(data[4:]).to_bytes(4, "little")
+        file = bytearray(inflate(raw, "index"))
+        for _, data in list(PageFile(raw, "index").items()):
+            at = file.find(data)
+            file[at : at + 4] = zlib.crc32(data[4:]).to_bytes(4, "little")
+        raw = zlib.compress(file)
     name = parse_checkpoint_name(f"{path.parent.name}/{path.name}")
     assert name is not None
     path.unlink()
-    fitting = path.parent.parent / str(name._replace(hash=index_hash(bytes(raw))))
+    fitting = path.parent.parent / str(name._replace(hash=index_hash(raw)))
     fitting.write_bytes(raw)
     return fitting
 

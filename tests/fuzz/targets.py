@@ -42,7 +42,7 @@ from recovery.pages import PageCheckpoint
 from recovery.runs import newest_claim
 from tests.tools.checkpoints import verify
 
-from .damage import edited, fit_checkpoint, fit_pack, fitting_segment, lines_of
+from .damage import edited, edited_file, fit_checkpoint, fit_pack, fitting_segment, lines_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "v1" / "state"
 _FILES = sorted(path.relative_to(GOLDEN) for path in GOLDEN.rglob("*") if path.is_file())
@@ -151,7 +151,7 @@ def checkpoint(data: bytes, scratch: Path) -> None:
         if sealed:
             fit_pack(pack, lines)
     else:
-        path.write_bytes(edited(path.read_bytes(), data[1:]))
+        path.write_bytes(edited_file(path, lambda raw: edited(raw, data[1:]), sealed))
         if sealed:
             path = fit_checkpoint(path)
     try:
@@ -205,7 +205,7 @@ def inspect(data: bytes, scratch: Path) -> None:
     shutil.copytree(GOLDEN, state)
     which, fits, choice = [*data[:3], 0, 0, 0][:3]
     path = state / _FILES[which % len(_FILES)]
-    raw = edited(path.read_bytes(), data[3:])
+    raw = edited_file(path, lambda raw: edited(raw, data[3:]), fits > 127)
     path.write_bytes(fitting_segment(raw) if fits > 127 and path.suffix == ".log" else raw)
     if fits > 127 and path.suffix == ".lmdb":
         path = fit_checkpoint(path)

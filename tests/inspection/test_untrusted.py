@@ -19,7 +19,7 @@ from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.cli import run
 from hybridstore.state.opening import Tuning
-from tests.fuzz.damage import fit_checkpoint, fit_pack, lines_of
+from tests.fuzz.damage import edited_file, fit_checkpoint, fit_pack, lines_of
 from tests.tools.sizes import SMALL_PARTS
 
 COMMANDS: list[list[str]] = [
@@ -118,7 +118,7 @@ def test_damaged_files(
     shutil.copytree(sound, path)
     files = sorted((path / where).iterdir()) if where != "LOCK" else [path / "LOCK"]
     victim = files[index % len(files)]
-    victim.write_bytes(edited(victim.read_bytes(), changes))
+    victim.write_bytes(edited_file(victim, lambda raw: edited(raw, changes), fitting))
     if fitting and victim.suffix == ".lmdb":
         # made up rather than damaged: the checksums, and the hash in the name, fit
         victim = fit_checkpoint(victim)

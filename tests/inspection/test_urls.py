@@ -221,6 +221,7 @@ def test_shards_on_an_object_store(
             for batch in range(10):
                 store = provider.get_store(batch)
                 store.key_value("sums").put(f"k{batch}", [batch, shard])
+                store.key_value("texts").put(batch, "text" * 1000)  # so that lists of names are few of the bytes
                 store.commit()
                 provider.maintain(wait=True)
     bucket = CloudStorage(server.url("query"), server.options)

@@ -143,17 +143,13 @@ def worker(source: str, scratch: str) -> None:
 
 
 def cases(path: Path, dice: random.Random) -> list[Case]:
-    """All the damage, or the headers, meta pages and a sample of the rest."""
+    """All the damage, or the headers and a sample of the rest."""
     certain: list[Case] = []
     possible: list[Case] = []
     files = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}
     for file, size in files.items():
         for at in range(size):
-            head = (
-                at < 72
-                or (file.endswith(".lmdb") and (at < 168 or 4096 <= at < 4264))
-                or (file.endswith(".pack") and at < 64)
-            )
+            head = at < 72 or (file.endswith(".pack") and at < 64)
             (certain if head and (STRESS or at % 17 == 0) else possible).append(
                 Case(file, "flip", at, 1 << dice.randrange(8))
             )

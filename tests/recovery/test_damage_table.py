@@ -308,7 +308,7 @@ ROWS: dict[str, Row] = {
     "oldest: frame": Row(lambda p: flip(segment(p, 1), 200), 12, ("log 1",)),
     "oldest: missing": Row(lambda p: segment(p, 1).unlink(), 12),
     # checkpoints
-    "checkpoint: page": Row(lambda p: flip(index_of(p, 7), 4096 + 20), 12, ("checkpoint 7",)),
+    "checkpoint: page": Row(lambda p: flip(index_of(p, 7), 400), 12, ("checkpoint 7",)),
     "checkpoint: block": Row(
         lambda p: flip(checkpoint_pack(p), checkpoint_pack(p).read_bytes().rindex(VALUE.encode())), 12, ("pack 7",)
     ),
@@ -316,7 +316,7 @@ ROWS: dict[str, Row] = {
     "checkpoint: footer of its pack": Row(lambda p: flip(checkpoint_pack(p), -20), 12, ("pack 7",)),
     "checkpoint: pack cut": Row(lambda p: cut(checkpoint_pack(p), -1), 12, ("pack 7",)),
     "checkpoint: pack missing": Row(lambda p: checkpoint_pack(p).unlink(), 12, ("pack 7",)),
-    "checkpoint: cut": Row(lambda p: cut(index_of(p, 7), 9000), 12, ("checkpoint 7",)),
+    "checkpoint: cut": Row(lambda p: cut(index_of(p, 7), 300), 12, ("checkpoint 7",)),
     "checkpoint: missing": Row(lambda p: index_of(p, 7).unlink(), 12),
     "checkpoint: marked as damaged": Row(
         lambda p: marker_of(index_of(p, 7)).write_text("block 3\n"), 12, ("checkpoint 7",)
@@ -343,7 +343,7 @@ ROWS: dict[str, Row] = {
         lambda p: shutil.copy(own_packs(p, 4)[0], checkpoint_pack(p)), 12, ("pack 7",) * 3
     ),
     "checkpoint: other blocks behind its pack's header": Row(swap_blocks, 12, ("pack 7", "pack 7")),
-    "older checkpoint: page": Row(lambda p: flip(index_of(p, 4), 4096 + 20), 12, ("checkpoint 4",)),
+    "older checkpoint: page": Row(lambda p: flip(index_of(p, 4), 400), 12, ("checkpoint 4",)),
     "older checkpoint: missing": Row(lambda p: index_of(p, 4).unlink(), 12),
     "both checkpoints missing": Row(lambda p: without(p, index_of(p, 4), index_of(p, 7)), 12),
     "both checkpoints damaged": Row(lambda p: (flip(index_of(p, 4), 30), flip(index_of(p, 7), 30)), 12, TWO),

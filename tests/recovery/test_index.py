@@ -1,6 +1,7 @@
 """The index of a checkpoint: made and read in memory, from bytes that were checked."""
 
 import tempfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,21 @@ def test_an_index_has_the_records_that_it_was_made_of() -> None:
 def test_what_is_no_index_is_refused_with_its_place() -> None:
     for data in (b"", b"x", bytes(10_000), b"text" * 5_000):
         with pytest.raises(CorruptCheckpointError, match=r"^here: LMDB cannot read it"):
+            index.decode(zlib.compress(data), "here")
+    sound = index.encode(RECORDS)
+    for data in (bytes(10_000), b"text" * 5_000):
+        with pytest.raises(CorruptCheckpointError, match=r"^here: zlib cannot read it"):
             index.decode(data, "here")
+    for data in (b"", b"x", sound[:-1], sound + b"x"):
+        with pytest.raises(CorruptCheckpointError, match=r"^here: it does not end where its zlib stream does"):
+            index.decode(data, "here")
+
+
+def test_a_stream_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = index.encode(RECORDS)
+    monkeypatch.setattr(index, "_MOST_BYTES", 100_000)
+    with pytest.raises(CorruptCheckpointError, match=r"^here: it does not end where its zlib stream does"):
+        index.decode(sound, "here")
 
 
 def test_no_checkpoint_and_no_opening_needs_the_hosts_folder_for_temporary_files(

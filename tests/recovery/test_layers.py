@@ -22,6 +22,7 @@ from recovery.block import (
     BucketChange,
     Columns,
     Extent,
+    StoreCapture,
     composed,
     content_hash,
     entry_of,
@@ -35,7 +36,7 @@ from recovery.checkpoint import CheckpointReader
 from recovery.errors import CorruptCheckpointError
 from recovery.layers import Layers
 from recovery.pack import LARGE, SMALL, _map
-from recovery.planner import AT_ONCE, LAYERED_SHARE, LAYERS, MOST_LOAD, most_layered
+from recovery.planner import AT_ONCE, LAYERED_SHARE, LAYERS, MOST_LOAD, RoomToWrite, StorePlan, most_layered
 from recovery.table import MOST_KEYS, RecordTable, Whole, look_into, pack_with_table, table_fault
 from tests.conftest import STRESS
 from tests.tools.checkpoints import Line, flip, own_packs, reader_of, verify
@@ -213,10 +214,15 @@ def test_random_changes_cost_a_few_times_their_bytes_and_layers_stay_few(
     assert all(type(line.reader._look_at(1, e, e.extents[0])) is RecordTable for e in line.entries()) is tables
 
 
+def most_of(loads: list[float]) -> set[int]:
+    """Which of blocks of one byte are rewritten where there is room for all."""
+    return most_layered(loads, [1] * len(loads), len(loads))
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(0, MOST_LOAD)))
 def test_the_blocks_with_most_layers_are_rewritten_until_the_others_have_few(loads: list[float]) -> None:
-    most = most_layered(loads)
+    most = most_of(loads)
     rest = [load for at, load in enumerate(loads) if at not in most]
     few, at_once = (len(loads) + 1) / 2, max(1, len(loads) // AT_ONCE)
     assert bool(most) is (sum(loads) > (len(loads) + at_once) / 2)
@@ -226,16 +232,57 @@ def test_the_blocks_with_most_layers_are_rewritten_until_the_others_have_few(loa
         assert least >= max(rest, default=0)
         assert len(most) >= at_once
         assert len(most) == at_once or sum(rest) + least > few - 1e-9
+        # where there is less room, fewer of the same
+        for room in range(len(most)):
+            fewer = most_layered(loads, [1] * len(loads), room)
+            assert len(fewer) == room
+            assert fewer <= most
+
+
+def test_a_checkpoint_has_room_for_so_many_times_what_changed_of_all_stores() -> None:
+    def plan(changed: int, anew: int) -> StorePlan:
+        return StorePlan(StoreCapture(1, "it", "key_value", {}, {}, {}), [], 1, changed_bytes=changed, anew_bytes=anew)
+
+    budget, large = RoomToWrite(0), RoomToWrite(1 << 30)
+    assert (budget.room(plan(0, 0)), large.room(plan(0, 0))) == (768 << 10, 1 << 23)
+    assert budget.room(plan(200_000, 100_000)) == 10 * 200_000 - 100_000
+    assert budget.add(plan(200_000, 100_000)) == 10 * 200_000 - 100_000
+    assert budget.add(plan(1000, 4000)) == 10 * 201_000 - 104_000
+
+
+def test_blocks_that_change_together_are_written_anew_as_far_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = {}
+    monkeypatch.setattr(planner, "_ROOM", 1)
+    for room in (1 << 30, 60_000):
+        monkeypatch.setattr(planner, "_LEAST_ROOM", room)
+        line = Line(LocalStorage(tmp_path / str(room)), tables=False)
+        line.checkpoint({f"key {i:05d}": b"%040d" % i for i in range(64 * 256)}, set())
+        reports = [
+            line.checkpoint({f"key {i:05d}": b"%040d" % turn for i in range(turn, 64 * 256, 64)}, set())
+            for turn in range(50)
+        ]
+        # with 4 of 256 records of each block, some 200 bytes of 12,000
+        most[room] = max(report.bytes_packed - report.bytes_layered for report in reports)
+        reader, loaded = line.reader, dict[str, bytes]()
+        assert reader is not None
+        for entry in line.entries():
+            block = reader.block(1, entry)
+            loaded.update(zip(block.keys, block.values, strict=True))
+        assert loaded == line.rows
+    assert most[1 << 30] > 90_000
+    assert 0 < most[60_000] <= 60_000
 
 
 def test_a_block_that_changes_alone_is_rewritten_at_a_load_of_one() -> None:
-    assert most_layered([1.0]) == set()
-    assert most_layered([1.01]) == {0}
+    assert most_of([1.0]) == set()
+    assert most_of([1.01]) == {0}
     # of blocks that are rewritten three at once none is due, and then those with most layers
-    assert most_layered([i / 24 for i in range(2, 26)]) == set()
-    assert most_layered([i / 24 for i in range(3, 27)]) == set(range(21, 24))
-    assert most_layered([0.7] * 24) == set(range(7))
-    assert most_layered([i / 64 for i in range(5, 69)]) == set(range(56, 64))
+    assert most_of([i / 24 for i in range(2, 26)]) == set()
+    assert most_of([i / 24 for i in range(3, 27)]) == set(range(21, 24))
+    assert most_of([0.7] * 24) == set(range(7))
+    assert most_of([i / 64 for i in range(5, 69)]) == set(range(56, 64))
 
 
 @pytest.mark.parametrize(("tables", "together"), [(False, 5), (True, 64)])

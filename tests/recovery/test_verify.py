@@ -3,6 +3,7 @@
 import random
 import shutil
 import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import HEADER_BYTES, SegmentHeader, seed_of, segment_name
 from changelog.storage import LocalStorage
 from hybridstore.state.opening import Tuning
-from recovery.index import META_KEY
+from recovery.index import META_KEY, inflate
 from recovery.index import encode as encode_index
 from recovery.line import log_walk
 from recovery.meta import encode_meta
@@ -56,7 +57,7 @@ def test_verify_goes_on_after_every_fault(path: Path) -> None:
     flip(second, 10)
     older, newer = index_of(path, 5), index_of(path, 10)
     for index in (older, newer):
-        flip(index, 4096 + 20)
+        flip(index, 400)
     faults = list(verify(path))
     assert [Path(fault.file).name for fault in faults] == [first.name, second.name, older.name, newer.name, first.name]
     assert faults[0].offset == HEADER_BYTES
@@ -248,10 +249,10 @@ def test_a_tree_that_bites_its_own_tail_is_a_fault(tmp_path: Path) -> None:
         state.commit()
         state.checkpoint(wait=True)
     file = index_of(tmp_path / "s", 1)
-    raw = bytearray(file.read_bytes())
+    raw = bytearray(inflate(file.read_bytes(), "index"))
     pages = [struct.unpack_from("<QHH", raw, at) for at in range(0, len(raw), 4096)]
     root = next(number for number, (stored, _, flags) in enumerate(pages) if (stored, flags) == (number, 1))
     (node,) = struct.unpack_from("<H", raw, root * 4096 + 16)
     struct.pack_into("<HHH", raw, root * 4096 + node, root, 0, 0)
-    replaced(tmp_path / "s", 1, bytes(raw))
+    replaced(tmp_path / "s", 1, zlib.compress(raw))
     assert any("reached twice" in fault.what or "deeper" in fault.what for fault in verify(tmp_path / "s"))

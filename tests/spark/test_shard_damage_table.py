@@ -172,7 +172,7 @@ ROWS: dict[str, Row] = {
     "run: newer format": Row(
         newer_run, hs.errors.UnsupportedVersionError, ("shard",), "format 7 needs a reader of version 7"
     ),
-    "checkpoint: index": Row(lambda r: flip(checkpoint(r, 6), 4116), 8, ("checkpoint 6",)),
+    "checkpoint: index": Row(lambda r: flip(checkpoint(r, 6), 400), 8, ("checkpoint 6",)),
     "checkpoint: index missing": Row(lambda r: checkpoint(r, 6).unlink(), 8),
     "checkpoint: pack missing": Row(lambda r: pack_of(r, 6).unlink(), 8, ("pack 6",)),
     "checkpoint: another shard's pack": Row(another_pack, 8, ("pack 6", "pack 6")),

@@ -311,7 +311,7 @@ def test_a_directory_with_a_key_in_a_pack_without_its_records(tmp_path: Path) ->
         state.checkpoint(wait=True)
     first = {*(tmp_path / "packs").iterdir()}
     with hs.open(tmp_path, checkpoints=KEEP) as state:
-        state.key_value("users").put_many({name: draw.randbytes(100) for name in names[15_000:]})
+        state.key_value("users").put_many({f"p{name}": draw.randbytes(100) for name in names[15_000:]})
         state.commit()
         state.checkpoint(wait=True)
     later = {*(tmp_path / "packs").iterdir()} - first

@@ -72,7 +72,7 @@ def test_a_pin_costs_the_files_that_nothing_else_names(tmp_path: Path, capsys: p
     freed = hs.unpin(path, "first")
     assert freed == first.size
     (other,) = hs.pins(path)
-    assert other.size == sum(len(each) for each in contents(other.path).values()) > 4 * first.size
+    assert other.size == sum(len(each) for each in contents(other.path).values()) > 2 * first.size
     capsys.readouterr()
     assert run(["inspect", "stat", str(path), "-o", "jsonl"]) == 0
     (row,) = [row for row in map(json.loads, capsys.readouterr().out.splitlines()) if row["what"] == "pins"]
