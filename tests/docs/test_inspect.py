@@ -7,6 +7,7 @@ import io
 import os
 import re
 import shlex
+import zlib
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tests.tools.hooks import as_reference_machine
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "inspect.md"
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
+# Sizes and names of indexes are those of the streams of zlib 1.2 and 1.3; zlib-ng, say, compresses otherwise.
+SAME_STREAMS = zlib.crc32(zlib.compress(b"".join(b"%d" % (i * i) for i in range(2000)))) == 0x35D85E78
 
 
 class Clock:
@@ -127,6 +130,7 @@ def shown(block: str, terminal: Terminal) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
+@pytest.mark.skipif(not SAME_STREAMS, reason="zlib compresses otherwise here than where the page was made")
 def test_the_page_shows_what_the_commands_print(terminal: Terminal) -> None:
     page = PAGE.read_text(encoding="utf-8")
     fresh = BLOCK.sub(lambda match: f"```console\n{shown(match.group(1), terminal)}```", page)
