@@ -106,7 +106,7 @@ class PackName(NamedTuple):
     nonce: str
 
     def __str__(self) -> str:
-        return f"{PACKS}/{self.version:020d}-{self.wall_ms:013d}-{self.nonce}{PACK_SUFFIX}"
+        return f"{PACKS}/{self.version:020d}-{_ms(self.wall_ms)}-{self.nonce}{PACK_SUFFIX}"
 
 
 class LogName(NamedTuple):
@@ -150,9 +150,14 @@ def parse_pack_name(name: str) -> PackName | None:
     return PackName(int(match[1]), int(match[2]), match[3]) if match else None
 
 
+def _ms(wall_ms: int) -> str:
+    """Return a time as names have it: with as many digits, whatever a clock says (13 last until the year 2286)."""
+    return f"{min(max(0, wall_ms), 10**13 - 1):013d}"
+
+
 def fence_name(version: int, wall_ms: int) -> str:
     """Return the name of the note that an owner is about to claim a state with this version, at this time."""
-    return f"{FENCES}/{version:020d}-{max(0, wall_ms):013d}"
+    return f"{FENCES}/{version:020d}-{_ms(wall_ms)}"
 
 
 def fences_after(version: int) -> str:

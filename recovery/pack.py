@@ -126,7 +126,7 @@ class PackWriter:
         self._content.write(seal(pack(list(map(list, zip(*self._lines, strict=True))))))
         self._content.write(TRAILER.pack(self._size, MAGIC))
         data = self._content.getvalue()
-        name = str(PackName(self._version, max(0, time.time_ns()) // 1_000_000, self._nonce.hex()))
+        name = str(PackName(self._version, time.time_ns() // 1_000_000, self._nonce.hex()))
         # The name is random and used once: if it is taken, an earlier try has created this pack and its answer was
         # lost.
         self._storage.create(name, data)

@@ -92,7 +92,8 @@ def collect_packs(storage: Storage, *, below: int) -> list[str]:
     clock is asked, and two processes may write a checkpoint of one version, where a task runs twice. Of a checkpoint
     that failed, it is removed behind the next checkpoint that is sound. A pack of an earlier version can only belong to
     a checkpoint that is not needed; if a process still writes such a checkpoint, the checkpoint is never used, because
-    a pack is missing. A checkpoint that is damaged names no pack. Packs that this process reads by ranges stay, too.
+    a pack is missing. A checkpoint that is damaged names no pack; none is deleted if one that was listed is gone. Packs
+    that this process reads by ranges stay, too.
     Raises StorageUnreachableError, also where only a checkpoint could not be read now. O(names + checkpoints).
     """
     packs = [(name, pack) for name in storage.list(f"{PACKS}/") if (pack := parse_pack_name(name)) is not None]
@@ -104,7 +105,9 @@ def collect_packs(storage: Storage, *, below: int) -> list[str]:
     for checkpoint in list_checkpoints(storage):
         try:
             named.update(record.name for record in read_meta(storage, checkpoint).packs)
-        except (CheckpointError, ForeignFileError, FileNotFoundError):
+        except FileNotFoundError:
+            return []  # a newer one, which is not in the list, has replaced it, and may name its packs: the next prune
+        except (CheckpointError, ForeignFileError):
             continue
     unnamed = [name for name in old if name not in named | names_in_use(storage)]
     storage.delete(unnamed)

@@ -8,6 +8,7 @@ import random
 import re
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +26,7 @@ from hybridstore.reading.places import resolve
 from hybridstore.reading.view import open_view
 from hybridstore.state.opening import Tuning
 from hybridstore.stores.kinds import Row
+from recovery.errors import CorruptCheckpointError
 from tests.tools.s3_server import S3Server
 from tests.tools.sizes import SMALL_PARTS
 
@@ -112,7 +114,8 @@ def test_what_repair_writes_opens_at_the_last_version_that_can_be_read(tmp_path:
         (place,) = resolve(path)
         view = open_view(place)
         for store in view.stores.values():
-            list(store.records())
+            with suppress(CorruptCheckpointError):  # of a block below changes of a window store with duplicates
+                list(store.records())
         code = run(["inspect", "repair", str(path), "--to", str(mended), "--write"])
         if view.version == 0 or code == 3:
             assert (code, mended.exists()) == (3, False)

@@ -7,17 +7,15 @@ from typing import Any
 import pytest
 
 from changelog.cached_storage import Cache, CachedStorage
-from changelog.errors import StorageUnreachableError
 from changelog.identity import Identity
 from changelog.segment import Position
-from changelog.storage import LocalStorage, Storage
+from changelog.storage import LocalStorage
 from hybridstore.rescaling.sharing import blocks_of
 from hybridstore.stores.cold_blocks import Cold, ColdBlock, ColdPage, chosen, covering, unexpired
 from recovery import compaction, directory, layout, pack, prune
 from recovery.block import BlockEntry, Columns
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError, CorruptCheckpointError
-from recovery.meta import read_meta
 from recovery.pack import PAGE, PackWriter, StoredPack, read_footer
 from recovery.pages import PageCheckpoint
 from recovery.verify import Verifier
@@ -277,59 +275,6 @@ def test_no_checkpoint_copies_as_much_as_two_large_packs(rows: int) -> None:
     check(line)
     assert max(copied) > 0
     assert sum(copied) < 3 * line.reader.meta.size
-
-
-def test_only_packs_that_nobody_may_be_about_to_name_are_collected() -> None:
-    # Whatever the clock of their writer: the last one is of 1970.
-    storage = MemoryStorage()
-    names = [str(layout.PackName(version, 10**12 * (version < 4), f"{version:016x}")) for version in (1, 2, 3, 4)]
-    for name in names:
-        storage.create(name, b"x")
-    storage.create("packs/note.txt", b"x")
-    assert prune.collect_packs(storage, below=3) == names[:2]
-    assert storage.list() == [*names[2:], "packs/note.txt"]
-
-
-def test_a_pack_that_another_process_is_about_to_name_in_a_checkpoint_of_the_newest_version_stays(
-    tmp_path: Path,
-) -> None:
-    line, other = Line(LocalStorage(tmp_path / "a")), Line(LocalStorage(tmp_path / "b"))
-    for each in (line, other):
-        each.put(0, "k", 1, "x")
-        each.checkpoint()
-    (name,) = layout.list_checkpoints(other.storage)
-    for file in other.storage.list(f"{layout.PACKS}/"):
-        line.storage.create(file, other.storage.get(file))
-    prune.prune_checkpoints(line.storage, keep=1)
-    line.storage.create(str(name), other.storage.get(str(name)))
-    reader = CheckpointReader(line.storage, name)
-    assert [reader.block(1, cold).keys for cold in reader.directory(1)] == [["k"]]
-
-
-def test_packs_of_a_checkpoint_that_cannot_be_reached_now_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Line(LocalStorage(tmp_path))
-    for turn in range(3):
-        line.put(0, "k", 1, turn)
-        line.checkpoint()
-    before = line.storage.list()
-
-    def unreachable(storage: Storage, name: layout.CheckpointName) -> Any:
-        if name.version == 1:
-            raise StorageUnreachableError("no answer")
-        return read_meta(storage, name)
-
-    monkeypatch.setattr(prune, "read_meta", unreachable)
-    with pytest.raises(StorageUnreachableError):
-        prune.collect_packs(line.storage, below=3)
-    assert line.storage.list() == before
-
-
-def test_a_marker_of_damage_stays_as_long_as_its_checkpoint() -> None:
-    storage = MemoryStorage()
-    kept, deleted = (str(layout.CheckpointName(version, 0, "ab")) for version in (1, 2))
-    for name in (kept, layout.damage_name(kept), layout.damage_name(deleted)):
-        storage.create(name, b"x")
-    assert prune.stray_markers(storage) == [layout.damage_name(deleted)]
 
 
 def test_small_packs_are_merged_by_size_and_stay_few() -> None:

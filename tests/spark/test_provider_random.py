@@ -319,7 +319,7 @@ def test_a_shard_is_what_the_model_says_whatever_happens(tmp_path: Path, seed: i
 
 def test_the_lives_are_full_of_what_they_are_for(tmp_path: Path) -> None:
     done: dict[str, int] = {}
-    for seed in range(4):
+    for seed in range(10):
         for what, count in live(tmp_path / str(seed), seed).items():
             done[what] = done.get(what, 0) + count
     wanted = ["stalled", "aborted", "void", "the newest", "of an older batch", "turned back without rows"]
