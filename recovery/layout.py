@@ -77,8 +77,9 @@ PACK_SUFFIX: Final = ".pack"
 OPERATOR_SUFFIX: Final = ".json"
 
 _CHECKPOINT: Final = re.compile(r"checkpoints/(\d{20})-(?:(\d{10})-)?([0-9a-f]+)\.lmdb", re.ASCII)
-_PACK: Final = re.compile(r"packs/(\d{20})-(\d{13})-([0-9a-f]{16})\.pack", re.ASCII)
-_FENCE: Final = re.compile(r"fences/(\d{20})-(\d{13})", re.ASCII)
+# A time has 14 digits from the year 2286 on, which a clock that is set wrong may say.
+_PACK: Final = re.compile(r"packs/(\d{20})-(\d{13,})-([0-9a-f]{16})\.pack", re.ASCII)
+_FENCE: Final = re.compile(r"fences/(\d{20})-(\d{13,})", re.ASCII)
 _LOG: Final = re.compile(r"log/(\d{20})-(\d{10})-(\d{20})-([0-9a-f]{8})", re.ASCII)
 _SHARD: Final = re.compile(r"(\d{6})/(\d{6})", re.ASCII)
 
@@ -106,7 +107,7 @@ class PackName(NamedTuple):
     nonce: str
 
     def __str__(self) -> str:
-        return f"{PACKS}/{self.version:020d}-{_ms(self.wall_ms)}-{self.nonce}{PACK_SUFFIX}"
+        return f"{PACKS}/{self.version:020d}-{max(0, self.wall_ms):013d}-{self.nonce}{PACK_SUFFIX}"
 
 
 class LogName(NamedTuple):
@@ -150,14 +151,9 @@ def parse_pack_name(name: str) -> PackName | None:
     return PackName(int(match[1]), int(match[2]), match[3]) if match else None
 
 
-def _ms(wall_ms: int) -> str:
-    """Return a time as names have it: with as many digits, whatever a clock says (13 last until the year 2286)."""
-    return f"{min(max(0, wall_ms), 10**13 - 1):013d}"
-
-
 def fence_name(version: int, wall_ms: int) -> str:
     """Return the name of the note that an owner is about to claim a state with this version, at this time."""
-    return f"{FENCES}/{version:020d}-{_ms(wall_ms)}"
+    return f"{FENCES}/{version:020d}-{max(0, wall_ms):013d}"
 
 
 def fences_after(version: int) -> str:

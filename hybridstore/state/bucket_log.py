@@ -77,7 +77,7 @@ class BucketLog:
         """
         wall_ms = int(time.time() * 1000)
         self._claimed = group.version + 1
-        noted_ms = wall_ms
+        noted_ms = max(0, wall_ms)
         # A note of its own: a claimant that loses removes its note, which must not be the winner's.
         while not self._storage.create(note := fence_name(self._claimed, noted_ms), self._owner):
             noted_ms += 1

@@ -18,6 +18,7 @@ from hybridstore.state.home import BucketHome
 from hybridstore.state.opening import Opening, Tuning
 from recovery import object_log, retrying
 from recovery.ahead import ReadAhead
+from recovery.layout import fence_name
 from recovery.restore import Reached
 from tests.conftest import STRESS
 from tests.tools.memory_storage import MemoryStorage
@@ -148,6 +149,22 @@ def test_an_owner_that_commits_faster_than_a_claimant_reads_is_stopped_by_the_no
     assert [key for key, _ in second.key_value("rows").all()] == acknowledged == [0]
     assert object_log.claims(storage) == {1, second.version}
     assert len(warned) == 1, "only the owner that was stopped commits nothing more"
+
+
+def test_a_claimant_whose_clock_says_before_1970_notes_the_next_free_time(clocks: Clocks) -> None:
+    class Counting(MemoryStorage):
+        tries = 0
+
+        def create(self, name: str, data: bytes) -> bool:
+            self.tries += 1
+            assert self.tries < 9, name
+            return super().create(name, data)
+
+    storage = Counting()
+    storage.create(fence_name(1, 0), b"of another claimant")
+    clocks.set(-1e9 - time.time())
+    open_state(storage).close()
+    assert fence_name(1, 1) in storage.list()
 
 
 def test_it_would_be_noticed_if_the_name_of_a_claim_were_freed(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:

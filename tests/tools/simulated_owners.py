@@ -46,11 +46,14 @@ class Clocks:
     def monotonic(self) -> float:
         return self._real_monotonic() + self._passed[threading.current_thread().name]
 
+    def set(self, seconds: float) -> None:
+        """Set the clock of this process by so much."""
+        self._wall[threading.current_thread().name] += seconds
+
     def step(self, chooser: Chooser) -> None:
         """Let the clock of this process be set, and let it note or not that time has passed."""
-        name = threading.current_thread().name
-        self._wall[name] += STEPS[chooser.choose(len(STEPS), CLOCK)]
-        self._passed[name] += (0.0, DAY)[chooser.choose(2, CLOCK)]
+        self.set(STEPS[chooser.choose(len(STEPS), CLOCK)])
+        self._passed[threading.current_thread().name] += (0.0, DAY)[chooser.choose(2, CLOCK)]
 
 
 class Owners:
