@@ -23,7 +23,7 @@ from hybridstore.clock import BY_ADVANCE
 from hybridstore.stores import suppression
 from tests.tools.checkpoints import versions
 from tests.tools.hooks import crash, force_cold
-from tests.tools.model import ModelBufferFullError, ModelState, ModelStore
+from tests.tools.model import WHOLE, ModelBufferFullError, ModelState, ModelStore
 from tests.tools.vector_runner import AGGREGATORS, SMALL, SMALL_RUNS, SMALL_TAIL
 
 KEYS: dict[str, list[Any]] = {
@@ -252,16 +252,6 @@ class StateMachine(RuleBasedStateMachine):
 
 def shown(result: Any) -> Any:
     return list(result) if isinstance(result, Iterator) else result
-
-
-# What shows the whole content of a store
-WHOLE = {
-    "key_value": ["all", "__len__"],
-    "window": ["all", "__len__"],
-    "session": ["all", "__len__"],
-    "suppression": ["buffered"],
-    "sliding": ["all", "aggregates"],
-}
 
 
 class KeyValueRules(StateMachine):

@@ -19,6 +19,14 @@ from hybridstore.stores import suppression
 
 Row = tuple[Any, ...]
 MAX_TIME = 2**63 - 1
+# The calls that show the whole content of a store, by kind.
+WHOLE = {
+    "key_value": ["all", "__len__"],
+    "window": ["all", "__len__"],
+    "session": ["all", "__len__"],
+    "suppression": ["buffered"],
+    "sliding": ["all", "aggregates"],
+}
 
 
 class ModelBufferFullError(Exception):

@@ -17,7 +17,7 @@ from recovery.errors import CheckpointError
 from recovery.finder import UNKNOWN
 from tests.tools.checkpoints import versions
 from tests.tools.hooks import check_stores
-from tests.tools.model import ModelState
+from tests.tools.model import WHOLE, ModelState
 from tests.tools.writer_beside import Beside
 
 # keys of one crc32, as they are packed
@@ -31,14 +31,6 @@ STORES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "s": ("session", {"retention": 30}, {"retention": 30}),
     "b": ("suppression", {"max_records": 8, "time_limit": 15}, {"max_records": 8, "time_limit": 15}),
     "l": ("sliding", {"size": 20, "aggregator": hs.Sum()}, {"size": 20, "aggregator": "sum"}),
-}
-# the calls that show all of a store
-WHOLE = {
-    "key_value": ["all", "__len__"],
-    "window": ["all", "__len__"],
-    "session": ["all", "__len__"],
-    "suppression": ["buffered"],
-    "sliding": ["all", "aggregates"],
 }
 NEVER = hs.CheckpointPolicy(max_restore="1 day")
 # So many calls are told of a run that has failed.
