@@ -12,13 +12,15 @@ values alone, wherever commits are cut and however parts were merged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import eq
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Final
 
 from changelog.codec import pack
 from changelog.installed import installed
 
 from .aggregator import Builtin
+from .exact import text_of
 from .kept import merged, tally, tally_many, untally
 from .projection import Where
 
@@ -26,20 +28,6 @@ _HLL_MODE: Final = 2
 _OUT_OF_ORDER: Final = 16
 # where the bytes of a sketch have its flags, its mode, and the estimate by order of arrival
 _FLAGS, _MODE, _HIP = 5, 7, slice(8, 16)
-# nan is a value like others, and equal to itself
-_NAN: Final = None
-
-
-def _add(counts: dict[Any, int], value: Any) -> dict[Any, int]:
-    return tally(counts, value if value == value else _NAN)
-
-
-def _add_many(counts: dict[Any, int], values: Sequence[Any]) -> dict[Any, int]:
-    return tally_many(counts, values if all(map(eq, values, values)) else [v if v == v else _NAN for v in values])
-
-
-def _subtract(counts: dict[Any, int], value: Any) -> dict[Any, int]:
-    return untally(counts, value if value == value else _NAN)
 
 
 def _library() -> Any:
@@ -98,12 +86,18 @@ class _Sketches:
 
 
 def _hashable(value: Any) -> Any:
-    """Return a value as the library takes it: ints of 64 bits, floats and text as they are, others as packed bytes."""
+    """Return a value as the library takes it: ints of 64 bits, floats and text as they are, others as packed bytes; of
+    equal decimals and of equal datetimes with a zone the same.
+    """
     kind = type(value)
     if kind is str or kind is float:
         return value
     if kind is int or kind is bool:
         return int(value) if -(2**63) <= value < 2**63 else pack(value).hex()
+    if kind is Decimal:
+        value = Decimal(text_of(value))
+    elif kind is datetime and value.tzinfo is not None:
+        value = value.astimezone(UTC)
     return pack(value).hex()
 
 
@@ -146,12 +140,12 @@ class CountDistinct(Builtin):
                 "count_distinct",
                 column,
                 dict,
-                _add,
+                tally,
                 merge=merged,
-                subtract=_subtract,
+                subtract=untally,
                 copy=dict.copy,
                 result=len,
                 exact_subtract=True,
-                add_many=_add_many,
+                add_many=tally_many,
                 where=where,
             )

@@ -1,7 +1,7 @@
 """Kept: the built-in aggregators that keep values: the first and the last of them, all of them, each distinct one.
 
 First Last Collect    (time, value): event order decides, whatever the order of arrival
-CollectSet            {value: how often}, so that a value can be taken out again
+CollectSet            {value: how often}, so that a value can be taken out again; None for nan
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from math import nan
+from operator import eq
+from typing import Any, Final
 
 from changelog.codec import pack
 
@@ -129,19 +131,25 @@ class Collect(Builtin):
         self.linear = limit is None
 
 
+# nan is a value like others, but not equal to itself: it is counted in the place of None, which is no value
+_NAN: Final = None
+
+
 def tally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
     """Count one more of a value. O(1)."""
+    value = value if value == value else _NAN
     counts[value] = counts.get(value, 0) + 1
     return counts
 
 
 def tally_many(counts: dict[Any, int], values: Sequence[Any]) -> dict[Any, int]:
     """Count more values. O(values), at C speed but for the distinct ones."""
-    return merged(counts, Counter(values))
+    return merged(counts, Counter(values if all(map(eq, values, values)) else [v if v == v else _NAN for v in values]))
 
 
 def untally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
     """Count one less of a value. O(1)."""
+    value = value if value == value else _NAN
     remaining = counts[value] - 1
     if remaining:
         counts[value] = remaining
@@ -157,8 +165,13 @@ def merged(older: dict[Any, int], newer: dict[Any, int]) -> dict[Any, int]:
     return older
 
 
+def _set_of(counts: dict[Any, int]) -> set[Any]:
+    return {nan if value is _NAN else value for value in counts} if _NAN in counts else set(counts)
+
+
 class CollectSet(Builtin):
-    """The distinct values as a set. Values must be hashable; of equal ones any may be kept (1 or 1.0).
+    """The distinct values as a set. Values must be hashable; of equal ones any may be kept (1 or 1.0). All nan are one
+    value.
 
     >>> sorted(hs.CollectSet().of(["/", "/help", "/"]))
     ['/', '/help']
@@ -177,6 +190,6 @@ class CollectSet(Builtin):
             exact_subtract=True,
             add_many=tally_many,
             copy=dict.copy,
-            result=set,
+            result=_set_of,
             where=where,
         )

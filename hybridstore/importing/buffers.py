@@ -23,6 +23,7 @@ from math import isfinite, nan
 from typing import Any, Final
 
 from ..aggregation import Aggregator, Projection, exact
+from ..aggregation.kept import tally_many
 from ..topology.times import arrow_list
 from .report import ImportRefusedError
 
@@ -121,7 +122,7 @@ def _lists(part: Part, columns: list[list[Any]]) -> list[Any]:
 
 
 def _sets(part: Part, columns: list[list[Any]]) -> list[Any]:
-    return [dict.fromkeys(elements(raw, part.element), 1) for raw in columns[0]]
+    return [tally_many({}, elements(raw, part.element)) for raw in columns[0]]
 
 
 def _sketches(part: Part, columns: list[list[Any]]) -> list[Any]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
+from ..aggregation.exact import DECIMALS
 from ..topology.null_keys import given_key, stored_key
 from ..topology.output_rows import Column
 from .state_values import row_of
@@ -51,6 +53,9 @@ class GroupingKeys:
 
 
 def _given(part: Any, column: Column) -> Any:
+    if type(part) is Decimal:  # the text has no zeros at the end
+        scale = int(column.kind.name[:-1].partition(",")[2])
+        return part.quantize(Decimal((0, (1,), -scale)), context=DECIMALS)
     if type(part) is not list:
         return part
     if column.kind.name.startswith("array"):

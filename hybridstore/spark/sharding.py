@@ -77,7 +77,9 @@ def _stored_text(column: Column, kind: Any, name: str) -> Column:
         column = f.concat(f.lit('{"clock":"'), column.cast("string"), f.lit('"}'))
     elif isinstance(kind, t.DecimalType):
         # unlike a cast, whose text depends on spark.sql.ansi.enabled, always that of Java's and Python's str
-        text = f.concat(f.lit('{"decimal":"'), f.format_string("%s", column), f.lit('"}'))
+        digits = f.regexp_replace(f.format_string("%s", column), r"(\.[0-9]*?)0+(?=E|$)", "$1")
+        digits = f.when(column == 0, f.lit("0")).otherwise(f.regexp_replace(digits, r"\.(?=E|$)", ""))
+        text = f.concat(f.lit('{"decimal":"'), digits, f.lit('"}'))
         column = f.when(column.isNotNull(), text)
     elif isinstance(kind, t.StringType):
         for plain, escaped in QUOTED:

@@ -3,7 +3,7 @@ text.
 
     None ─▶ null     "a" ─▶ "a"     5 ─▶ 5     ("a", None) ─▶ ["a",null]     not a number ─▶ {"float":"NaN"}
     a date ─▶ {"date":days}     a moment ─▶ {"timestamp":µs}     a time without zone ─▶ {"clock":"its text"}
-    a decimal ─▶ {"decimal":"its text"}     a struct or an array ─▶ [the texts of its parts]
+    a decimal ─▶ {"decimal":"1.1"}     a struct or an array ─▶ [the texts of its parts]
 
 A store needs keys of one type with an order, but None cannot be compared with text, and nan has no order. The surprise:
 Spark makes the same text in SQL (`hybridstore.spark.sharding`), because the shard of a row is the hash of this text. So
@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from changelog.codec import INT64_MAX, INT64_MIN
 
+from ..aggregation.exact import text_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -34,8 +36,8 @@ QUOTED: Final = (("\\", "\\\\"), ('"', '\\"'))
 def stored_key(key: Any) -> str:
     """Return the text of a key. The key is a value, or a tuple of the values of several columns, with None for null.
 
-    All nan values have the same text, and so have -0.0 and 0.0. Raises TypeError or ValueError for a value that cannot
-    be a key. O(length).
+    Equal values have the same text: -0.0 and 0.0, the decimals 1.1 and 1.10, a moment in any zone; and so have all nan.
+    Raises TypeError or ValueError for a value that cannot be a key. O(length).
     """
     if type(key) is tuple:
         return f"[{','.join(map(_text, key))}]"
@@ -103,7 +105,7 @@ def _text(part: Any) -> str:
     if isinstance(part, date):
         return f'{{"date":{part.toordinal() - _EPOCH_DAY}}}'
     if kind is Decimal:
-        return f'{{"decimal":"{part}"}}'
+        return f'{{"decimal":"{text_of(part)}"}}'
     if isinstance(part, dict):  # a struct of Arrow's, in the order of its fields
         return f"[{','.join(map(_text, part.values()))}]"
     if isinstance(part, tuple | list):

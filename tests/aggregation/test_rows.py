@@ -7,6 +7,8 @@ import math
 import random
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +156,24 @@ def test_aggregators_of_rows_keep_their_laws(values: list[tuple[Any, int, int]])
 
 @given(st.lists(st.integers(0, 5) | st.sampled_from([NAN, "a", b"b", 0.5]), min_size=3))
 def test_counts_of_distinct_values_keep_their_laws(values: list[Any]) -> None:
-    check_laws(hs.CountDistinct("x"), values)
+    for aggregator in (hs.CountDistinct("x"), hs.CollectSet("x")):
+        check_laws(aggregator, values)
+
+
+def test_each_nan_is_the_same_value_of_a_set_over_a_restart(tmp_path: Path) -> None:
+    slides = hs.stream(key="k", timestamp="t").windowed_by(hs.SlidingWindows(5))
+    topology = slides.aggregate(emit="commit", seen=hs.CollectSet("x"), n=hs.CountDistinct("x"))
+    rows = [{"k": "a", "t": t, "x": float("nan") if t % 3 else 1.0} for t in range(20)]
+    results = [*topology.run(rows[:10], tmp_path, commit_rows=1), *topology.run(rows, tmp_path, commit_rows=1)]
+    assert [(sorted(map(repr, row["seen"])), row["n"]) for row in results[4:]] == [(["1.0", "nan"], 2)] * 16
+
+
+def test_a_sketch_takes_equal_decimals_and_equal_moments_for_one_value() -> None:
+    pytest.importorskip("datasketches")
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    values = [Decimal("1.1"), Decimal("1.10"), noon, noon.astimezone(timezone(timedelta(hours=2)))]
+    for approximate in (False, True):
+        assert hs.CountDistinct("x", approximate=approximate).of(values) == 2
 
 
 def test_columns_choose_what_results_have() -> None:

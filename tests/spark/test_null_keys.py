@@ -79,10 +79,12 @@ def test_groups_are_those_of_sparks_own_operator(spark: SparkSession, tmp_path: 
 
 def test_the_shard_of_a_decimal_is_that_of_its_text_whatever_the_settings(spark: SparkSession) -> None:
     from hybridstore.shards import shard_of
+    from hybridstore.spark.grouping_keys import GroupingKeys
     from hybridstore.spark.sharding import shard_column
+    from hybridstore.spark.stateful_processor import key_columns
     from hybridstore.topology.null_keys import stored_key
 
-    texts = ("0", "1e-7", "-12345.25", "0.1", "-1e-9", "99999999.9999999999", None)
+    texts = ("0", "1e-7", "-12345.25", "0.1", "100", "-20.50", "-1e-9", "99999999.9999999999", None)
     kinds = ("decimal(18,10)", "decimal(38,2)", "decimal(5,0)", "decimal(38,38)")
     rows = spark.createDataFrame([(text,) for text in texts], "text string")
     try:
@@ -90,9 +92,12 @@ def test_the_shard_of_a_decimal_is_that_of_its_text_whatever_the_settings(spark:
             spark.conf.set("spark.sql.ansi.enabled", ansi)
             for kind in kinds:
                 df = rows.selectExpr(f"try_cast(text as {kind}) k", f"struct(try_cast(text as {kind}) as k) s")
+                keys = GroupingKeys(key_columns(df, ["k", "s"]))
                 shards = [shard_column(df.schema, (name,), 997, "group").alias(f"of {name}") for name in ("k", "s")]
                 for row in df.select("*", *shards).collect():
                     expected = shard_of(stored_key(row["k"]), 997), shard_of(stored_key(tuple(row["s"])), 997)
                     assert (row["of k"], row["of s"]) == expected, (ansi, kind, row)
+                    # as Spark gives it, with the digits of its column
+                    assert repr(tuple(keys.given(keys.stored((row["k"], row["s"]))))) == repr(row[:2])
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")

@@ -247,10 +247,23 @@ def test_null_and_its_text_are_two_keys_of_untaken_results(tmp_path: Path, keys:
     assert again == {keys[1], '"null"'}
 
 
-@pytest.mark.parametrize(("way", "keys"), [("rows", ["1.1", "1.10"]), ("tables", ["1.10"])])
-def test_decimals_are_keys_with_their_digits(way: str, keys: list[str]) -> None:
-    """A column of Arrow has decimals of one scale."""
-    rows: Any = [{"k": Decimal(text), "t": 1} for text in ("1.1", "1.10")]
+@given(st.decimals(allow_nan=False, allow_infinity=False), st.integers(0, 9))
+def test_equal_decimals_have_one_text(number: Decimal, zeros: int) -> None:
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    longer = Decimal((sign, digits + (0,) * zeros, exponent - zeros))
+    assert stored_key(longer) == stored_key(number)
+    assert given_key(stored_key(number)) == number
+    assert stored_key(Decimal("-nan7")) == stored_key(Decimal("nan"))
+
+
+@pytest.mark.parametrize("way", ["rows", "tables"])
+def test_equal_decimals_are_one_group_by_every_way_and_over_a_restart(way: str, tmp_path: Path) -> None:
     counts = hs.stream(key="k", timestamp="t", null_keys="group").aggregate(n=hs.Count(), emit="commit")
-    results = list(counts.run(rows if way == "rows" else pa.Table.from_pylist(rows)))
-    assert [str(row["k"]) for row in results] == keys
+    rows: list[Any] = [{"k": Decimal(text), "t": 1} for text in ("1.1", "1.10", "1E+2", "100", "0", "-0.00")]
+    source = rows if way == "rows" else [pa.Table.from_pylist(rows)]
+    expected = [(Decimal(text), 2) for text in ("0", "1.1", "100")]
+    assert sorted((row["k"], row["n"]) for row in counts.run(source, tmp_path / "state")) == expected
+    with counts.open(tmp_path / "state") as engine:
+        engine.process_many([{"k": Decimal("1.100"), "t": 2}])
+        assert sorted((row["k"], row["n"]) for row in engine.commit()) == [(Decimal("1.1"), 3)]
