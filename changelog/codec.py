@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import partial
 from typing import Any, Final, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -41,6 +41,10 @@ _LISTS: Final = frozenset({list, tuple, set, frozenset})
 _NAIVE_EPOCH: Final = datetime(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+# Drops zeros at the end of a decimal, and no other digit.
+_SHORT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+# From this exponent on a decimal is written with it, so that 1E+999999999 takes a few bytes.
+_LARGE: Final = 100
 
 
 def _pack_zone(zone: tzinfo | None) -> list[object]:
@@ -192,6 +196,19 @@ def packer() -> Callable[[object], bytes]:
         "Callable[[object], bytes]",
         msgpack.Packer(default=_to_ext, strict_types=True, unicode_errors="surrogatepass", use_bin_type=True).pack,
     )
+
+
+def short_text(number: Decimal) -> str:
+    """Return the text of a decimal, the same for all that are equal, which a value is not: as Java writes a number of
+    this value without zeros at the end of its fraction. 1.1 for 1.10, 0 for -0.00, 100 for 1E+2, NaN for each not a
+    number. O(digits).
+    """
+    if number.is_nan():
+        return "NaN"
+    if not number:
+        return "0"
+    short = number.normalize(_SHORT)
+    return f"{short:f}" if 0 <= short.adjusted() < _LARGE else str(short).upper()
 
 
 def pack(value: object) -> bytes:

@@ -16,11 +16,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from changelog.codec import pack
+from changelog.codec import pack, short_text
 from changelog.installed import installed
 
 from .aggregator import Builtin
-from .exact import text_of
 from .kept import merged, tally, tally_many, untally
 from .projection import Where
 
@@ -95,7 +94,7 @@ def _hashable(value: Any) -> Any:
     if kind is int or kind is bool:
         return int(value) if -(2**63) <= value < 2**63 else pack(value).hex()
     if kind is Decimal:
-        value = Decimal(text_of(value))
+        value = Decimal(short_text(value))
     elif kind is datetime and value.tzinfo is not None:
         value = value.astimezone(UTC)
     return pack(value).hex()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
 from functools import reduce
 from operator import index
 from typing import Any, Final
@@ -27,22 +27,6 @@ KINDS: Final = (int, bool, float)
 # Sums of decimals are exact up to this many digits; a longer sum raises instead of being rounded.
 _DIGITS: Final = 100_000
 DECIMALS: Final = Context(prec=_DIGITS, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact])
-# Drops zeros at the end of a decimal, and no other digit.
-_SHORT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
-# From this exponent on a decimal is written with it, so that 1E+999999999 takes a few bytes.
-_LARGE: Final = 100
-
-
-def text_of(number: Decimal) -> str:
-    """Return the text of a decimal, the same for all that are equal: as Java writes a number of this value without
-    zeros at the end of its fraction. 1.1 for 1.10, 0 for -0.00, 100 for 1E+2, NaN for each not a number. O(digits).
-    """
-    if number.is_nan():
-        return "NaN"
-    if not number:
-        return "0"
-    short = number.normalize(_SHORT)
-    return f"{short:f}" if 0 <= short.adjusted() < _LARGE else str(short)
 
 
 def add(total: Any, value: Any) -> Any:

@@ -19,9 +19,7 @@ from json import JSONDecoder
 from math import isinf, isnan
 from typing import TYPE_CHECKING, Any, Final
 
-from changelog.codec import INT64_MAX, INT64_MIN
-
-from ..aggregation.exact import text_of
+from changelog.codec import INT64_MAX, INT64_MIN, short_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,7 +103,7 @@ def _text(part: Any) -> str:
     if isinstance(part, date):
         return f'{{"date":{part.toordinal() - _EPOCH_DAY}}}'
     if kind is Decimal:
-        return f'{{"decimal":"{text_of(part)}"}}'
+        return f'{{"decimal":"{short_text(part)}"}}'
     if isinstance(part, dict):  # a struct of Arrow's, in the order of its fields
         return f"[{','.join(map(_text, part.values()))}]"
     if isinstance(part, tuple | list):
