@@ -9,10 +9,11 @@ refused although msgpack could write them, because reading them would return oth
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import partial
+from operator import add
 from typing import Any, Final, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -222,6 +223,23 @@ def pack(value: object) -> bytes:
     if len(data) <= _KEPT_BYTES:
         _packers.append(unused)
     return data
+
+
+# What is before the payload of an extension for tuples of so many bytes, as msgpack writes it.
+_TUPLE_HEADS: Final = [
+    bytes([0xD3 + size.bit_length(), EXT_TUPLE]) if size in (1, 2, 4, 8, 16) else bytes([0xC7, size, EXT_TUPLE])
+    for size in range(256)
+]
+
+
+def pack_each(values: Sequence[object], pack_one: Callable[[object], bytes]) -> list[bytes]:
+    """Pack each of some values, as `pack` does, with a packer of the caller; short tuples at C speed. O(size)."""
+    if values and type(values[0]) is tuple and set(map(type, values)) == {tuple}:
+        payloads = list(map(pack_one, map(list, cast("Sequence[tuple[object, ...]]", values))))
+        sizes = list(map(len, payloads))
+        if max(sizes) < len(_TUPLE_HEADS):
+            return list(map(add, map(_TUPLE_HEADS.__getitem__, sizes), payloads))
+    return list(map(pack_one, values))
 
 
 def unpack(data: bytes | memoryview) -> Any:

@@ -7,9 +7,10 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any, Final, NamedTuple
 
-from changelog.codec import pack, packer
+from changelog.codec import pack, pack_each, packer
 
 # Keys of these types are equal only if their packed bytes are; 0.0 and -0.0 are equal, too.
 EXACT: Final = (str, bytes, int, bool)
@@ -26,11 +27,11 @@ PACKERS: Final = _Packers()
 
 
 def plain(key: Any) -> Any:
-    """Return an equal key whose packed bytes are those of every equal key: without -0.0."""
+    """Return an equal key whose packed bytes are those of every equal key: without -0.0; or the key itself."""
     if type(key) is float:
-        return key + 0.0
-    if type(key) is tuple:
-        return tuple(part + 0.0 if type(part) is float else part for part in key)
+        return key or 0.0
+    if type(key) is tuple and 0.0 in key:
+        return tuple(part or 0.0 if type(part) is float else part for part in key)
     return key
 
 
@@ -69,7 +70,9 @@ def packed_keys(keys: Sequence[Any], pack_one: Callable[[object], bytes] | None 
     key. `pack_one` is a packer that the caller has: two of them at a time take 10 µs to make. O(keys).
     """
     pack_one = pack_one or packer()
-    packed = list(map(pack_one, keys))
+    packed = pack_each(keys, pack_one)
     exact = type(keys[0]) in EXACT
-    hashes = list(map(zlib.crc32, packed if exact else map(pack_one, map(plain, keys))))
+    plains = keys if exact else list(map(plain, keys))
+    same = exact or all(map(is_, keys, plains))
+    hashes = list(map(zlib.crc32, packed if same else pack_each(plains, pack_one)))
     return PackedKeys(keys, packed, hashes, exact)

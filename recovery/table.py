@@ -25,7 +25,7 @@ from itertools import accumulate, islice, pairwise, repeat
 from math import isqrt
 from typing import Any, Final, TypeAlias
 
-from changelog.codec import UNPACK_ERRORS, array_header, pack, packer, unpack, unpacker
+from changelog.codec import UNPACK_ERRORS, array_header, pack, pack_each, packer, unpack, unpacker
 
 from .block import (
     ADDED,
@@ -76,7 +76,7 @@ def pack_with_table(columns: Columns) -> tuple[bytes, bytes]:
         raise ValueError(f"{len(keys)} keys in a block, expected {MOST_KEYS} or fewer")
     pack_one = packer()
     _, stored_keys, hashes, exact = packed_keys(keys, pack_one)
-    packed_values = list(map(pack_one, columns.values))
+    packed_values = pack_each(columns.values, pack_one)
     parts = [bytes([_FIVE]), array_header(len(keys))]
     key_places = list(accumulate(map(len, stored_keys), initial=sum(map(len, parts))))
     parts += stored_keys

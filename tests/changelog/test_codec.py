@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.codec import EXT_FROZENSET, EXT_SET, EXT_TUPLE, MAX_DEPTH, check_value, pack, packer, unpack
+from changelog.codec import EXT_FROZENSET, EXT_SET, EXT_TUPLE, MAX_DEPTH, check_value, pack, pack_each, packer, unpack
 
 
 def same(a: Any, b: Any) -> bool:
@@ -91,6 +91,19 @@ def test_any_value_comes_back_with_its_types(value: Any) -> None:
     packed = packer()(value)
     assert packed == pack(value)
     assert pack(unpack(packed)) == packed
+
+
+@given(st.lists(nested, max_size=4) | st.lists(st.tuples(nested, nested), max_size=4))
+def test_many_values_are_packed_as_each_of_them(many: list[Any]) -> None:
+    assert pack_each(many, packer()) == list(map(pack, many))
+
+
+def test_many_tuples_of_any_size_are_packed_as_each_of_them() -> None:
+    for size in range(300):
+        # a text has a header of one, two or three bytes
+        many = [("x" * size,), ("x",), ()]
+        assert pack_each(many, packer()) == list(map(pack, many))
+    assert pack_each([(1, ("a", 2)), (1.5, None)], packer()) == [pack((1, ("a", 2))), pack((1.5, None))]
 
 
 def test_equal_sets_are_equal_bytes() -> None:
