@@ -11,6 +11,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.clock import Watermark
 from hybridstore.topology.engine import Engine
+from hybridstore.topology.joins.due import Due
 from hybridstore.topology.joins.rows import Sides
 from hybridstore.topology.joins.spec import HOWS
 from tests.conftest import SEED
@@ -179,3 +180,14 @@ def test_a_late_row_comes_with_the_call_that_takes_it_and_not_with_the_commit_ag
         assert [row["late"] for row in process({"right": late})] == [{"input": "right", **late}]
         assert engine.commit() == []
     engine.close()
+
+
+def test_rows_of_one_time_are_due_in_the_order_of_their_keys_as_after_a_restart(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "state") as state:
+        store = state.window("rows", retention=1000)
+        due = Due(store, 0)
+        due.take(5)
+        for key, value in (("b", 1), ("a", 2)):
+            store.put(key, value, 10)
+            due.add([key], [10], [value])
+        assert due.take(10) == Due(store, 5).take(10) == [(10, "a", 2), (10, "b", 1)]

@@ -117,8 +117,8 @@ class Shape:
         return values_of(columns[1:], len(rows)) if type(first) is list else list(map(self.encoded, rows))
 
     def columns(self, values: list[Any], times: Any) -> list[Any] | None:
-        """Return times and values of stored rows by column, in the order of `names`, with None for a row whose time is
-        None; None if a row has other columns. O(rows).
+        """Return times and values of stored rows, at least of one, by column, in the order of `names`, with None for a
+        row whose time is None; None if a row has other columns. O(rows).
         """
         width = len(self.names or ())
         absent = type(times) is list and None in times
@@ -129,7 +129,7 @@ class Shape:
             if absent:
                 none = [None] * width
                 values = [none if ts is None else value for value, ts in zip(values, times, strict=True)]
-            return [times, *map(list, zip(*values, strict=True))] if values else [times, *([] for _ in range(width))]
+            return [times, *map(list, zip(*values, strict=True))]
         none = [None] * (width + 1)
         rows = [
             none if ts is None else (ts, *value) if len(value) == width else (value[-1], *value[:-1])
