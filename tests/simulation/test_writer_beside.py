@@ -1,4 +1,6 @@
-"""The writer process beside its owner: in no order of their steps a read of any store is wrong."""
+"""The writer process beside its owner, its thread and commands: in no order of their steps a read of any store, or of a
+fork, is wrong.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from changelog import rounds
+from changelog.storage import LocalStorage
+from hybridstore.rewinding.fork import _DirectorySite
 from hybridstore.state import checkpoint_job, checkpointer, memory
 from recovery import finder_writer
 from recovery.ahead import ReadAhead
+from recovery.errors import RestoreError
 from recovery.finder_writer import FinderWriter
 from tests.tools.hooks import forget_states
 from tests.tools.owner_beside import played
 
 SEEDS, CALLS = 6, 800
-ENTER = FinderWriter._enter
+ENTER, COPY = FinderWriter._enter, _DirectorySite.copy
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +48,7 @@ def small(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         (checkpointer, "_MOST_FAILURES", 10**9),
         (memory, "COMMIT_BUDGET_MS", 0.0),
         (memory, "_COOLED_MS", 0.0),
+        (rounds, "AT_ONCE", 1),  # each owner asks for one object at a time, in its own thread
     ):
         monkeypatch.setattr(owner, name, value)
     monkeypatch.setattr(ReadAhead, "start", lambda self: None)
@@ -72,11 +79,19 @@ def enter_all(self: FinderWriter, pack: int, keys: object, live: object = None) 
     ENTER(self, pack, keys)  # type: ignore[arg-type]
 
 
+def copy_all(self: _DirectorySite, source: LocalStorage, name: str, to: str, end: int) -> None:
+    """Let a fork have what was committed behind its version meanwhile."""
+    COPY(self, source, name, to, source.size(name))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("step", "instead"), [("_leave", leave_nothing), ("_enter", enter_all)])
-def test_a_step_of_the_process_that_is_wrong_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, instead: Callable[..., None]
+@pytest.mark.parametrize(
+    ("of", "step", "instead"),
+    [(FinderWriter, "_leave", leave_nothing), (FinderWriter, "_enter", enter_all), (_DirectorySite, "copy", copy_all)],
+)
+def test_a_step_of_the_process_or_of_a_fork_that_is_wrong_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: type, step: str, instead: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(FinderWriter, step, instead)
-    with pytest.raises(AssertionError, match=r"expected|finder of"):
-        play(tmp_path, monkeypatch, range(100))
+    monkeypatch.setattr(of, step, instead)
+    with pytest.raises((AssertionError, RestoreError), match=r"expected|finder of|its copy has"):
+        play(tmp_path, monkeypatch, range(14, 100))  # the first of them notices each

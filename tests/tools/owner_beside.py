@@ -6,18 +6,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import hybridstore as hs
-from hybridstore.state.opening import Tuning
+from changelog.files import Files
+from changelog.storage import LocalStorage, Storage
+from hybridstore.reading.pins import has_pin
+from hybridstore.state.home import BucketHome, DirectoryHome
+from hybridstore.state.opening import Opening, Tuning
 from recovery.compaction import Sizes
-from recovery.errors import CheckpointError
+from recovery.errors import CheckpointError, CorruptCheckpointError
 from recovery.finder import UNKNOWN
-from tests.tools.checkpoints import versions
+from recovery.layout import list_checkpoints
 from tests.tools.hooks import check_stores
+from tests.tools.memory_storage import MemoryStorage
 from tests.tools.model import WHOLE, ModelState
+from tests.tools.watched_storage import Watch, WatchedStorage
 from tests.tools.writer_beside import Beside
 
 # keys of one crc32, as they are packed
@@ -41,6 +51,18 @@ def shown(answer: Any) -> Any:
     return list(answer) if isinstance(answer, Iterator) else answer
 
 
+class Objects(WatchedStorage):
+    """An object store as one owner has it: of packs that others read it knows nothing."""
+
+    def __init__(self, inner: Storage, watch: Watch, owner: str) -> None:
+        super().__init__(inner, watch)
+        self._owner = owner
+
+    @property
+    def url(self) -> str:
+        return f"memory:/{self._owner}"
+
+
 class Owner:
     """A state of all kinds of stores, and its model."""
 
@@ -58,11 +80,16 @@ class Owner:
         self._changing = self._names
         self._whole = dice.choice([0.0, 0.0, 0.3])
         self._size = dice.choice([0, 40])
+        self._alone = dice.choice([0.0, 0.1, 0.5])
         self._disk: dict[str, Any] = {}
         self._past: dict[int, dict[str, Any]] = {0: {}}
         self._iterators: list[tuple[Iterator[Any], list[Any]]] = []
         self._reader: hs.State | None = None
+        self._commands = self._pins_and_forks()
         self._version = 0
+        self._objects: dict[str, bytes] | None = {} if dice.random() < 0.25 else None
+        self._openings = 0
+        self._former: tuple[Any, ModelState] | None = None
         self._open()
         for name in self._names:
             if STORES[name][0] == "key_value":
@@ -84,14 +111,24 @@ class Owner:
             raise
 
     def _open(self) -> None:
-        self.state: Any = hs.open(
-            self._path, durability="os", memory_limit=1 << 40, checkpoints=NEVER, _tuning=self._tuning
-        )
+        self.state: Any = self._opened()
+        if self._objects is not None:  # a version says who is the owner
+            self._version += 1
+            self._past[self._version] = dict(self._disk)
         assert self.state.version == self._version
+        self.beside.user = self.state._checkpoints
         self._model = ModelState(self._disk)
         self._iterators = []
         for name in self._names:
             self._pair(name)
+
+    def _opened(self, at: int | None = None) -> hs.State:
+        asked = Opening("os", True, NEVER, None if at else 1 << 40, False, None, at, Files(), self._tuning)
+        if self._objects is None:
+            return hs.State.at_home(DirectoryHome(self._path, asked), asked)
+        self._openings += 1
+        storage = Objects(MemoryStorage(self._objects), self.beside.request, f"owner-{self._openings}")
+        return hs.State.at_home(BucketHome(storage, asked), asked)
 
     def _pair(self, name: str) -> tuple[Any, Any]:
         kind, real, model = STORES[name]
@@ -138,8 +175,10 @@ class Owner:
                     self._kill,
                     self._check,
                     self._ask_finders,
+                    self._command,
+                    self._ask_former,
                 ],
-                [20, 30, 15, 15, 1, 1, 2, 1, 1, 40],
+                [20, 30, 15, 15, 1, 1, 2, 1, 1, 40, 4, 4],
             )[0]()
             return
         if self.dice.random() < 0.03:  # now and then only some stores change
@@ -264,6 +303,7 @@ class Owner:
             return
         self.state._memory._filled = self.dice.random() < 0.7
         self.state._checkpoints.finish(wait=True)
+        self.state._checkpoints._alone = self.dice.random() < self._alone
         self.history.append("begin a checkpoint")
         self.state._begin_checkpoint(self.state._log)
 
@@ -299,6 +339,40 @@ class Owner:
             self.state._abandon()
         self._open()
 
+    def _take(self) -> None:
+        """Let another owner take the state from this one, which goes on."""
+        self._stop()
+        self.history.append("take")
+        self.state.rollback()
+        self._former = self.state, ModelState(dict(self._disk))
+        self.beside.taken()
+        self._open()
+
+    def _ask_former(self) -> None:
+        """Read what an owner has from which the state was taken, or let it commit."""
+        if self._former is None:
+            return
+        state, model = self._former
+        name = self.dice.choice(list(state.stores))
+        kind, real, options = STORES[name]
+        stores = getattr(state, kind)(name, **real), getattr(model, kind)(name, **options)
+        self.history.append(f"the owner before: {name}")
+        with self._where_pruned():
+            answer, right = (shown(getattr(store, WHOLE[kind][0])()) for store in stores)
+            assert answer == right, f"{name} of the owner before: found {answer}, expected {right}"
+        if self.dice.random() < 0.3:
+            self._stop()
+
+    def _stop(self) -> None:
+        """Let the owner commit from which the state was taken."""
+        if self._former is not None:
+            state, self._former = self._former[0], None
+            with suppress(hs.StatePoisonedError, CorruptCheckpointError):  # where a pack was removed
+                state.key_value("kv").put(self._key(), self._value())
+                with pytest.raises(hs.StateLockedError):
+                    state.commit()
+            state._abandon()
+
     def _kill(self) -> None:
         self.history.append("kill the process")
         self.beside.kill()
@@ -325,24 +399,95 @@ class Owner:
     def _look_back(self) -> None:
         """Open a version that is kept, beside the owner and the process, or read what was opened, however old it is."""
         if self._reader is not None:
-            with self._reader as past:
-                there = self._past[past.version]
-                expected = ModelState(dict(there))
-                for name in there:
-                    kind, real, model = STORES[name]
-                    stores = getattr(past, kind)(name, **real), getattr(expected, kind)(name, **model)
-                    for call in WHOLE[kind]:
-                        answer, right = (shown(getattr(store, call)()) for store in stores)
-                        assert answer == right, f"{name}.{call} at {past.version}: found {answer}, expected {right}"
+            with self._reader as past, self._where_pruned():
+                self._compare(past)
             self._reader = None
             return
-        version = max(1, self._version - self.dice.choice([0, 1, 5, 20]))
+        version = self._earlier()
         self.history.append(f"open version {version}")
         try:
-            self._reader = hs.open(self._path, at=version, _tuning=self._tuning)
+            self._reader = self._opened(version)
         except hs.errors.RestoreError:
-            if version >= versions(self._path)[0]:
+            if version >= self._oldest():
                 raise  # else it was pruned
+
+    @contextmanager
+    def _where_pruned(self) -> Iterator[None]:
+        """Whoever is not the owner of a state on an object store may find that a pack was removed."""
+        try:
+            yield
+        except CorruptCheckpointError as error:
+            if self._objects is None or "the pack is missing" not in str(error):
+                raise
+
+    def _oldest(self) -> int:
+        """Return the version of the oldest checkpoint."""
+        objects: Any = LocalStorage(self._path) if self._objects is None else MemoryStorage(self._objects)
+        return list_checkpoints(objects)[0].version
+
+    def _earlier(self) -> int:
+        return max(1, self._version - self.dice.choice([0, 1, 5, 20]))
+
+    def _compare(self, past: Any) -> None:
+        """Compare all that a state has with what the version had."""
+        there = self._past[past.version]
+        expected = ModelState(dict(there))
+        for name in there:
+            kind, real, model = STORES[name]
+            stores = getattr(past, kind)(name, **real), getattr(expected, kind)(name, **model)
+            for call in WHOLE[kind]:
+                answer, right = (shown(getattr(store, call)()) for store in stores)
+                assert answer == right, f"{name}.{call} at {past.version}: found {answer}, expected {right}"
+
+    def _command(self) -> None:
+        """Let another program begin a command, while the owner goes on, or wait until it has ended; on an object store,
+        let another program be the owner.
+        """
+        if self._objects is None:
+            next(self._commands)
+        else:
+            self._take()
+
+    def _pins_and_forks(self) -> Iterator[None]:
+        """Pin and fork versions, and be the owner of each fork."""
+        for number in count():
+            version, name, fork = self._earlier(), f"pin{number}", self._path.with_name(f"{self._path.name}.{number}")
+            at: int | str = version
+            if self.dice.random() < 0.5:
+                yield from self._ended(partial(hs.pin, self._path, name, at=version), version)
+                if not has_pin(self._path, name):
+                    continue
+                at = name
+            yield from self._ended(partial(hs.fork, self._path, fork, at=at), version)
+            if at == name:
+                yield from self._ended(partial(hs.unpin, self._path, name), version)
+            if fork.exists():
+                with hs.open(fork, checkpoints=NEVER, _tuning=self._tuning) as state:
+                    assert state.version == version, f"{fork}: found {state.version}, expected {version}"
+                    self._compare(state)
+                    state.key_value("kv").put(self._key(), self._value())
+                    state.commit()
+                    state.checkpoint(wait=True)
+
+    def _ended(self, call: Callable[[], object], version: int) -> Iterator[None]:
+        """Let a command that needs a version begin, and, when the owner has gone on, end or be killed."""
+        self.history.append(f"begin {call}")
+        refused: list[Exception] = []
+
+        def called() -> None:
+            try:
+                call()
+            except hs.errors.RestoreError as error:
+                refused.append(error)
+
+        task = self.beside.command(called)
+        yield
+        if self.dice.random() < 0.2:
+            task.kill()
+        task.join()
+        self.history.append(f"end {call}: {refused}")
+        if refused and version >= self._oldest():
+            raise refused[0]  # else it was pruned
 
     def _check(self) -> None:
         check_stores(self.state)
@@ -351,6 +496,7 @@ class Owner:
         """All that is there is right, also behind a restart from the last checkpoint."""
         if self._reader is not None:
             self._look_back()
+        self._stop()
         self._commit()
         for again in (False, True):
             if again:

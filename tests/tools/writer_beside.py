@@ -1,13 +1,16 @@
 """The writer process beside its owner, in one thread at a time, in an order that dice pick.
 
 The code of the process runs unchanged, in a thread that goes on only when the owner lets it, and gives the baton back
-at a step: before it writes a word of a finder, appends to a file, or changes a name. The owner lets it take steps
-between two calls of its own, and within them: before each look at a word of a finder and before each read of a block.
-So between any two writes of the process the owner may do anything, and between two looks of a read the process may.
+at a step: before it writes a word of a finder, appends to a file, changes a name, or opens a checkpoint. The owner lets
+it take steps between two calls of its own, and within them: before each look at a word of a finder and before each read
+of a block. So between any two writes of the process the owner may do anything, and between two looks of a read the
+process may.
 
     killed     the process ends at a step, or does what it was about to do long after that; its job has failed
     late       the owner has ended, and the process is at work for some steps more
     lost       the owner cannot open a checkpoint that the process has made, and goes on from the one before
+
+A checkpoint of the owner's thread takes its steps in the same way, and ends with the owner; and so do commands.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Any
 import pytest
 
 from changelog.codec import pack, unpack
-from changelog.files import AppendFile
+from changelog.files import AppendFile, Files
 from hybridstore.state.checkpoint_job import Job, KeptPacks, Outcome, make
 from hybridstore.state.checkpointer import Attempt
 from hybridstore.state.writer_process import Pending, WriterProcess
@@ -38,19 +41,11 @@ class Killed(BaseException):
     """The process has ended: raised in its code by each further step."""
 
 
-class Process:
-    """One writer process, which waits for the baton, for a job, or has ended."""
+class Worker:
+    """Code that goes on only when the owner gives it the baton."""
 
-    ready = True
-
-    def __init__(self, lost: Callable[[], bool]) -> None:
-        """`lost` says of each checkpoint whether the owner cannot open it."""
-        self.alive, self.idle, self.steps = True, True, 0
-        self._lost = lost
-        self._kept = KeptPacks()
-        self._jobs: deque[tuple[list[Any], Answer]] = deque()
-        self._answers: deque[tuple[Answer, list[Any]]] = deque()
-        self._asked: list[Answer] = []
+    def __init__(self) -> None:
+        self.alive, self.idle, self.steps = True, False, 0
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._remaining = 0
         self._failure: BaseException | None = None
@@ -58,13 +53,6 @@ class Process:
         self._thread.start()
 
     # --- in the thread of the owner -----------------------------------------------------------------------------
-
-    def give(self, job: Job, then: Callable[[Outcome], Outcome]) -> Answer:
-        answer = Answer(self, then)
-        self._asked.append(answer)
-        self._jobs.append((unpack(pack(job.packed())), answer))
-        self.idle = False
-        return answer
 
     def work(self, steps: int) -> None:
         """Take so many steps, or fewer until nothing is to be done. Raises what its code has raised."""
@@ -75,32 +63,11 @@ class Process:
             if self._failure is not None:
                 raise self._failure
 
-    def hear(self) -> bool:
-        """Let the owner hear the oldest answer, as the thread does that listens; False without one."""
-        if self._answers:
-            answer, fields = self._answers.popleft()
-            self._asked.remove(answer)
-            lost = Outcome(None, CheckpointError("the checkpoint cannot be opened"))
-            answer.end(lost if self._lost() else Outcome.of(fields))
-            return True
-        return False
-
-    def silent(self) -> bool:
-        return False
-
-    def kill(self, why: str = "was killed") -> None:
+    def kill(self) -> None:
         if self.alive:
             self.alive = False
             self._go.release()
             self._thread.join()
-            self.fail(why)
-
-    def fail(self, why: str) -> None:
-        """Let the owner hear of no job any more."""
-        for answer in self._asked:
-            answer.end(Outcome(None, CheckpointError(f"the writer process {why}")))
-        self._asked.clear()
-        self._answers.clear()
 
     # --- in its own ---------------------------------------------------------------------------------------------
 
@@ -119,29 +86,97 @@ class Process:
             raise Killed
 
     def _run(self) -> None:
-        _at_work.process = self
+        _at_work.worker = self
         with suppress(Killed):
             self._go.acquire()
-            while self.alive:
+            if self.alive:
                 try:
-                    self._turn()
+                    self._do()
                 except Exception as error:
-                    self._failure, self.idle = error, True
-                    self._back.release()
-                    return
+                    self._failure = error
+                self.alive, self.idle = False, True
+                self._back.release()
 
-    def _turn(self) -> None:
+    def _do(self) -> None:
+        raise NotImplementedError
+
+
+class Task(Worker):
+    """One call, as a thread or another program makes it; for its owner it is a thread."""
+
+    ident = 0
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._do = call  # type: ignore[method-assign]
+        super().__init__()
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def join(self, seconds: float | None = None) -> None:
+        while self.alive:
+            self.work(1000)
+
+
+class Process(Worker):
+    """One writer process, which waits for the baton, for a job, or has ended."""
+
+    ready = True
+
+    def __init__(self, lost: Callable[[], bool]) -> None:
+        """`lost` says of each checkpoint whether the owner cannot open it."""
+        self._lost = lost
+        self._kept = KeptPacks()
+        self._jobs: deque[tuple[list[Any], Answer]] = deque()
+        self._answers: deque[tuple[Answer, list[Any]]] = deque()
+        self._asked: list[Answer] = []
+        super().__init__()
+
+    def give(self, job: Job, then: Callable[[Outcome], Outcome]) -> Answer:
+        answer = Answer(self, then)
+        self._asked.append(answer)
+        self._jobs.append((unpack(pack(job.packed())), answer))
+        self.idle = False
+        return answer
+
+    def hear(self) -> bool:
+        """Let the owner hear the oldest answer, as the thread does that listens; False without one."""
+        if self._answers:
+            answer, fields = self._answers.popleft()
+            self._asked.remove(answer)
+            lost = Outcome(None, CheckpointError("the checkpoint cannot be opened"))
+            answer.end(lost if self._lost() else Outcome.of(fields))
+            return True
+        return False
+
+    def silent(self) -> bool:
+        return False
+
+    def kill(self) -> None:
+        if self.alive:
+            super().kill()
+            self.fail()
+
+    def fail(self) -> None:
+        """Let the owner hear of no job any more."""
+        for answer in self._asked:
+            answer.end(Outcome(None, CheckpointError("the writer process was killed")))
+        self._asked.clear()
+        self._answers.clear()
+
+    def _do(self) -> None:
         """As `writer_process.main`."""
-        while not self._jobs and self._kept.enter_some():
+        while True:
+            while not self._jobs and self._kept.enter_some():
+                self.step()
+            if not self._jobs:
+                self.idle = True
+                self._pass()
+                continue
+            fields, answer = self._jobs.popleft()
+            outcome = make(Job.of(fields), self.step, self._kept)
+            self._answers.append((answer, unpack(pack(outcome.packed()))))
             self.step()
-        if not self._jobs:
-            self.idle = True
-            self._pass()
-            return
-        fields, answer = self._jobs.popleft()
-        outcome = make(Job.of(fields), self.step, self._kept)
-        self._answers.append((answer, unpack(pack(outcome.packed()))))
-        self.step()
 
 
 class Answer(Pending):
@@ -169,10 +204,16 @@ class _Done:
 
 
 class _AtWork(threading.local):
-    process: Process | None = None
+    worker: Worker | None = None
 
 
 _at_work = _AtWork()
+
+
+def step() -> None:
+    """A step of whoever is at work beside the owner."""
+    if _at_work.worker is not None:
+        _at_work.worker.step()
 
 
 class Words:
@@ -195,13 +236,16 @@ class Words:
 
 
 class Beside:
-    """The process of one owner, and those of owners that have ended."""
+    """What is at work beside an owner: its process and thread, a command, and processes of owners that ended."""
 
     def __init__(self, dice: random.Random) -> None:
         self.process: Process | None = None
-        self.given = self.killed = 0
+        self.given = self.killed = self.threads = 0
+        self.user: object = None  # the owner, as the process knows it
         self._dice = dice
-        self._late: list[Process] = []
+        self._thread: Task | None = None
+        self._command: Task | None = None
+        self._late: list[Worker] = []
         self._dying: list[Process] = []
         self._at_work = False
         # some processes are slow beside their owner, others fast
@@ -214,17 +258,30 @@ class Beside:
         self.given += 1
         return self.process.give(job, then)
 
+    def begin(self, attempt: Attempt) -> bool:
+        """Begin a checkpoint in a thread of the owner."""
+        attempt._thread = self._thread = Task(attempt.run)  # type: ignore[assignment]
+        self.threads += 1
+        return True
+
+    def command(self, call: Callable[[], object]) -> Task:
+        """Begin a command, as another program does."""
+        self._command = Task(call)
+        return self._command
+
     def meanwhile(self) -> None:
-        """A point of the owner at which the process may go on."""
-        if self._at_work or _at_work.process is not None or self._dice.random() >= self._odds:
+        """A point of the owner at which the others may go on."""
+        if self._at_work or _at_work.worker is not None or self._dice.random() >= self._odds:
             return
         self._at_work = True
         try:
             if self.process is not None and not (self._dice.random() < 0.3 and self.process.hear()):
                 self.process.work(self._dice.choice(STEPS))
             self._late = [late for late in self._late if late.alive]
+            for worker in (*self._late, self._thread, self._command):
+                if worker is not None:
+                    worker.work(self._dice.choice(STEPS))
             for late in self._late:
-                late.work(self._dice.choice(STEPS))
                 if self._dice.random() < 0.02:
                     late.kill()
             if self._dying and self._dice.random() < 0.1:
@@ -234,38 +291,50 @@ class Beside:
         finally:
             self._at_work = False
 
+    def request(self, verb: str, name: str, call: Callable[[], Any]) -> Any:
+        """A request of a storage that is watched."""
+        self.meanwhile()
+        step()
+        return call()
+
     def kill(self) -> None:
         """Kill the process, wherever it is: what it was about to do may be done, and late."""
         if self.process is not None:
             self.killed += not self.process.idle
             if self._dice.random() < 0.5:
-                self.process.fail("was killed")
+                self.process.fail()
                 self._dying.append(self.process)
             else:
                 self.process.kill()
             self.process = None
 
-    def owner_ended(self) -> None:
-        """The owner has ended: the process may hear of it late."""
+    def taken(self) -> None:
+        """Another owner takes the state, and the one before goes on with its thread."""
+        if self._thread is not None:
+            self._late.append(self._thread)
+            self._thread = None
+
+    def owner_ended(self, user: object) -> None:
+        """If `user` is the owner, it has ended, and its thread with it: the process may hear of it late."""
+        if user is not self.user:
+            return
+        if self._thread is not None:
+            self._thread.kill()
         if self.process is not None:
             self._late.append(self.process)
             self.process = None
 
     def end(self) -> None:
         self.kill()
-        for process in (*self._late, *self._dying):
-            process.kill()
+        for worker in (*self._late, *self._dying, self._thread, self._command):
+            if worker is not None:
+                worker.kill()
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let states of this process have this writer process, and let its code and theirs come to points and steps."""
-        meanwhile, mapped, write = self.meanwhile, finder._mapped, AppendFile.write
-        attach, raw_block = CheckpointReader.__init__, CheckpointReader.raw_block
+        meanwhile, mapped = self.meanwhile, finder._mapped
 
         def nothing() -> None: ...
-
-        def step() -> None:
-            if _at_work.process is not None:
-                _at_work.process.step()
 
         class Part(finder_writer._Part):
             __slots__ = ()
@@ -275,28 +344,24 @@ class Beside:
                 super().__init__(*given, **named)
                 self.slots: Any = Words(self.slots, nothing, step)
 
-        def written(file: AppendFile, data: bytes) -> None:
-            step()
-            write(file, data)
+        def behind(of: type, name: str, *points: Callable[[], None]) -> None:
+            """Let calls of a method begin with these points."""
+            method = getattr(of, name)
 
-        def attached(*given: Any, **named: Any) -> None:
-            meanwhile()
-            attach(*given, **named)
+            def called(*given: Any, **named: Any) -> Any:
+                for point in points:
+                    point()
+                return method(*given, **named)
 
-        def block_read(*given: Any) -> Any:
-            meanwhile()
-            return raw_block(*given)
+            monkeypatch.setattr(of, name, called)
 
-        def begin(attempt: Attempt) -> bool:
-            attempt.run()
-            return True
-
+        for name in ("link", "remove"):
+            behind(Files, name, step)
+        behind(AppendFile, "write", step)
+        behind(CheckpointReader, "__init__", meanwhile, step)
+        behind(CheckpointReader, "raw_block", meanwhile)
         monkeypatch.setattr(WriterProcess, "give", lambda _, job, user, then: self.give(job, user, then))
-        monkeypatch.setattr(WriterProcess, "leave", lambda _, user: self.owner_ended())
+        monkeypatch.setattr(WriterProcess, "leave", lambda _, user: self.owner_ended(user))
         monkeypatch.setattr(finder, "_mapped", lambda path: Words(mapped(path), meanwhile, nothing))
         monkeypatch.setattr(finder_writer, "_Part", Part)
-        monkeypatch.setattr(AppendFile, "write", written)
-        monkeypatch.setattr(CheckpointReader, "__init__", attached)
-        monkeypatch.setattr(CheckpointReader, "raw_block", block_read)
-        # what a thread makes, it makes at once
-        monkeypatch.setattr(Attempt, "begin", begin)
+        monkeypatch.setattr(Attempt, "begin", lambda attempt: self.begin(attempt))
