@@ -22,6 +22,7 @@ from ..stores.keys import SCALARS, shown
 from .failures import text_of
 from .null_keys import stored_column, stored_key
 from .plan import ALL, Plan, PlanStep
+from .python_values import may_have_others, python_row, python_rows
 from .row_columns import ArrowColumns, DictColumns, rows_of_arrow
 from .times import ToTime, arrow_list, arrow_times, arrow_to_time, plain_times, same, to_time_of
 
@@ -117,15 +118,13 @@ class KeyKinds:
         """Whether a key, or a part of it, is a float."""
 
     def admit(self, key: Any, number: int) -> Any:
-        """Return the key, with Python's values in place of numpy's. O(key columns).
+        """Return the key. O(key columns).
 
         Raises TypeError, which names the row and the column, if the types of the key differ from the first key.
         """
         kinds = tuple(map(type, key)) if type(key) is tuple else (type(key),)
         if kinds == self._kinds:
             return key
-        if any(hasattr(part, "dtype") for part in (key if type(key) is tuple else (key,))):
-            return self.admit(_without_numpy(key), number)
         single = len(self._columns) == 1
         for i, kind in enumerate(kinds):
             known = kind if self._kinds is None else self._kinds[i] if i < len(self._kinds) else kind
@@ -148,11 +147,6 @@ class KeyKinds:
         elif NoneType in self._kinds:
             self._kinds = tuple(new if old is NoneType else old for old, new in zip(self._kinds, kinds, strict=False))
         return key
-
-
-def _without_numpy(key: Any) -> Any:
-    parts = [part.item() if hasattr(part, "dtype") else part for part in (key if type(key) is tuple else (key,))]
-    return tuple(parts) if type(key) is tuple else parts[0]
 
 
 def is_arrow(rows: Any) -> bool:
@@ -274,19 +268,28 @@ def from_rows(
     """
     if plan.traced and type(rows) is not list:
         rows = list(rows)
-    steps, numbers = plan.pending, None
-    if len(steps) == 1 and not plan.traced and type(rows) is list and set(map(type, rows)) == {dict}:
-        rows, numbers = _stepped_together(steps[0], rows, first)
-        steps = ()
+    steps, numbers, others = plan.pending, None, may_have_others()
+    dicts = _dicts(rows)
+    if dicts is not None and len(steps) == 1 and not plan.traced:
+        rows, numbers = _stepped_together(steps[0], dicts, first)
+        dicts, steps = _dicts(rows), ()
+    if dicts is not None and others and not steps:
+        rows = dicts = python_rows(dicts)
+        others = False
     # functions of rows may raise, and are then called one by one
     quick = (kinds is None or plan.null_keys == "skip") and not (plan.errors_column is not None and not plan.columns)
-    if quick and not steps and type(rows) is list and (plain := _plain_rows(plan, rows, copied=copied)) is not None:
+    if quick and dicts is not None and not steps and (plain := _plain_rows(plan, dicts, copied=copied)) is not None:
         if kinds is not None and plan.key:
             kinds.admit(plain.keys[0], numbers[0] if numbers else first)  # all keys have one type
         return plain._replace(source=rows) if plan.traced else plain
     numbered = enumerate(rows, first) if numbers is None else zip(numbers, rows, strict=True)
-    records, places, failed = _one_by_one(plan, numbered, first, steps, kinds or KeyKinds(plan), unkeyed)
+    records, places, failed = _one_by_one(plan, numbered, first, steps, kinds or KeyKinds(plan), unkeyed, others)
     return records._replace(source=rows, places=places, failed=tuple(failed)) if plan.traced else records
+
+
+def _dicts(rows: Iterable[Any]) -> list[Any] | None:
+    """Return a list of dicts, which can go together; None for other rows. O(rows), at C speed."""
+    return rows if type(rows) is list and set(map(type, rows)) == {dict} else None
 
 
 def _one_by_one(
@@ -296,9 +299,11 @@ def _one_by_one(
     steps: Sequence[PlanStep],
     kinds: KeyKinds,
     unkeyed: list[tuple[Any, Any]] | None,
+    others: bool,
 ) -> tuple[Records, list[int], list[tuple[int, str]]]:
     """Return rows, each with its number, as records, with the places of these among the rows, if they are handed out;
-    and the places and errors of those that raised. See `from_rows`.
+    and the places and errors of those that raised. `others`: rows may have values that are not Python's own. See
+    `from_rows`.
 
     One loop, without a call for each row but the user's: it takes most of the time of rows that are no plain dicts.
     """
@@ -324,6 +329,7 @@ def _one_by_one(
             failed.append((number - first, text_of(error)))
             continue
         if row is not None:
+            row = python_row(row) if others else row
             try:
                 key = row[single] if single is not None else tuple([row[name] for name in plan.key]) or ALL
                 moment = row[plan.timestamp]
@@ -378,8 +384,6 @@ def _plain_rows(plan: Plan, rows: list[Any], *, copied: bool) -> Records | None:
     """Return dicts as columns, at C speed, if all have a key and a time of one type; else None: each row must be
     checked. O(rows).
     """
-    if set(map(type, rows)) != {dict}:
-        return None
     try:
         parts = [list(map(itemgetter(name), rows)) for name in plan.key]
         moments = list(map(itemgetter(plan.timestamp), rows))
@@ -494,19 +498,12 @@ def size_of(part: Any) -> int:
 
 
 def rows_at(source: Any, places: list[int]) -> list[dict[str, Any]]:
-    """Return rows of a list or an Arrow table as plain dicts, with Python's values in place of numpy's. O(places)."""
+    """Return rows of a list or an Arrow table as plain dicts, with Python's values. O(places)."""
     if not is_arrow(source):
-        rows = [dict(as_row(source[place])) for place in places]
-        return [{name: _plain_value(value) for name, value in row.items()} for row in rows]
+        return python_rows([dict(as_row(source[place])) for place in places])
     from .columns.buffers import taken_at
 
     return rows_of_arrow(taken_at(source, places))
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, datetime) and type(value) is not datetime:  # pandas' Timestamp
-        return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
-    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "dtype") else value
 
 
 def canonical_order(keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[int]:

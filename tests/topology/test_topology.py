@@ -257,7 +257,7 @@ def test_times_and_keys_of_numpy_are_taken_as_pythons() -> None:
     ]
     assert results == [("a", 7, 0, n) for n in range(1, 8)]
     assert {type(part) for row in results for part in row} == {str, int}
-    with pytest.raises(TypeError, match="row 0: column 'time': found float64, expected int"):
+    with pytest.raises(TypeError, match="row 0: column 'time': found float, expected int"):
         list(topology.run([{**rows[0], "time": np.float64(1)}]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import namedtuple
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -122,3 +123,75 @@ def test_dicts_and_tables_of_odd_values_give_the_same_rows(
         topology = begun.aggregate(emit=emit, **{name: AGGREGATES[name]() for name in r.sample(names, 2)})
         schema = pa.schema([("k", key_type), ("t", pa.int64()), ("v", value_type), ("n", pa.int64())])
         both_ways(topology, odd_rows(r, keys, values), schema, r.choice([5, 60]), tmp_path / f"{number}")
+
+
+def others() -> list[tuple[Any, Any]]:
+    """Values of numpy's and pandas', each with Python's value of it."""
+    np, pd = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    noon = datetime(2026, 1, 1, 12)
+    return [
+        (np.int64(2**62), 2**62),
+        (np.uint8(255), 255),
+        (np.float32(0.1), 0.10000000149011612),
+        (np.float64(0.1), 0.1),
+        (np.bool_(True), True),
+        (np.str_("a"), "a"),
+        (np.bytes_(b"a"), b"a"),
+        (np.datetime64(noon, "ns"), noon),
+        (np.datetime64(noon, "s"), noon),
+        (np.datetime64("NaT"), None),
+        (pd.Timestamp(noon), noon),
+        (pd.Timestamp("2026-01-01 12:00:00.000001999", tz="UTC"), noon.replace(microsecond=1, tzinfo=UTC)),
+        (pd.NaT, None),
+        (pd.NA, None),
+    ]
+
+
+WAYS: dict[str, Callable[[hs.Stream], hs.Stream]] = {
+    "as they are": lambda stream: stream,
+    "through map": lambda stream: stream.map(lambda row: {**row}),
+    "through several steps": lambda stream: stream.map(dict).filter(lambda row: True),
+}
+
+
+@pytest.mark.parametrize("form", ["list", "generator", "named tuples", "columns"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("windows", ["tumbling", "sliding"])
+def test_values_of_numpy_and_pandas_are_taken_as_pythons(windows: str, way: str, form: str) -> None:
+    """As keys and values, of rows that come in any form."""
+    begun = hs.stream(key="k", timestamp="t", null_keys="group")
+    Row = namedtuple("Row", "k t v n")
+    for other, plain in others():
+        kept = {"last": hs.Last("v"), "seen": hs.CollectSet("v"), "all": hs.Collect("v"), "row": hs.MaxBy("n")}
+        if type(plain) in (int, float):
+            kept |= {"sum": hs.Sum("v"), "mean": hs.Mean("v"), "most": hs.Max("v")}
+        topology = WAYS[way](begun).windowed_by(WINDOWS[windows]).aggregate(emit="commit", **kept)
+        results = []
+        for value in (other, plain):
+            rows = [Row(value, number, value, number) for number in range(3)]
+            dicts = [row._asdict() for row in rows]
+            given: Any = {"list": dicts, "generator": iter(dicts), "named tuples": rows, "columns": map(tuple, rows)}
+            run = topology.run(given[form], columns=Row._fields if form == "columns" else None)
+            results.append([repr(dict(row)) for row in run])
+        assert results[0] == results[1] != [], other
+
+
+def test_rows_of_pandas_meet_logic_joins_and_late_rows_as_pythons_own() -> None:
+    seen = hs.stream(key="k", timestamp="t").process(lambda row, stores: [{"kinds": type(row["v"]).__name__}])
+    late = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows(10)).aggregate(n=hs.Count()).late()
+    right = hs.stream(name="right", key="k", timestamp="rt", columns=["v"])
+    joined = hs.stream(name="left", key="k", timestamp="lt", columns=["a"]).join(right, within=5)
+    for other, plain in others():
+        assert [row["kinds"] for row in seen.run([{"k": "a", "t": 1, "v": other}])] == [type(plain).__name__]
+        rows = [{"k": "a", "t": 100, "v": 0}, {"k": "a", "t": 1, "v": other}]
+        assert [row["late"]["v"] for row in late.run(rows, commit_rows=1) if row["late"]] == [plain]
+        inputs = {"left": [{"k": 1, "lt": 1, "a": other}], "right": [{"k": 1, "rt": 1, "v": other}]}
+        assert [(row["a"], row["v"]) for row in joined.run(inputs)] == [(plain, plain)]
+
+
+@pytest.mark.parametrize("value", ["np.timedelta64(1, 's')", "np.array([1, 2])", "pd.Timedelta('1s')"])
+def test_what_has_no_value_of_pythons_own_is_refused_with_what_to_do(value: str) -> None:
+    np, pd = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    topology = hs.stream(key="k", timestamp="t").aggregate(last=hs.Last("v"))
+    with pytest.raises(TypeError, match=r"aggregate 'last': last of column 'v'.*which it cannot keep.*convert it"):
+        [*topology.run([{"k": "a", "t": 1, "v": eval(value, {"np": np, "pd": pd})}])]
