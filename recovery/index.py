@@ -26,8 +26,11 @@ from .errors import CorruptCheckpointError
 
 META_KEY: Final = b"meta"
 _PAGE: Final = 4096
-# No index has more bytes, so that a forged one takes no more memory.
+# No index has more bytes, nor more than so many times those of its stream and some room for pages that are almost
+# empty, so that a forged one takes no more memory.
 _MOST_BYTES: Final = 1 << 30
+_MOST_TIMES: Final = 256
+_ROOM_BYTES: Final = 1 << 20
 
 
 def top_key(store: int) -> bytes:
@@ -66,16 +69,28 @@ def encode(records: dict[bytes, bytes]) -> bytes:
         finally:
             environment.close()
         with open(fd, "rb", closefd=False) as file:
-            return zlib.compress(file.read())
+            whole = file.read()
+        data = zlib.compress(whole)
+        return data if len(whole) <= _most_bytes(data) else zlib.compress(whole, 0)
+
+
+def _most_bytes(data: bytes) -> int:
+    return min(_MOST_BYTES, _MOST_TIMES * len(data) + _ROOM_BYTES)
 
 
 def inflate(data: bytes, where: str) -> bytes:
-    """Return the LMDB file of an index. Raises CorruptCheckpointError, naming `where`. O(bytes)."""
-    stream = zlib.decompressobj()
+    """Return the LMDB file of an index. Raises CorruptCheckpointError, naming `where`. O(bytes), and at most 256 times
+    the memory of `data` and 1 MiB.
+    """
+    stream, most = zlib.decompressobj(), _most_bytes(data)
     try:
-        file = stream.decompress(data, _MOST_BYTES)
+        file = stream.decompress(data, most + 1)
     except zlib.error as error:
         raise CorruptCheckpointError(f"{where}: zlib cannot read it: {error}") from error
+    if len(file) > most:
+        raise CorruptCheckpointError(
+            f"{where}: found more than {most:,} bytes in a zlib stream of {len(data):,}, as no index has"
+        )
     if not stream.eof or stream.unused_data:
         raise CorruptCheckpointError(f"{where}: it does not end where its zlib stream does")
     return file

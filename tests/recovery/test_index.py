@@ -1,6 +1,7 @@
 """The index of a checkpoint: made and read in memory, from bytes that were checked."""
 
 import tempfile
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -34,8 +35,24 @@ def test_what_is_no_index_is_refused_with_its_place() -> None:
 def test_a_stream_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = index.encode(RECORDS)
     monkeypatch.setattr(index, "_MOST_BYTES", 100_000)
-    with pytest.raises(CorruptCheckpointError, match=r"^here: it does not end where its zlib stream does"):
+    with pytest.raises(CorruptCheckpointError, match=r"^here: found more than 100,000 bytes in a zlib stream"):
         index.decode(sound, "here")
+
+
+def test_a_forged_stream_takes_no_memory_before_it_is_refused() -> None:
+    forged = zlib.compress(bytes(100 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptCheckpointError, match=r"^here: found more than 27,\d+,\d+ bytes in a zlib"):
+            index.inflate(forged, "here")
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_index_of_few_different_bytes_is_read() -> None:
+    records = {b"meta": bytes(20 << 20)}
+    assert index.decode(index.encode(records), "here") == records
 
 
 def test_no_checkpoint_and_no_opening_needs_the_hosts_folder_for_temporary_files(
