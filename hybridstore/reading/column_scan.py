@@ -42,9 +42,7 @@ class ColumnScan(Scan):
     def pieces(
         self, bucket: int, entries: list[BlockEntry], selection: Selection, reverse: bool
     ) -> tuple[Iterator[Iterator[Row]], list[Iterator[Row]] | None]:
-        """See `Scan.pieces`. Changes that cannot be laid over a block (window rows with duplicates) are captured with
-        the block loaded, and then only add to the block's rows of their keys.
-        """
+        """See `Scan.pieces`."""
         change = self.changed.get(bucket)
         if change is None or not change.columns.froms or self.capture.combine is not None:
             return super().pieces(bucket, entries, selection, reverse)

@@ -76,11 +76,9 @@ class Scan:
 
     @cached_property
     def capture(self) -> StoreCapture:
-        """The changes of the changelog behind the checkpoint.
-
-        O(changed) the first time, and the blocks that it lies over in a window store with `retain_duplicates`."""
+        """The changes of the changelog behind the checkpoint. O(changed) the first time."""
         try:
-            return self._live.capture()
+            return self._live.capture(once=True)
         except HybridStoreError:
             raise
         except Exception as error:  # forged mutations may raise anything

@@ -123,14 +123,12 @@ class StoreView(ColumnScan):
         """Return the records of one key from the store with the tail. Only the blocks of this key are read, no other
         key of the blocks is inserted, and a long tail need not be captured. None if the store cannot give the records.
         """
-        rows_of: Callable[[Any], list[Columns] | None] | None = getattr(self._live, "rows_of", None)
+        rows_of: Callable[[Any], list[Columns]] | None = getattr(self._live, "rows_of", None)
         if rows_of is None:  # a store without times
             return None
         try:
             columns = rows_of(selection.key_from)
         except CorruptCheckpointError:
-            return None
-        if columns is None:
             return None
         expired = self._kind.expired_through(self.parameters, self.stream_time)
         rows = starmap(self._kind.row, chain.from_iterable(piece.rows() for piece in columns))

@@ -6,7 +6,6 @@ A row is a key, a value and one or two times, of which the last decides the buck
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -36,11 +35,6 @@ class BucketRows(TimeBuckets):
     _index_of: Callable[..., int]
     # `ts - lag` is the boundary at stream time `ts`: a row at or before the boundary is refused.
     _refusal_lag: int
-
-    @property
-    @abstractmethod
-    def _laid_over(self) -> Combine:
-        """A function that lays rows of a key over older ones."""
 
     @property
     def _combine(self) -> Combine | None:

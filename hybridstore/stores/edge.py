@@ -274,14 +274,16 @@ class Edge(Tailed):
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:
         """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
 
-    def capture(self, *, whole: bool = False) -> StoreCapture:
+    def capture(self, *, once: bool = False) -> StoreCapture:
         """Copy the changes since the last seal. O(changed log changed).
 
         Records written over a block that is not loaded are copied as they are, and the writer of the checkpoint lays
-        them over the block; with `whole`, such blocks are loaded.
+        them over the block. Where they must not be laid over a block twice, the block is loaded instead, but not for a
+        reader, which lays them over it `once`.
         """
         self.apply_waiting()
-        changed = self._changes(whole)
+        combine = self._laid_over if once else self._combine
+        changed = self._changes(combine)
         return StoreCapture(
             self.number,
             self.name,
@@ -291,12 +293,14 @@ class Edge(Tailed):
             changed,
             set(self._expired_buckets),
             expired_through=self._expired_through(),
-            combine=self._combine,
+            combine=combine,
         )
 
     @abstractmethod
-    def _changes(self, whole: bool) -> dict[int, BucketChange]:
-        """Return the changes since the last seal by the number of the bucket. `whole` as for `capture`."""
+    def _changes(self, combine: Combine | None) -> dict[int, BucketChange]:
+        """Return the changes since the last seal by the number of the bucket. `combine`: what lays them over blocks
+        that are not loaded; None loads those blocks.
+        """
 
     def _state(self) -> dict[str, Any]:
         """Return the state of the store that a checkpoint keeps beside the blocks."""
@@ -312,6 +316,11 @@ class Edge(Tailed):
         loaded for that, or rows of a key replace those of the block.
         """
         return None
+
+    @property
+    def _laid_over(self) -> Combine | None:
+        """A function that lays rows of a key over older ones, once; None when rows of a key replace older ones."""
+        return self._combine
 
     @abstractmethod
     def seal(self) -> Sealed:

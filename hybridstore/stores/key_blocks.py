@@ -15,7 +15,7 @@ from sys import getsizeof
 from typing import Any, Final
 
 from changelog.turn import within
-from recovery.block import BlockEntry, BucketChange, Columns
+from recovery.block import BlockEntry, BucketChange, Columns, Combine
 from recovery.directory import Directory
 
 from ..clock import INT64_MAX
@@ -68,11 +68,9 @@ class KeyBlocks(Edge):
         """Put records of a cold block under those written since."""
 
     @abstractmethod
-    def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
+    def _change(self, dirty: set[Any] | None) -> BucketChange:
         """Return the change since the last checkpoint: the records of the keys in `dirty` (None: all), and the removed
         keys.
-
-        With `whole`, the writer of the checkpoint must not have to lay rows over blocks.
         """
 
     @abstractmethod
@@ -327,9 +325,9 @@ class KeyBlocks(Edge):
         hide(bucket.cold, dirty)
         return [before, *taken_sets(cold)]
 
-    def _changes(self, whole: bool) -> dict[int, BucketChange]:
+    def _changes(self, combine: Combine | None) -> dict[int, BucketChange]:
         dirty = self._dirty
-        return {0: self._change(dirty, whole)} if dirty is None or dirty else {}
+        return {0: self._change(dirty)} if dirty is None or dirty else {}
 
     def seal(self) -> Sealed:
         self.apply_waiting()

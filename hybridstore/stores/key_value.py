@@ -498,7 +498,7 @@ class KeyValueStore(KeyValueReads[K, V], MutableMapping[K, V]):
             self._over_cold.clear()
             self._older.twice = 0
 
-    def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
+    def _change(self, dirty: set[Any] | None) -> BucketChange:
         self._gather()
         runs = self._runs
         removed: set[Any] = set()

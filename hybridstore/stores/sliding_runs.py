@@ -419,7 +419,7 @@ class SlidingRuns(Ages):
                 runs[key] = [merged, its_values]
             start = end
 
-    def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
+    def _change(self, dirty: set[Any] | None) -> BucketChange:
         self._gather()
         if dirty is None:
             return BucketChange(self._columns(self._runs)[0], set(), True)
@@ -429,7 +429,7 @@ class SlidingRuns(Ages):
             for key in list(dirty):
                 if self._is_whole(key) or self._bucket.covering(key) < 0:
                     continue
-                if whole or (key in self._older.beside and key in self._bucket.late):
+                if key in self._older.beside and key in self._bucket.late:
                     # values beside the block are in the last checkpoint already, and would be added twice
                     self._touch(key, absent=True)
                 elif key in self._runs:

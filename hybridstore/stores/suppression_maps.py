@@ -455,7 +455,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     def maps(self) -> list[Maps]:
         return [*super().maps(), self._heap]
 
-    def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
+    def _change(self, dirty: set[Any] | None) -> BucketChange:
         runs = self._runs
         removed = set() if dirty is None else {key for key in dirty if key not in runs}
         keys = sorted(runs if dirty is None else dirty - removed)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 from changelog.journal import Journal
 from changelog.turn import within
-from recovery.block import BucketChange, Columns, lay_over
+from recovery.block import BucketChange, Columns, Combine, lay_over
 from recovery.directory import Directory, PageEntry
 
 from ..clock import INT64_MAX, expired_through
@@ -308,13 +308,13 @@ class TimeBuckets(Edge):
         while bucket.cold:
             self._load(bucket, len(bucket.cold) - 1)
 
-    def _changes(self, whole: bool) -> dict[int, BucketChange]:
+    def _changes(self, combine: Combine | None) -> dict[int, BucketChange]:
         changed: dict[int, BucketChange] = {}
         for number, bucket in list(self._buckets.items()):
             if bucket.dirty is None:
                 changed[number] = BucketChange(*self._columns(bucket, sorted(bucket.runs), changed=False), True)
             elif bucket.dirty:
-                over = self._over(bucket, whole=whole or self._combine is None) if bucket.cold else []
+                over = self._over(bucket, whole=combine is None) if bucket.cold else []
                 columns, removed = self._columns(bucket, sorted(bucket.dirty.difference(over)), changed=True)
                 laid = self._columns(bucket, over, changed=True)[0] if over else None
                 changed[number] = BucketChange(columns, removed, False, laid)
@@ -441,14 +441,16 @@ class TimeBuckets(Edge):
     def cold_blocks(self) -> int:
         return sum(block.blocks for bucket in self._buckets.values() for block in bucket.cold)
 
-    def rows_of(self, key: Any) -> list[Columns] | None:
+    @property
+    @abstractmethod
+    def _laid_over(self) -> Combine:
+        """A function that lays rows of a key over older ones."""
+
+    def rows_of(self, key: Any) -> list[Columns]:
         """Return the rows of a key by column, a bucket at a time, expired rows too. Cold blocks stay cold, for a look
-        at one key only. None for a store whose rows can only be laid over a loaded block. O(buckets + blocks that may
-        hold the key).
+        at one key only. O(buckets + blocks that may hold the key).
         """
-        combine = self._combine
-        if combine is None:
-            return None
+        combine = self._laid_over
         self.touch([key])
         unloaded = []
         for number in self._numbers(0, INT64_MAX):

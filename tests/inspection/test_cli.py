@@ -237,6 +237,31 @@ def test_a_damaged_block_is_left_out_and_named(tmp_path: Path, cli: Cli) -> None
     assert cli("get", path, "names", "k5", "-o", "raw") == (0, "5" * 5000 + "\n")
 
 
+@pytest.mark.parametrize("retain_duplicates", [False, True])
+def test_a_damaged_block_below_changes_is_left_out_and_named(
+    tmp_path: Path, cli: Cli, *, retain_duplicates: bool
+) -> None:
+    path = tmp_path / "state"
+    with hs.open(path, _tuning=Tuning(block_records=2)) as s:
+        clicks = s.window("clicks", retention=1000, retain_duplicates=retain_duplicates)
+        clicks.put_many([(f"k{i}", str(i) * 5000, 10) for i in range(6)])
+        s.commit()
+        s.checkpoint(wait=True)
+        clicks.put_many([("k2", "new", 11), ("k5", "new", 9), ("k9", "new", 10)])
+        s.commit()
+    (pack,) = (path / "packs").iterdir()
+    flip(pack, pack.read_bytes().find(b"2" * 5000) + 100)
+    code, out = cli("scan", path, "clicks", "-o", "jsonl")
+    assert code == 4
+    rows = [(row["key"], row["ts"], len(row["value"])) for row in map(json.loads, out.splitlines())]
+    assert sorted(rows) == sorted(
+        [("k2", 11, 3), ("k5", 9, 3), ("k9", 10, 3), *((f"k{i}", 10, 5000) for i in (0, 1, 4, 5))]
+    )
+    assert "block checksum mismatch" in cli.err
+    assert cli("list", path)[0] == cli("info", path)[0] == 0
+    assert cli("get", path, "clicks", "k5", "-o", "jsonl")[0] == 0
+
+
 def test_at_takes_times(state: Path, cli: Cli) -> None:
     committed = [row["committed"] for row in map(dict, (cli.rows("info", state, "--at", n)[0] for n in (1, 3)))]
     assert cli.rows("info", state, "--at", f"@{committed[1]}")[0]["version"] == 3

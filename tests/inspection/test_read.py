@@ -216,6 +216,29 @@ def test_damage_is_named_and_what_is_before_it_is_shown(tmp_path: Path, seed: in
         path.write_bytes(whole)
 
 
+@pytest.mark.parametrize("tail", [10**6, 1])
+def test_duplicates_over_blocks_are_those_of_the_store_in_order_of_arrival(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, tail: int
+) -> None:
+    monkeypatch.setattr(scan, "_LONG_TAIL", tail)
+    r = random.Random(seed)
+    with hs.open(tmp_path / "s", durability="os", _tuning=Tuning(block_records=3)) as state:
+        clicks = state.window("clicks", retention=1000, retain_duplicates=True)
+        for number in range(200):
+            clicks.put(f"k{r.randrange(9)}", number, r.randrange(900 if number % 50 else 1200))
+            if number == 120:
+                state.commit()
+                state.checkpoint(wait=True)
+        state.commit()
+        expected = list(clicks.all())
+        seen = hs.inspect(tmp_path / "s")["clicks"]
+        assert [((row.key, *row.times), row.value) for row in seen.scan()] == expected
+        assert [((row.key, *row.times), row.value) for row in seen.scan(reverse=True)] == expected[::-1]
+        for key in range(9):
+            of_key = [row for row in expected if row[0][0] == f"k{key}"]
+            assert [((row.key, *row.times), row.value) for row in seen.get(f"k{key}")] == of_key
+
+
 def test_a_key_written_in_every_version_of_a_long_tail_counts_once(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s", durability="os") as state:
         counts = state.key_value("counts")
