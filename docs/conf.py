@@ -21,6 +21,8 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+# Sphinx would look for them in the source, where Python 3.13 looks in the file of the module that a class names.
+autodoc_use_type_comments = False
 # The formats of code that the lexers do not know: dumps of bytes in format.md.
 suppress_warnings = ["misc.highlighting_failure"]
 

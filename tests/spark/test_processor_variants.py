@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -43,6 +44,8 @@ from tests.tools.frame_tables import to_table
 
 OUTPUT = pa.schema([("k", pa.string()), ("a", pa.string())])
 NONE: Any = None
+# the type code of an array of text, by its later name where Python warns of the earlier one
+TEXT: Any = "w" if sys.version_info >= (3, 13) else "u"
 
 
 class Processor:
@@ -348,7 +351,7 @@ def test_a_map_has_no_null_key(schema: str, entries: dict[Any, int]) -> None:
         ("a array<int>", array("i", [1, -2]), [1, -2]),
         ("a array<bigint>", array("q", [2**40]), [2**40]),
         ("a array<double>", array("d", [0.5]), [0.5]),
-        ("a array<string>", array("u", "ab"), ["a", "b"]),
+        ("a array<string>", array(TEXT, "ab"), ["a", "b"]),
         ("a array<int>", array("b"), []),
         # Java's bytes have a sign
         ("a array<int>", b"ab\xff", [97, 98, -1]),
