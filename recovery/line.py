@@ -106,11 +106,12 @@ def foreign(where: object, identity: Identity, expected: Identity) -> ForeignFil
 def log_segments(changelog: Path, start: Position | None = None) -> list[Segment]:
     """Return the segments of a plain store, oldest first, from the one that `start` is in. O(files).
 
-    If no segment is as new as `start`, the list has only the missing segment, so that a walk reports it as missing.
+    If no segment is as new as `start`, the list has only the missing segment, so that a walk reports it as missing;
+    but none if `start` is before all of its bytes, as where shards or an erase have begun a log on an object store.
     """
     firsts = list_segments(changelog)
     if start is not None:
-        firsts = [first for first in firsts if first >= start.segment] or [start.segment]
+        firsts = [first for first in firsts if first >= start.segment] or ([start.segment] if start.offset else [])
     return [Segment(changelog / segment_name(first), first) for first in firsts]
 
 

@@ -57,9 +57,12 @@ class BucketOrigin(Origin):
         return [self._part(place, view) for place, view in views_at(self.places, at, thorough=False)]
 
     def _part(self, place: Place, view: View) -> ForkedPart:
-        begin = 0 if view.checkpoint is None else view.checkpoint.version
+        meta = view.checkpoint
+        begin = 1 if meta is None else meta.version
+        if meta is not None and not meta.position.offset:
+            begin += 1  # no object was part of it; else it refers to the end of one, for which a copy on a disk looks
         # each version has an object; one that was pruned since the view was opened is missed as it is copied
-        names = [object_name(each) for each in range(begin + 1, view.version + 1)]
+        names = [object_name(each) for each in range(begin, view.version + 1)]
         folder = place.storage.url[len(self._storage.url) + 1 :]
         return ForkedPart(place.storage, folder, view, view.version, [*checkpoint_names(view), *names])
 

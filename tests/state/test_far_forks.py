@@ -103,6 +103,43 @@ def test_a_fork_is_the_version_and_both_go_on(place: Place, version: int) -> Non
         check_stores(state)
 
 
+def copied_to(folder: Path, where: Bucket) -> Path:
+    """Copy all objects to a folder, as a sync tool does."""
+    storage = storage_at(where)
+    for name in storage.list():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(storage.get(name))
+    return folder
+
+
+@pytest.mark.parametrize("version", [5, 7, 9, 12])
+def test_a_copy_of_a_fork_on_a_disk_is_a_state(place: Place, version: int, tmp_path: Path) -> None:
+    """Also of a fork that nobody has opened, which begins at a checkpoint, and of a fork of it."""
+    seen = build(place("s"))
+    hs.fork(place("s"), place("f"), at=version)
+    hs.fork(place("f"), place("of f"))
+    for name in ("f", "of f"):
+        folder = copied_to(tmp_path / name, place(name))
+        assert run(["inspect", "verify", str(folder)]) == 0
+        with hs.open(folder) as state:
+            assert (state.version, rows(state)) == (version, seen[version])
+            state.key_value("rows").put("more", "1")
+            state.commit()
+        with hs.open(folder) as state:
+            assert rows(state) == {**seen[version], "more": "1"}
+
+
+def test_a_copy_of_a_rescaled_state_on_a_disk_is_a_state_before_its_first_commit(place: Place, tmp_path: Path) -> None:
+    counts = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count(), emit="commit")
+    source = [{"k": f"k{t % 7}", "t": t} for t in range(40)]
+    first = [*counts.run(source[:20], place("s"), shards=2, commit_rows=5)]
+    assert hs.rescale(place("s"), shards=3).into == 3
+    folder = copied_to(tmp_path / "copy", place("s"))
+    results = [sorted(map(repr, counts.run(source, where, shards=3, commit_rows=5))) for where in (folder, place("s"))]
+    assert results[0] == results[1] != []
+    assert first
+
+
 def test_a_state_without_a_checkpoint_is_forked(place: Place) -> None:
     seen = build(place("s"), checkpoints=())
     hs.fork(place("s"), place("f"), at=8)
@@ -130,7 +167,7 @@ def test_no_byte_of_a_pack_comes_here_and_the_requests_are_counted(
         monkeypatch.setattr(CloudStorage, verb, noted)
     server.reset()
     _, taken = forking.begin(where, None, place("f"))
-    assert (taken.shared, taken.copied, taken.size) == (len(packs) + 1, 0, 0)
+    assert (taken.shared, taken.copied, taken.size) == (len(packs) + 2, 0, 0)
     assert not [name for name in read if name.startswith("packs/")]
     assert server.count["put"] == taken.shared + 2  # and the note at each of the two
     # of a state of 20,000 records, 1.2 MB
@@ -146,7 +183,7 @@ def test_the_command_says_what_was_copied(
         monkeypatch.setenv(f"AWS_{name.upper()}", value)
     assert run(["fork", f"{place('s')!s}@7", str(place("f"))]) == 0
     assert "version 7 of " in (output := capsys.readouterr().out)
-    assert "objects: 4 copied by the store, 0 from here (0 B)" in output
+    assert "objects: 5 copied by the store, 0 from here (0 B)" in output
     assert run(["pin", f"{place('s')!s}@9", "nine"]) == 0
     assert run(["pin", str(place("s"))]) == 0
     assert "nine" in (output := capsys.readouterr().out)
@@ -592,7 +629,7 @@ def test_an_erase_takes_pins_and_forks_of_the_version_of_a_checkpoint(place: Pla
     build(place("s"))
     pin = hs.pin(place("s"), "nine", at=9)
     fork = hs.fork(place("s"), place("f"), at=9)
-    assert not storage_at(pin.path).list("changelog/")
+    assert storage_at(pin.path).list("changelog/") == [f"changelog/{9:020d}.log"]
     assert hs.erase(place("s"), "k1", forks="erase").holders == []
     for each in (place("s"), pin.path, fork):
         with hs.open(each, at="newest") as state:
