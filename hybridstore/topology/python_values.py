@@ -30,7 +30,7 @@ def python_row(row: Any) -> Any:
     """Return a mapping with Python's values; the mapping itself if it has no others. O(cells)."""
     if not any(map(_is_other, map(type, row.values()))):
         return row
-    return {name: _python_value(value) for name, value in row.items()}
+    return {name: python_value(value) for name, value in row.items()}
 
 
 @cache
@@ -38,7 +38,8 @@ def _is_other(kind: Any) -> bool:
     return kind.__module__.partition(".")[0] in ("numpy", "pandas")
 
 
-def _python_value(value: Any) -> Any:
+def python_value(value: Any) -> Any:
+    """Return Python's value of a value, which itself has no others inside. O(1)."""
     kind: Any = type(value)
     if not _is_other(kind):
         return value

@@ -17,6 +17,7 @@ from recovery.errors import RestoreError
 
 from ..clock import time_ms
 from .batch import as_row, is_arrow, named_rows
+from .python_values import python_value
 from .row_columns import rows_of_arrow
 from .times import arrow_times, without_nanoseconds
 
@@ -276,14 +277,19 @@ class Source:
 
 
 def position_of_row(position: str | Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    """Return the function that gives the position of a row, of a column by its name; None where rows are counted."""
+    """Return the function that gives the position of a row, of a column by its name; None where rows are counted. A
+    state can keep what it gives.
+    """
+    if position is None:
+        return None
     if not isinstance(position, str):
-        return position
+        of_row = position
+        return lambda row: python_value(of_row(row))
 
     def of_column(row: Any) -> Any:
         cells = as_row(row)
         try:
-            return cells[position]
+            return python_value(cells[position])
         except KeyError:
             raise ValueError(f"position: column {position!r} is missing: found {', '.join(map(str, cells))}") from None
 

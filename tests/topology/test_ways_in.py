@@ -189,6 +189,21 @@ def test_rows_of_pandas_meet_logic_joins_and_late_rows_as_pythons_own() -> None:
         assert [(row["a"], row["v"]) for row in joined.run(inputs)] == [(plain, plain)]
 
 
+@pytest.mark.parametrize("position", ["at", lambda row: row["at"]])
+def test_positions_of_numpy_are_kept_as_pythons(position: Any, tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    counts = hs.stream(key="k", timestamp="t").aggregate(n=hs.Count(), emit="commit")
+    begun: list[Any] = []
+
+    def behind(at: Any) -> list[dict[str, Any]]:
+        begun.append(at)
+        return [{"k": "a", "t": t, "at": np.int64(t)} for t in range(0 if at is None else at + 1, 5 + 5 * len(begun))]
+
+    runs = [[*counts.run(behind, tmp_path / "state", position=position, commit_rows=4)] for _ in range(2)]
+    assert [run[-1]["n"] for run in runs] == [10, 15]
+    assert [(type(at), at) for at in begun] == [(type(None), None), (int, 9)]
+
+
 @pytest.mark.parametrize("value", ["np.timedelta64(1, 's')", "np.array([1, 2])", "pd.Timedelta('1s')"])
 def test_what_has_no_value_of_pythons_own_is_refused_with_what_to_do(value: str) -> None:
     np, pd = pytest.importorskip("numpy"), pytest.importorskip("pandas")
