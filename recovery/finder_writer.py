@@ -10,9 +10,12 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from itertools import chain, dropwhile, repeat, takewhile
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +49,9 @@ _AT_ONCE: Final = 1 << 18
 _PIECE: Final = 1 << 12
 _LEAST_BITS: Final = 12
 _MOST_OFFSET: Final = 1 << 32
+# Where the range of a block's keys begins and ends.
+_begin_of: Final = attrgetter("bucket", "first")
+_end_of: Final = attrgetter("bucket", "last")
 
 Step = Callable[[], object]
 
@@ -144,28 +150,45 @@ class FinderWriter:
         old, lines = _changed(before.directory(store.number), reader.directory(store.number))
         new = max((record.number for record in before.meta.packs), default=0) + 1
         stay: set[Extent] = set()
+        # in the order of keys, with the hashes that are entered of each
+        lines.sort(key=_begin_of)
+        entered: list[array[int]] = []
         for line in lines:
             alive()
             stay.update(line.extents)
+            entered.append(array("I"))
             # What is in a pack of before is entered, and must not be again: a reader of the checkpoint before would
             # find a record there until the newer one of the key is entered behind it.
             newer: set[int] = set()
-            for place in reversed(list(dropwhile(lambda each: each.pack < new, line.extents))):
+            places = list(dropwhile(lambda each: each.pack < new, line.extents))
+            for place in reversed(places):
                 hashes, slots, times = _slots_of(reader, store.number, line, place)
                 if place.pack >= new:
-                    entries = zip(hashes, slots, times, strict=False)
-                    unknown = [entry for entry in entries if entry[0] not in newer] if newer else entries
-                    self._enter(place.pack, unknown)
-                newer.update(hashes)
+                    entries: Iterable[tuple[int, int, int]] = zip(hashes, slots, times, strict=False)
+                    if newer:
+                        entries = [entry for entry in entries if entry[0] not in newer]
+                        entered[-1].extend(map(itemgetter(0), entries))
+                    else:
+                        entered[-1].extend(hashes)
+                    self._enter(place.pack, entries)
+                if len(places) > 1:
+                    newer.update(hashes)
         # a key of a part that is no more, and that was not entered, may have no record any more: its block was written
         # anew, perhaps as its base was before
         later = {line.hash: line for line in lines}
         for line in old:
             alive()
             same = _same(line.extents, later[line.hash].extents) if line.hash in later else 0
+            dropped: set[int] = set()
             for place in line.extents[same:]:
                 if place not in stay:
-                    self._leave(_slots_of(before, store.number, line, place)[0], new)
+                    dropped.update(_slots_of(before, store.number, line, place)[0])
+            # nearly all keys were entered again: sets say so in a fifth of the time that the places of the file take
+            at = bisect_left(lines, (line.bucket, line.first), key=_end_of)
+            while dropped and at < len(lines) and _begin_of(lines[at]) <= (line.bucket, line.last):
+                dropped.difference_update(entered[at])
+                at += 1
+            self._leave(dropped, new)
 
     def build(self, reader: CheckpointReader, store: StoreRecord) -> Iterator[int]:
         """Enter the records of a checkpoint of which nothing is known, from where the last build ended; yield how many
