@@ -183,13 +183,23 @@ class MappedPack:
     live. `tables`: the open tables of its small blocks and those of its large ones, by place.
     """
 
-    __slots__ = ("__weakref__", "_view", "mapped", "tables")
+    __slots__ = ("__weakref__", "_file", "_view", "mapped", "tables")
     far: Final = False
 
     def __init__(self, fd: int, size: int) -> None:
         self.tables: tuple[dict[tuple[int, int], Any], ...] = {}, {}
+        status = os.fstat(fd)
+        self._file = status.st_dev, status.st_ino
         self.mapped = mmap.mmap(fd, size, prot=mmap.PROT_READ)
         self._view = memoryview(self.mapped)
+
+    def is_at(self, path: str, size: int) -> bool:
+        """Return whether a path has this file, of no fewer bytes. O(1)."""
+        try:
+            status = os.stat(path)
+        except OSError:
+            return False  # who opens it says what is wrong
+        return (status.st_dev, status.st_ino) == self._file and status.st_size >= size
 
     def table(self, offset: int, size: int) -> Any:
         """Return the table that is kept of the block there, or None. O(1)."""
@@ -309,6 +319,8 @@ class OpenedPack:
 
 # Readers share the maps of packs. By process, device and inode, because a restored file may take over a name.
 _maps: weakref.WeakValueDictionary[tuple[int, int, int], MappedPack] = weakref.WeakValueDictionary()
+# By process and path, those whose header fits their name: each checkpoint opens nearly all packs of the one before.
+_named: weakref.WeakValueDictionary[tuple[int, str], MappedPack] = weakref.WeakValueDictionary()
 
 
 def open_pack(storage: Storage, record: PackRecord) -> PackBytes:
@@ -319,12 +331,16 @@ def open_pack(storage: Storage, record: PackRecord) -> PackBytes:
     """
     if isinstance(storage, CachedStorage):
         return StoredPack(storage, record.name, record.size)
+    named = os.getpid(), f"{storage.url}/{record.name}"
+    if (known := _named.get(named)) is not None and known.is_at(named[1], record.size):
+        return known
     path: Path | None = None
     try:
         path = storage.path(record.name)
         if path is not None:
             mapped = _map(path, record.size)
             check_header(mapped, record.name, path)
+            _named[named] = mapped
             return mapped
     except FileNotFoundError:
         raise CorruptCheckpointError(f"{storage.url}/{record.name}: the pack is missing") from None

@@ -7,7 +7,9 @@ that the oldest of these checkpoints refers to.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from changelog.errors import ForeignFileError
 from changelog.files import REAL_FILES, Files
@@ -26,7 +28,7 @@ from .layout import (
     list_checkpoints,
     parse_pack_name,
 )
-from .meta import read_meta
+from .meta import CheckpointMeta, read_meta
 from .pack import names_in_use
 
 
@@ -56,7 +58,7 @@ def prune_checkpoints(storage: Storage, *, keep: int) -> tuple[list[str], int | 
     names, and the oldest segment that the kept ones need (None: fewer exist, so every segment is needed).
     """
     deleted: list[str] = []
-    sound: list[CheckpointName] = []
+    sound: dict[CheckpointName, CheckpointMeta] = {}
     oldest_segment: int | None = None
     for name in reversed(list_checkpoints(storage)):
         if len(sound) >= keep:
@@ -69,8 +71,8 @@ def prune_checkpoints(storage: Storage, *, keep: int) -> tuple[list[str], int | 
             continue
         oldest_segment = reader.meta.position.segment
         reader.close()
-        sound.append(name)
-    deleted += collect_packs(storage, below=sound[0].version if sound else 0)
+        sound[name] = reader.meta
+    deleted += collect_packs(storage, below=max((name.version for name in sound), default=0), known=sound)
     markers = stray_markers(storage)
     storage.delete(markers)
     return deleted + markers, oldest_segment if len(sound) >= keep else None
@@ -83,10 +85,12 @@ def stray_markers(storage: Storage) -> list[str]:
     return [name for name in names if name.endswith(DAMAGE_SUFFIX) and name not in marks]
 
 
-def collect_packs(storage: Storage, *, below: int) -> list[str]:
+def collect_packs(
+    storage: Storage, *, below: int, known: Mapping[CheckpointName, CheckpointMeta] = MappingProxyType({})
+) -> list[str]:
     """Delete the packs of versions below `below` that no checkpoint names; return their names.
 
-    `below` is the version of the newest sound checkpoint.
+    `below` is the version of the newest sound checkpoint. Checkpoints that are `known` are not read.
 
     A pack of that version or a later one stays, because a checkpoint in progress may name it, however old it is: no
     clock is asked, and two processes may write a checkpoint of one version, where a task runs twice. Of a checkpoint
@@ -104,7 +108,8 @@ def collect_packs(storage: Storage, *, below: int) -> list[str]:
     named: set[str] = set()
     for checkpoint in list_checkpoints(storage):
         try:
-            named.update(record.name for record in read_meta(storage, checkpoint).packs)
+            meta = known.get(checkpoint) or read_meta(storage, checkpoint)
+            named.update(record.name for record in meta.packs)
         except FileNotFoundError:
             return []  # a newer one, which is not in the list, has replaced it, and may name its packs: the next prune
         except (CheckpointError, ForeignFileError):
