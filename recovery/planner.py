@@ -73,7 +73,6 @@ _ROOM_SHARE: Final = 128
 PackBlock: TypeAlias = Callable[[Columns], tuple[bytes, bytes]]
 # A block has at least so many times the bytes of its first and last key, where keys are large.
 _BOUNDS: Final = 16
-# No records.
 _NONE: Final = Columns([], None, (), [])
 
 
@@ -303,9 +302,7 @@ class Planner:
         whole = None if look is None else _counted(line, change, look)
         if whole is not None and self._add_layer(line, change, whole, keys):
             return
-        if look is not None:
-            merged = self._previous.block(number, line)
-        merged = merge(merged, change.columns, change.removed)
+        merged = merge(merged, change.columns, change.removed) if look is None else self._merged(line, change)
         if whole is None and merged.keys and not anew:
             whole = entry_of(line.block, line.bucket, merged, line.extents[0])
             if self._add_layer(line, change, whole, keys):
@@ -364,8 +361,7 @@ class Planner:
     def _add_layer(self, line: BlockEntry, change: BucketChange, whole: BlockEntry, keys: Sequence[int]) -> bool:
         """Plan what changed of a block as a layer over it, `whole` being the block's line but for its layers and its
         id; False if the block is to be rewritten: when it is much too long now, or its layers become large. As many
-        layers of about one size become one. `keys` is how many keys of the base and of each layer hide older records.
-        O(changed).
+        layers of about one size become one. `keys`: how many of the base and of each layer hide older ones. O(changed).
         """
         kept, (base_keys, *kept_keys) = list(line.layers), keys
         # keys of records that were written and deleted since the checkpoint before are deleted keys, too: any number
@@ -376,12 +372,12 @@ class Planner:
             self._plan.changed_bytes += line.size
             return False
         assert self._previous is not None
-        number = self._capture.number
         layer = layer_of(change.columns, change.removed)
         data, hashed = self._pack_block(layer)
         self._plan.changed_bytes += len(data)
         while (start := _first_alike(kept, len(data))) <= len(kept) - (self._alike(len(data), len(kept)) - 1 + later):
-            layer = composed([*(self._previous.layer(number, line, place) for place in kept[start:]), layer])
+            older = [self._previous.layer(self._capture.number, line, place) for place in kept[start:]]
+            layer = composed([*older, layer])
             del kept[start:], kept_keys[start:]
             data, hashed = self._pack_block(layer)
         # a block that only grows is divided soon: until then its layers may have as many bytes as its base
@@ -423,10 +419,8 @@ class Planner:
         items = plan.items
         for at, (lines, line, change, whole, kept, data, hashed, _) in enumerate(waiting):
             if at in most:
-                assert self._previous is not None
                 plan.items = []
-                block = merge(self._previous.block(number, line), change.columns, change.removed)
-                self._rewrite(line.bucket, self._live_rows(block), line)
+                self._rewrite(line.bucket, self._live_rows(self._merged(line, change)), line)
                 lines += [entry for item in plan.items if type(item) is list for entry in item]
                 continue
             pack, offset = self._writer.add(number, plan.next_block, data)
@@ -436,6 +430,12 @@ class Planner:
             plan.layered_bytes += len(data)
             plan.kept = True
         plan.items = items
+
+    def _merged(self, line: BlockEntry, change: BucketChange) -> Columns:
+        """Return the records of a block with its layers and a change, merged at once. O(block)."""
+        assert self._previous is not None
+        base, *layers = self._previous.parts(self._capture.number, line)
+        return with_layers(base, [*layers, layer_of(change.columns, change.removed)])
 
     def _rewrite(self, bucket: int, columns: Columns, line: BlockEntry | None = None) -> None:
         """Write records as blocks; those of the block of a `line`, if they become two, as parts that its hash makes
