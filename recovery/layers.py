@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final
 
 from changelog.codec import pack
@@ -137,10 +138,11 @@ class Layers:
             layers.reverse()
             if not asked:
                 return counts
-        # most keys are in no layer: a set of all hashes says so at once, if they are not too many for it
+        # most keys are in no layer: the hashes that are in one say so at once, if they are not too many to be read
         known: set[int] | None = None
         if _SEARCH_PRICE * len(asked) * len(layers) > sum(map(len, layers)):
-            known = set().union(*(layer.hashes for layer in layers))
+            known = {wanted.hashes[at] for at in asked}
+            known.intersection_update(chain.from_iterable([layer.hashes.tolist() for layer in layers]))
         for at in asked:
             if known is None or wanted.hashes[at] in known:
                 key = wanted.at(at)
