@@ -98,7 +98,7 @@ class InPlace(Usable, ABC):
                 relief = self._memory.needed(cold=True)
             if relief is Relief.CHECKPOINT:
                 self._begin_checkpoint(log)
-                self._memory.pause_begun(logged.records)
+                self._memory.pause_begun(logged.weight)
         except Exception as error:
             self._checkpoints.fail(self._group.version, error)
 

@@ -59,7 +59,7 @@ from .hydration import COMMIT_BUDGET_MS, hydrate, read_ahead, stop_ahead
 from .long_tail import LEAST_ROOM, TAIL_BEGINS, TAIL_MOST, tail_share
 from .memory_budget import BUDGET, CHECK_BYTES, CHECK_COMMITS, CHECK_RECORDS, Copying, Growth, give_back, usable
 from .old_maps import FREED_ENTRIES, OldMaps
-from .policy import SPEED, Logged
+from .policy import RECORD_BYTES, SPEED, Logged
 
 # Shares of the limit, see above.
 _CHANGES: Final = 1 / 4
@@ -238,7 +238,7 @@ class Memory:
         if self._freeing:
             # a record that is read and written comes in once
             self._due += self._freeing * max(self._logged, self._read)
-            if self._due >= FREED_ENTRIES:
+            if self._due * max(1.0, self._spare_each / RECORD_BYTES) >= FREED_ENTRIES:
                 self._free_spare(int(self._due))
                 self._due = 0
         self._logged, self._seen = 0, SPARING.loaded
@@ -343,7 +343,7 @@ class Memory:
         if attempt is None and states > 1 and self._wait[0]:
             attempt = next(iter(BUDGET.copying()), None)  # of another state, whose end lets this one begin
         unchecked = self._unchecked = self._unchecked.plus(logged)
-        if attempt is not None and (seconds := self._pause(logged.records)) > 0:
+        if attempt is not None and (seconds := self._pause(logged.weight)) > 0:
             self._paused = attempt.wait(seconds)
             # now, rather than at the next commit: what the next checkpoint has to copy would be a commit more
             if checkpoints.finish(wait=False) is not None:
@@ -355,7 +355,7 @@ class Memory:
         renewed, self._renewed = renewed or self._renewed, False
         if renewed:
             give_back()  # what the checkpoint took
-        records = unchecked.records + SPARING.loaded - self._loaded
+        records = unchecked.weight + SPARING.loaded - self._loaded
         few = records < min(CHECK_RECORDS, limit // CHECK_BYTES) // states and unchecked.commits < CHECK_COMMITS
         if few and not renewed and self._sure:
             return None

@@ -52,6 +52,10 @@ def commit_seconds(storage: Storage, request_seconds: float = REQUEST_SECONDS) -
     return 0.0 if isinstance(storage, LocalStorage) else request_seconds / ROUND
 
 
+# A record of more bytes than these counts as several where memory is short.
+RECORD_BYTES: Final = 1024
+
+
 class Logged(NamedTuple):
     """An amount of changelog: commits, bytes, records, and the seconds of their replay on the reference machine."""
 
@@ -59,6 +63,11 @@ class Logged(NamedTuple):
     bytes: int = 0
     records: int = 0
     seconds: float = 0.0
+
+    @property
+    def weight(self) -> int:
+        """How many records these count as where memory is short: large ones as many as fit into their bytes. O(1)."""
+        return max(self.records, self.bytes // RECORD_BYTES)
 
     @classmethod
     def of(cls, commits: int, size: int, counts: Mapping[int, int], kinds: Mapping[int, str]) -> Logged:

@@ -32,7 +32,7 @@ Place: TypeAlias = Callable[[Row], tuple[Any, ...]]
 _OVERLAPPING: Final = 2
 # Rows in memory are taken in so many parts, by time, since each row is an object.
 _PARTS: Final = 8
-# A run in a file is read by so many rows at least.
+# A run in a file is read by so many rows at least, or by those of a piece.
 _LEAST_ROWS: Final = 16
 
 
@@ -184,7 +184,7 @@ def _through_file(
 
     most = _most(blocks)
     runs = 1 + sum(block.entry.records for block in blocks) // most
-    each = max(_LEAST_ROWS, most // (2 * runs))
+    each = max(min(_LEAST_ROWS, most), most // (2 * runs))
     offsets: list[array[int]] = []
     rows: list[Row] = []
     try:

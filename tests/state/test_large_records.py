@@ -1,0 +1,56 @@
+"""Few large records under a limit of memory: they are counted, waited for and freed by their bytes."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+
+LIMIT, RECORD, COUNT, KEYS = 3 << 20, 100_000, 60, 8
+DAY = 86_400_000
+Put = Callable[[Any, int, bytes], None]
+KINDS: dict[str, tuple[dict[str, Any], Put]] = {
+    "key_value": ({}, lambda store, i, value: store.put(i, value)),
+    "window": ({"retention": DAY}, lambda store, i, value: store.put(i % KEYS, value, i)),
+    "session": ({"retention": DAY}, lambda store, i, value: store.put(i % KEYS, value, i, i)),
+    "suppression": ({"time_limit": DAY}, lambda store, i, value: store.put(i, value, i)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_commits_of_a_large_record_each_keep_the_limit(tmp_path: Path, kind: str) -> None:
+    options, put = KINDS[kind]
+    counted = []
+    with hs.open(tmp_path / "state", memory_limit=LIMIT) as state:
+        store = getattr(state, kind)("it", **options)
+        for i in range(COUNT):
+            put(store, i, random.randbytes(RECORD))
+            state.commit()
+            counted.append(state._memory.count())
+        assert state.metrics().failed_checkpoints == 0
+        assert max(counted) < LIMIT < COUNT * RECORD / 1.5
+
+
+def test_a_scan_in_order_of_time_has_few_large_records_in_memory(tmp_path: Path) -> None:
+    values = random.Random(1)
+    with hs.open(tmp_path / "state") as state:
+        state.window("it", retention=DAY).put_many([(i % KEYS, values.randbytes(RECORD), i) for i in range(COUNT)])
+        state.commit()
+        state.checkpoint(wait=True)
+    with hs.open(tmp_path / "state", memory_limit=LIMIT) as state:
+        right, seen = random.Random(1), 0
+        tracemalloc.start()
+        for (_, ts), value in state.window("it", retention=DAY).all():
+            assert (ts, value) == (seen, right.randbytes(RECORD))
+            seen += 1
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert seen == COUNT
+        # the records of one key are a block, which is read, packed and written at once
+        assert peak < 3 * COUNT // KEYS * RECORD
