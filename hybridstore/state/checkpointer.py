@@ -42,7 +42,7 @@ from .group import StoreGroup
 from .hydration import pass_on
 from .log_lines import info, warn
 from .memory_budget import BUDGET, pack_bytes
-from .policy import CheckpointPolicy, Logged
+from .policy import RECORD_BYTES, CheckpointPolicy, Logged
 
 if TYPE_CHECKING:
     from ..stores.buckets import Sealed
@@ -286,6 +286,12 @@ class Checkpointer:
     def version(self) -> int:
         """The version of the checkpoint in use; 0 if none exists."""
         return 0 if self.reader is None else self.reader.meta.version
+
+    @property
+    def weight(self) -> float:
+        """How many records one that is read from the checkpoint in use counts as where memory is short. O(1)."""
+        meta = None if self._reader is None else self._reader.meta
+        return max(1.0, meta.size / max(1, meta.records) / RECORD_BYTES) if meta is not None else 1.0
 
     @property
     def behind(self) -> Logged:

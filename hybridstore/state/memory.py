@@ -355,7 +355,7 @@ class Memory:
         renewed, self._renewed = renewed or self._renewed, False
         if renewed:
             give_back()  # what the checkpoint took
-        records = unchecked.weight + SPARING.loaded - self._loaded
+        records = unchecked.weight + (SPARING.loaded - self._loaded) * checkpoints.weight
         few = records < min(CHECK_RECORDS, limit // CHECK_BYTES) // states and unchecked.commits < CHECK_COMMITS
         if few and not renewed and self._sure:
             return None

@@ -37,6 +37,20 @@ def test_commits_of_a_large_record_each_keep_the_limit(tmp_path: Path, kind: str
         assert max(counted) < LIMIT < COUNT * RECORD / 1.5
 
 
+def test_large_records_that_are_read_keep_the_limit_too(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "state", memory_limit=LIMIT) as state:
+        state.key_value("it").put_many({i: random.randbytes(RECORD) for i in range(COUNT)})
+        state.commit()
+        state.checkpoint(wait=True)
+    counted = []
+    with hs.open(tmp_path / "state", memory_limit=LIMIT) as state:
+        for i in range(COUNT):
+            assert len(state.key_value("it").get(i) or b"") == RECORD
+            state.commit()
+            counted.append(state._memory.count())
+    assert max(counted) < LIMIT
+
+
 def test_a_scan_in_order_of_time_has_few_large_records_in_memory(tmp_path: Path) -> None:
     values = random.Random(1)
     with hs.open(tmp_path / "state") as state:
