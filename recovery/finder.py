@@ -4,7 +4,7 @@
     owner             maps the same file, and looks for a key              (`Finder`)
 
 A table of hashes with free places, in files that the owner maps, each with the hashes that begin with some bits: two
-u64 for each place, little-endian hosts only:
+u64 for each place, little-endian hosts only (where the place of a hash is: `place_shift`):
 
     hash of the key (crc32) << 32 | number of the pack     0: free
     where the slot of the key is in the pack << 32 | how far behind the begin of the block's content that is
@@ -28,6 +28,7 @@ import mmap
 import os
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -49,6 +50,16 @@ _slot_at: Final = SLOT.unpack_from
 # The number of a store, and the files of its finder, by the first bits of a hash: a power of two, of one size. A file
 # with the hashes of several such bits is there for each of them.
 StoreFiles = tuple[int, Sequence[str]]
+
+
+def place_shift(bits: int, depth: int) -> int:
+    """Return by how many bits a hash is shifted down to give twice its place, in a part of 2**`bits` places for hashes
+    that have the first `depth` bits in common.
+
+    The bits behind those count, so that the hashes of a block, which ascend, are entered from the begin of a part to
+    its end: at random places nearly each of them misses the caches of the processor twice.
+    """
+    return max(0, 31 - bits - depth)
 
 
 class FinderMaps:
@@ -91,15 +102,19 @@ def _mapped(path: str) -> memoryview:
 class Finder:
     """Where the records of one store are, for the readers of one checkpoint, whose mapped packs are `packs`."""
 
-    __slots__ = ("_last", "_pack", "_packs", "_parts", "_shift", "_timed")
+    __slots__ = ("_mask", "_pack", "_packs", "_parts", "_shift", "_timed")
 
     def __init__(self, parts: Sequence[memoryview], packs: dict[int, mmap.mmap]) -> None:
-        self._parts, self._packs = parts, packs
+        self._packs = packs
         self._pack = packer()  # packing an atom runs no Python code, so nothing can use the packer meanwhile
         words = len(parts[0])
         self._timed = words % 3 == 0  # the places are a power of two
-        self._last = (words // 3 * 2 if self._timed else words) - 1
+        self._mask = (words // 3 * 2 if self._timed else words) - 2
         self._shift = 33 - len(parts).bit_length()
+        bits, repeated = self._mask.bit_length() - 1, Counter(map(id, parts))
+        # a part that is there twice has hashes of one bit less in common
+        depths = [len(parts).bit_length() - repeated[id(part)].bit_length() for part in parts]
+        self._parts = [(part, place_shift(bits, depth)) for part, depth in zip(parts, depths, strict=True)]
 
     def value_of(self, key: Any) -> Any:
         """Return the value of a key, of a store with a ttl `(value, time)`; UNKNOWN where the blocks have to be asked.
@@ -107,13 +122,14 @@ class Finder:
         """
         packed = self._pack(key) if type(key) in EXACT else pack(plain(key))
         hashed = zlib.crc32(packed)
-        slots, last = self._parts[hashed >> self._shift], self._last
-        at = hashed << 1 & last
+        slots, down = self._parts[hashed >> self._shift]
+        mask = self._mask
+        at = hashed >> down & mask
         word = slots[at]
         while word >> 32 != hashed:
             if not word:
                 return UNKNOWN
-            at = at + 2 & last
+            at = at + 2 & mask
             word = slots[at]
         mapped = self._packs.get(word & 0xFFFFFFFF)
         if mapped is None:
@@ -132,7 +148,7 @@ class Finder:
             packed_value = mapped[start + first : start + end]
             checksum = zlib.crc32(packed_value, hashed)
             if self._timed:
-                ts = slots[last + 1 + (at >> 1)]
+                ts = slots[mask + 2 + (at >> 1)]
                 return (unpack(packed_value), ts) if zlib.crc32(_TIME.pack(ts), checksum) == check else UNKNOWN
             return unpack(packed_value) if checksum == check else UNKNOWN
         except (*UNPACK_ERRORS, struct.error):

@@ -26,7 +26,7 @@ from .block import BlockEntry, Extent
 from .checkpoint import CheckpointReader
 from .directory import Directory
 from .errors import CheckpointError
-from .finder import BY_BLOCKS, ENTRY_BYTES, TIME_BYTES, StoreFiles
+from .finder import BY_BLOCKS, ENTRY_BYTES, TIME_BYTES, StoreFiles, place_shift
 from .meta import StoreRecord
 from .packed_key import packed_keys
 from .table import SLOT, RecordTable, look_into
@@ -60,17 +60,19 @@ class _Part:
     """The file with the places of the hashes whose first `depth` bits are `prefix`.
 
     slots    the words of its places
+    down     where the place of a hash is (`finder.place_shift`)
     named    whether the owner was told the name: it maps the file then, and removes the name
     used     how many places are taken
     most     how many of them may be before the part is divided
     """
 
-    __slots__ = ("depth", "most", "named", "path", "prefix", "slots", "used")
+    __slots__ = ("depth", "down", "most", "named", "path", "prefix", "slots", "used")
 
     def __init__(self, folder: Path, bits: int, depth: int, prefix: int, *, timed: bool) -> None:
         """`timed`: a time belongs to each place. Raises OSError."""
         size = ENTRY_BYTES + TIME_BYTES * timed << bits
         self.depth, self.prefix, self.used, self.named = depth, prefix, 0, False
+        self.down = place_shift(bits, depth)
         self.most = int((_MOST_FULL - _EARLIER * (prefix * _GOLDEN % 1)) * (1 << bits))
         self.path = f"{folder}/.finder-{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -210,37 +212,37 @@ class FinderWriter:
         """Enter keys, of each the hash, slot and time, whose records are newer than all that was entered of these keys.
         With `live` (packs that exist) only keys of which nothing is known, or a pack that is no more.
         """
-        parts, shift, last, timed = self._parts, self._shift, (2 << self._bits) - 1, self._timed
+        parts, shift, mask, timed = self._parts, self._shift, (2 << self._bits) - 2, self._timed
         for hashed, slot, ts in keys:
             part = parts[hashed >> shift]
             entries = part.slots
-            at = hashed << 1 & last
+            at = hashed >> part.down & mask
             while (word := entries[at]) and word >> 32 != hashed:
-                at = at + 2 & last
+                at = at + 2 & mask
             if not word:
                 if timed:
-                    entries[last + 1 + (at >> 1)] = ts
+                    entries[mask + 2 + (at >> 1)] = ts
                 entries[at + 1] = slot
                 entries[at] = hashed << 32 | pack
                 part.used += 1
                 if part.used >= part.most:
                     self._divide(hashed)
-                    parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
+                    parts, shift, mask = self._parts, self._shift, (2 << self._bits) - 2
             elif live is None or ((there := word & BY_BLOCKS) != BY_BLOCKS and there not in live):
                 # first the pack, which a reader in between does not know (`Finder.value_of`)
                 entries[at] = hashed << 32 | pack
                 entries[at + 1] = slot
                 if timed:
-                    entries[last + 1 + (at >> 1)] = ts
+                    entries[mask + 2 + (at >> 1)] = ts
 
     def _leave(self, hashes: Iterable[int], new: int) -> None:
         """Let the blocks say of these keys whether they have records, but of those that packs from `new` on have."""
-        parts, shift, last = self._parts, self._shift, (2 << self._bits) - 1
+        parts, shift, mask = self._parts, self._shift, (2 << self._bits) - 2
         for hashed in hashes:
-            entries = parts[hashed >> shift].slots
-            at = hashed << 1 & last
+            part = parts[hashed >> shift]
+            entries, at = part.slots, hashed >> part.down & mask
             while (word := entries[at]) and word >> 32 != hashed:
-                at = at + 2 & last
+                at = at + 2 & mask
             if word and word & BY_BLOCKS < new:
                 entries[at] = hashed << 32 | BY_BLOCKS
 
@@ -268,7 +270,7 @@ class FinderWriter:
             begin = 2 * full.prefix * each
             self._parts[begin : begin + 2 * each] = [new[0]] * each + [new[1]] * each
         full.remove()
-        bit, last = 63 - full.depth, (2 << self._bits) - 1
+        bit, mask = 63 - full.depth, (2 << self._bits) - 2
         words = full.slots.nbytes // (ENTRY_BYTES + TIME_BYTES * self._timed) * 2
         for begin in range(0, words, _PIECE):
             piece = full.slots[begin : min(begin + _PIECE, words)].tolist()
@@ -276,12 +278,12 @@ class FinderWriter:
             for word, slot, ts in zip(piece[::2], piece[1::2], times, strict=False):
                 if word:
                     part = new[word >> bit & 1]
-                    entries, at = part.slots, word >> 31 & last & -2
+                    entries, at = part.slots, word >> 32 + part.down & mask
                     while entries[at]:
-                        at = at + 2 & last
+                        at = at + 2 & mask
                     entries[at], entries[at + 1] = word, slot
                     if self._timed:
-                        entries[last + 1 + (at >> 1)] = ts
+                        entries[mask + 2 + (at >> 1)] = ts
                     part.used += 1
 
 
