@@ -28,7 +28,7 @@ EXT_DECIMAL: Final = 6
 EXT_DATE: Final = 7
 
 # Of a value. What is packed can be unpacked in every thread: this many levels take 96 KB of stack, where the least that
-# Python systems give is 128 KB (musl; Python 3.14 needs 144 KB), and a state cannot be opened at all with less than 64.
+# Python systems give is 128 KB (musl; Python 3.14 needs 152 KB), and a state cannot be opened at all with less than 64.
 MAX_DEPTH: Final = 32
 # Payloads up to this size (bytes) are packed by a packer, and unpacked by a reader, that is used again.
 _KEPT_BYTES: Final = 4096

@@ -224,7 +224,7 @@ def read():
     assert pack(value) == data
     print("read")
 # from 3.14 on the interpreter keeps some of it for itself
-threading.stack_size((144 if sys.version_info >= (3, 14) else 128) * 1024)
+threading.stack_size((160 if sys.version_info >= (3, 14) else 128) * 1024)
 thread = threading.Thread(target=read)
 thread.start()
 thread.join()
