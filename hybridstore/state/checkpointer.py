@@ -405,7 +405,7 @@ class Checkpointer:
             return
         from .writer_process import WRITER
 
-        if soon and self.since.records >= _beside_records() // 4:
+        if soon and self.since.weight >= _beside_records() // 4:
             self._expected = True
             try:
                 WRITER.start(self)
@@ -420,8 +420,9 @@ class Checkpointer:
     def _given(self, storage: Storage, beside: Callable[[int], Job | None], tableless: int) -> Pending | None:
         """Give a checkpoint to the writer process; None if the owner has to make it."""
         records = self.changes.records
+        weight = records if BUDGET.limit is None else self.changes.weight
         large = tableless and self._reader is not None and self._reader.meta.size > _TABLELESS_HERE
-        fits = (large or _beside_records() <= records) and records <= _MOST_RECORDS and self.since.bytes <= _MOST_BYTES
+        fits = (large or _beside_records() <= weight) and records <= _MOST_RECORDS and self.since.bytes <= _MOST_BYTES
         if BUDGET.limit is not None and records > PIECE_RECORDS:
             fits = fits and records < _OF_A_KEY * sum(store.changed_keys[0] for store in self._group.stores.values())
         if not fits or self._alone or self._refused:

@@ -45,7 +45,7 @@ def checkpoint(state: hs.State) -> None:
 
 
 def test_under_a_limit_the_process_waits_for_its_first_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 8 * 1600)
+    monkeypatch.setattr("hybridstore.state.checkpointer.BESIDE_RECORDS", 8 * 4 * 3900)
     with opened(tmp_path, 30_000_000) as state:  # 18 MB of it are for records
 
         def put(first: int, last: int) -> int | None:
@@ -55,7 +55,7 @@ def test_under_a_limit_the_process_waits_for_its_first_job(tmp_path: Path, monke
             return WRITER.pid
 
         assert put(0, 200) is None
-        # more than 20 %, but so few records that a thread will make the checkpoint
+        # more than 20 %, but so few KiB that a thread will make the checkpoint
         assert put(200, 398) is None
         assert state._memory.counted > 3_800_000
         pid = put(398, 400)
@@ -66,6 +66,15 @@ def test_under_a_limit_the_process_waits_for_its_first_job(tmp_path: Path, monke
         checkpoint(state)
         assert (WRITER.pid, state.metrics().checkpoints_by_writer_process) == (pid, 1)
     thread.join()  # waits for the process
+
+
+def test_under_a_limit_the_process_makes_the_checkpoints_of_few_large_records(tmp_path: Path) -> None:
+    with opened(tmp_path, 30_000_000) as state:
+        for size, by_process in (1_000, 0), (100_000, 1):
+            state.key_value("kv").put_many((i, "x" * size) for i in range(20))
+            state.commit()
+            checkpoint(state)
+            assert state.metrics().checkpoints_by_writer_process == by_process
 
 
 def test_while_the_process_starts_a_thread_makes_small_checkpoints(
