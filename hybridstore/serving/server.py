@@ -36,6 +36,8 @@ MOST_BODY: Final = 2**20
 # The head of a request is at most so long: bytes, and headers. These headers may come once.
 _MOST_HEAD: Final = 2**16
 _MOST_HEADERS: Final = 100
+# So many bytes of a request are read at once: after each of these reads the server looks how long it took to come.
+_READ_BYTES: Final = 8192
 _ONCE: Final = frozenset({"host", "content-length", "transfer-encoding", "authorization", "connection"})
 _HTTP: Final = "HTTP/1.1"
 # How often a served state looks for newer versions (ms): a look at a disk is one small read, at a bucket a request.
@@ -193,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler, ABC):
             self.connection.setsockopt(SOL_SOCKET, option, seconds)
         self.rfile.close()
         self._incoming = _Incoming(self.connection)
-        self.rfile = BufferedReader(self._incoming)
+        self.rfile = BufferedReader(self._incoming, _READ_BYTES)
 
     @abstractmethod
     def _answer(self, body: bytes) -> Answer:

@@ -180,8 +180,9 @@ def test_an_engine_serves_its_numbers_on_request_to_this_machine(tmp_path: Path)
         with urlopen(f"http://{host}:{port}/metrics") as answer:
             assert answer.headers["Content-Type"] == CONTENT_TYPE
             assert samples(answer.read().decode())["hybridstore_rows_total", (("shard", "0"),)] == 1
-        with pytest.raises(HTTPError, match="404"):
+        with pytest.raises(HTTPError, match="404") as other:
             urlopen(f"http://{host}:{port}/other")
+        other.value.close()
         with pytest.raises(OSError, match=r".*"):
             engine.serve_metrics(port)
     with pytest.raises(OSError, match=r".*"):
