@@ -120,6 +120,11 @@ def test_dicts_and_tables_of_odd_values_give_the_same_rows(
         begun = hs.stream(key="k", timestamp="t", null_keys="group")
         begun = begun if WINDOWS[windows] is None else begun.windowed_by(WINDOWS[windows])
         emit = r.choice(["record", "commit"] if windows in ("none", "sliding") else ["record", "commit", "close"])
+        if emit == "record" and kind == "moments":
+            values = [
+                MIDNIGHT,
+                None,
+            ]  # the bytes of a moment have its zone, and decide which of equal times comes first
         topology = begun.aggregate(emit=emit, **{name: AGGREGATES[name]() for name in r.sample(names, 2)})
         schema = pa.schema([("k", key_type), ("t", pa.int64()), ("v", value_type), ("n", pa.int64())])
         both_ways(topology, odd_rows(r, keys, values), schema, r.choice([5, 60]), tmp_path / f"{number}")
