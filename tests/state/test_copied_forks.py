@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,6 @@ from changelog.storage import storage_at
 from hybridstore.cli import run
 from tests.state.test_far_forks import Place, build
 from tests.state.test_rewind import rows
-from tests.tools.s3_server import S3Server
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with S3Server() as running:
-        yield running
-
-
-@pytest.fixture
-def place(server: S3Server, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
-    name = request.node.name.replace("[", "-").replace("]", "")
-    return lambda path: server.bucket(f"copies/{name}/{path}", tmp_path / "cache")
 
 
 def copied_to(folder: Path, where: Bucket) -> Path:

@@ -5,7 +5,7 @@ the other; a kill at any request leaves the whole or nothing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,7 @@ KEPT = hs.CheckpointPolicy(every_commits=None, keep=3)
 NEWEST = hs.CheckpointPolicy(every_commits=None, keep=1)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with S3Server() as running:
-        yield running
-
-
 Place = Callable[[str], Bucket]
-
-
-@pytest.fixture
-def place(server: S3Server, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
-    name = request.node.name.replace("[", "-").replace("]", "")
-    return lambda path: server.bucket(f"forks/{name}/{path}", tmp_path / "cache")
 
 
 def build(where: Bucket, commits: int = 12, checkpoints: tuple[int, ...] = (5, 9)) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from functools import partialmethod
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,19 +29,6 @@ from tests.state.test_far_forks import Place, build, kill_at, objects
 from tests.state.test_fork import Killed
 from tests.state.test_rewind import rows
 from tests.tools.hooks import check_stores
-from tests.tools.s3_server import S3Server
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with S3Server() as running:
-        yield running
-
-
-@pytest.fixture
-def place(server: S3Server, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
-    name = request.node.name.replace("[", "-").replace("]", "")
-    return lambda path: server.bucket(f"makers/{name}/{path}", tmp_path / "cache")
 
 
 def before_each_request(patch: pytest.MonkeyPatch, number: int, act: Callable[[], Any]) -> None:
