@@ -109,7 +109,7 @@ def test_what_a_finder_says_is_the_newest_record_of_the_checkpoint(
     and records that are entered late.
     """
     r = random.Random(seed)
-    monkeypatch.setattr(finder_writer, "_AT_ONCE", r.choice([0, 1 << 18]))
+    monkeypatch.setattr(finder_writer, "_AT_ONCE", r.choice([0, 1000, 1 << 18]))
     if seed % 3:  # many parts
         monkeypatch.setattr(finder_writer, "PART_BITS", r.choice([4, 6, 9, 11]))
         monkeypatch.setattr(finder_writer, "_LEAST_BITS", 4)
@@ -140,6 +140,24 @@ def test_what_a_finder_says_is_the_newest_record_of_the_checkpoint(
     state.follow()
     state.enter_all()
     assert state.known(keys) == len(state.rows)
+
+
+def test_a_known_state_is_entered_behind_its_checkpoints_a_part_behind_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder_writer, "_AT_ONCE", 100)
+    state, keys = Followed(tmp_path), [f"key {i:05d}" for i in range(20_000)]
+    state.checkpoint(dict.fromkeys(keys, b"old"))
+    blocks = len(state.line.entries())
+    assert blocks > 4
+    # one block is more than is entered at once, and no time is left between the checkpoints
+    known = []
+    for i in range(blocks):
+        known.append(state.known(keys))
+        state.checkpoint({keys[i]: b"new"})
+    assert 0 < known[0] < 8_000
+    assert known == sorted(set(known))
+    assert state.known(keys) == 20_000
 
 
 def test_a_deleted_key_of_a_block_that_was_written_anew_is_not_known(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def small(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     dice = random.Random(seed)
     for owner, name, value in (
         (finder_writer, "FEWEST_RECORDS", dice.choice([1, 1, 30])),
-        (finder_writer, "_AT_ONCE", dice.choice([0, 1 << 18])),
+        (finder_writer, "_AT_ONCE", dice.choice([0, 50, 1 << 18])),
         (finder_writer, "PART_BITS", dice.choice([4, 5, 20])),
         (finder_writer, "_LEAST_BITS", 4),
         (checkpoint_job, "PIECE_RECORDS", dice.choice([20, 150_000])),
