@@ -97,8 +97,9 @@ class InPlace(Usable, ABC):
                 self._freeing(self._memory.cool_on)
                 relief = self._memory.needed(cold=True)
             if relief is Relief.CHECKPOINT:
+                stalled = time.thread_time() - time.perf_counter()
                 self._begin_checkpoint(log)
-                self._memory.pause_begun(logged.weight)
+                self._memory.pause_begun(logged.weight, stalled + time.perf_counter() - time.thread_time())
         except Exception as error:
             self._checkpoints.fail(self._group.version, error)
 

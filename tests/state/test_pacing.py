@@ -155,17 +155,18 @@ def test_the_commit_that_begins_a_checkpoint_waits_as_those_behind_it(
         memory.needed()
         memory.slice()
         memory._room, memory._worked = 10_000.0, 0.015
-        memory.pause_begun(1000)  # a tenth of 200 ms, less the time that the records took
+        memory.pause_begun(1000, 0.0)  # a tenth of 200 ms, less the time that the records took
         memory._room = 1000.0
-        memory.pause_begun(1000)
+        memory.pause_begun(1000, 0.0)
         now.work += 0.004
         memory._paused = 0.006  # before the checkpoint began
-        memory.pause_begun(1000)
+        memory.pause_begun(1000, 0.0)
+        memory.pause_begun(1000, 0.007)  # in which the checkpoint's thread was started
         memory._paused = 0.025
-        memory.pause_begun(1000)
+        memory.pause_begun(1000, 0.0)
         checkpoints.attempt = None
-        memory.pause_begun(1000)
-        assert waits == [0.005, 0.025, 0.015]
+        memory.pause_begun(1000, 0.0)
+        assert waits == [0.005, 0.025, 0.015, 0.008]
 
 
 def test_time_in_which_no_record_comes_in_is_not_time_of_a_checkpoint(
