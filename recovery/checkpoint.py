@@ -95,6 +95,8 @@ class CheckpointReader:
         self._pid = os.getpid()
         self.traffic = Traffic()
         self.finders: dict[int, Finder] = {}  # by the number of a store; empty: blocks are searched
+        # Raises the error that is the reason for a missing pack, if another owner has the state and has pruned it.
+        self.check_owner: Callable[[], None] = lambda: None
         if not marked:
             self._check_marker()
         self._tops = self._read()
@@ -198,6 +200,7 @@ class CheckpointReader:
         try:
             return opened.read(offset, size)
         except FileNotFoundError as error:
+            self.check_owner()
             missing = CorruptCheckpointError(
                 f"{self._in_pack(number, offset)}: the pack is missing (reopen to fall back)"
             )

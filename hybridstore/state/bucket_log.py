@@ -18,7 +18,7 @@ from changelog.frame import CommitFrame
 from changelog.health import Health
 from changelog.segment import Position
 from changelog.storage import Storage
-from recovery.layout import FENCES, fence_name, fences_after
+from recovery.layout import FENCES, fence_name, fences_after, parse_fence_name
 from recovery.line import CLAIM, Step
 from recovery.object_log import object_commit, object_name, versions_after
 from recovery.restore import Reached
@@ -109,22 +109,24 @@ class BucketLog:
     def commit(self, group: StoreGroup) -> Logged:
         """See `Log`. One request. Raises Overtaken, OSError."""
         self.health.check()
-        self._look(group.version)
+        self._look()
         logged = self._create(group, group.journal.records, int(time.time() * 1000), {})
         if logged is None:
             self._overtaken(group.version + 1)
         return logged
 
-    def _look(self, version: int) -> None:
+    def _look(self) -> None:
         """Raise Overtaken if another owner claims the state. A request every LOOK_SECONDS."""
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
-            self.check_owner(version)
+            self.check_owner()
             self._looked = now
 
-    def check_owner(self, version: int) -> None:
-        if self._storage.list(f"{FENCES}/", after=fences_after(self._claimed)):
-            self._overtaken(version + 1)
+    def check_owner(self) -> None:
+        later = self._storage.list(f"{FENCES}/", after=fences_after(self._claimed))
+        versions = [version for version in map(parse_fence_name, later) if version is not None]
+        if versions:
+            self._overtaken(min(versions))
 
     def _create(self, group: StoreGroup, records: dict[int, int], wall_ms: int, extra: dict[str, Any]) -> Logged | None:
         """Create the next version; None when it exists."""

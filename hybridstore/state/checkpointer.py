@@ -242,6 +242,8 @@ class Checkpointer:
         self.pause_ms: float | None = None
         # How long a restart waits for a commit of the changelog, besides the replay.
         self.commit_seconds: Callable[[], float] = lambda: 0.0
+        # Raises unless this process is the owner, as far as it is to be one.
+        self._check_owner: Callable[[], None] = lambda: None
         # Whether the writer process can make the checkpoints.
         self.can_beside: Callable[[], bool] = lambda: False
         self._group = group
@@ -272,7 +274,7 @@ class Checkpointer:
     @reader.setter
     def reader(self, reader: CheckpointReader | None) -> None:
         if reader is not None:
-            reader.traffic = self.traffic
+            reader.traffic, reader.check_owner = self.traffic, self._check_owner
             self._readers.add(reader)
             before = self._reader
             attached = before is not None and before.name == reader.name
@@ -281,6 +283,12 @@ class Checkpointer:
             for store in self._group.stores.values():
                 store.use_finder(reader.finders.get(store.number), attached=attached)
         self._reader = reader
+
+    def owned(self, check_owner: Callable[[], None]) -> None:
+        """This process is the owner of the state from now on: `check_owner` raises when it is so no more. O(1)."""
+        self._check_owner = check_owner
+        if self._reader is not None:
+            self._reader.check_owner = check_owner
 
     @property
     def version(self) -> int:

@@ -186,6 +186,7 @@ class State(InPlace, NamedStores):
         group.reached(report.version, report.digest)
         if not asked.read_only:
             self._log = home.begin(group, reached)
+            self._checkpoints.owned(self._log.check_owner)
         self._identity = report.identity
         if report.skipped or report.cut is not None:
             warn("%s", report.summary())

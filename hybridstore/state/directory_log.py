@@ -97,7 +97,7 @@ class DirectoryLog:
         self._writer.rollback()
         self._size = 0
 
-    def check_owner(self, version: int) -> None:
+    def check_owner(self) -> None:
         self._lock.check()
 
     def part_here(self) -> None:

@@ -332,7 +332,7 @@ class InPlace(Usable, ABC):
             assert checkpoints.reader is not None
             name = checkpoints.reader.name
         through = sys.maxsize if home.locks else group.version  # later files may be those of a later owner
-        log.check_owner(group.version)
+        log.check_owner()
         sweep(home.storage, name, home.prune, through=through)
         self._restore_in_place()
         if not sweep_packs(

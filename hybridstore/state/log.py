@@ -40,9 +40,9 @@ class Log(Protocol):
     def part_now(self, version: int) -> None:
         """Behind this version, the newest: no later version will be where it is, and `position` says where."""
 
-    def check_owner(self, version: int) -> None:
-        """Raise unless this process is the only writer, behind its version. On an object store a request, which sees
-        every owner that has claimed the state before.
+    def check_owner(self) -> None:
+        """Raise unless this process is the only writer. On an object store a request, which sees every owner that has
+        claimed the state before.
         """
 
     def sync(self) -> None:

@@ -1,7 +1,9 @@
-"""LOCK: one owner at a time, a note that a crash cannot falsify, and nothing left that a dead process could hold."""
+"""Locks: one owner at a time, a note that a crash cannot falsify, and nothing left that a dead process could hold."""
 
 import json
+import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,30 @@ def test_a_note_of_another_form_counts_as_none(tmp_path: Path, note: object) -> 
     with pytest.raises(hs.StateLockedError, match=r"in use by (another process|process \d+ on \S+ since)"):
         DirectoryLock(tmp_path)
     owner.release()
+
+
+def test_an_owner_on_an_object_store_whose_pack_another_one_has_pruned_is_told_who_has_the_state(
+    place: Callable[[str], hs.Bucket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery.prune.names_in_use", lambda _: set())  # as where the owners are processes
+    location = place("s")
+    with hs.open(location) as state:
+        state.key_value("kv").put_many({f"key {i:04d}": i for i in range(1000)})
+        state.commit()
+        state.checkpoint(wait=True)
+    there = hs.Bucket(str(location), cache_bytes=0, **location.settings)
+    before = hs.open(there, memory_limit=10_000_000)
+    with hs.open(location, checkpoints=hs.CheckpointPolicy(keep=1)) as state:
+        for i in range(3):
+            state.key_value("kv").put_many({f"key {j:04d}": -i for j in range(1000)})
+            state.commit()
+            state.checkpoint(wait=True)
+        expected = dict(state.key_value("kv"))
+    with pytest.raises(
+        hs.StateLockedError, match=rf"version 4 is that of process {os.getpid()} on .*this one commits nothing more"
+    ):
+        before.key_value("kv").get("key 0500")
+    before.close()
+    with hs.open(location) as state:
+        assert state.restore_report.skipped == []
+        assert dict(state.key_value("kv")) == expected
