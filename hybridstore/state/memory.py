@@ -454,9 +454,7 @@ class Memory:
         return self._checkpoints.late(max(1, self._logged), room, self._worked + _STEADY_SECONDS)
 
     def pause_begun(self, records: int, stalled: float) -> None:
-        """Wait, in a commit of so many records that has begun a checkpoint, as the next ones: each then waits less. It
-        has `stalled` for so long (s) while the thread or the process of the checkpoint was started.
-        """
+        """Wait as the next commits do, in one that has begun a checkpoint, for whose start it has `stalled` (s)."""
         attempt, taken = self._checkpoints.attempt, time.thread_time() - self._begun + self._paused + stalled
         seconds = min(self._steady(records, self._worked), _STEADY_SECONDS - taken)
         if attempt is not None and seconds > 0:
