@@ -347,9 +347,11 @@ class ShardGroup:
             yield child, columns.take(places[child])
 
     def _no_route(self, store: _Store, why: str) -> RescaleError:
+        before, behind = (quote(f"{store.name}={how}") for how in ("key,last", "first,key"))
         return RescaleError(
-            f"store {store.name!r}: its keys are not the operator's: {why} (pass how the operator's key follows from "
-            f"one: routes={{{store.name!r}: function}}, or keep the number of shards)"
+            f"store {store.name!r}: its keys are not the operator's: {why} (pass --route {before} if all parts but the "
+            f"last are the operator's key, --route {behind} if all but the first are, or in Python "
+            f"routes={{{store.name!r}: function}}; or keep the number of shards)"
         )
 
     def check_own_stores(self) -> dict[str, set[Any]]:
