@@ -250,6 +250,8 @@ def _run(arguments: list[str]) -> int:
             return int(module.run(parser.parse(words)))
         case [group, name, *_] if group in GROUPS and name not in _ASKED:
             near = _nearest(name, GROUPS[group].commands)
+            if "/" in name or os.path.exists(name):
+                near = f"; a command comes before the path: hybridstore {group} COMMAND {name}"
             raise UsageError(f"{group}: No such command {name!r}{near} (hybridstore {group} --help lists all)")
         case [group, *_] if group in GROUPS:
             _group_help(group).print_help()

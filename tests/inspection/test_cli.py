@@ -412,6 +412,13 @@ def test_an_unknown_command_gets_a_suggestion(words: str, near: str | None, caps
     assert near is None or f"did you mean {near}?" in error
 
 
+def test_a_path_without_a_command_is_told_where_the_command_belongs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inspect", str(tmp_path), "-o", "table"]) == 2
+    assert f"a command comes before the path: hybridstore inspect COMMAND {tmp_path}" in capsys.readouterr().err
+
+
 def test_help_is_bold_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", "get", "--help"]) == 0
     assert "\x1b" not in capsys.readouterr().out
