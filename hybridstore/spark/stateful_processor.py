@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Unpack
 
 from ..clock import Duration, Watermark, duration_ms
 from ..shards import shard_of
-from ..state.changes import Difference, differs
+from ..state.changes import Difference, differs, refused
 from ..state.group import StoreGroup
 from ..state.upgrades import Upgrade
 from ..topology.batch import LeftOut
@@ -238,6 +238,9 @@ class ProcessorProgram(Program):
 
     def changes(self, stored: dict[str, Any], allow: Collection[str] = ()) -> list[Difference]:
         """Return the differences from the description of the program that made the state: another time mode."""
+        if "processor" not in stored:
+            other = "a topology" if "aggregates" in stored else "another program"
+            return [refused("program", other, self.describe()["processor"])]
         before, after = stored.get("time_mode"), self.mode
         if before == after:
             return []

@@ -39,6 +39,9 @@ def compare(
     Both are results of `Plan.describe`. `allow` is the user's consent; "rename OLD to NEW" in it declares a renaming.
     `upgrades` has the stores of `process` with upgrade functions, and their versions. O(description).
     """
+    if "aggregates" not in stored:
+        # on Spark an operator's state may be that of another kind of program
+        return [refused("program", stored.get("processor", "another program"), "a topology")]
     names = _Names(stored, asked, allow)
     changes = [*names.changes(asked)]
     joins = [dict(each.get("join") or {}) for each in (stored, asked)]

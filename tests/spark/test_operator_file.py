@@ -110,6 +110,24 @@ def test_what_is_refused_says_what_differs_and_what_to_do(change: dict[str, Any]
     assert len(read_chain(storage)) == 1
 
 
+def test_a_topology_and_a_processor_do_not_take_over_the_state_of_each_other() -> None:
+    pytest.importorskip("pyspark")
+    from hybridstore.spark.program import TopologyProgram
+    from hybridstore.spark.stateful_processor import ProcessorProgram
+
+    topology = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows(10)).aggregate(n=hs.Count())
+    counting = TopologyProgram(topology.complete())
+    processor = ProcessorProgram(object(), ("user",), None, "EventTime", None, {})  # type: ignore[arg-type]
+    words = {counting: "a topology", processor: "transformWithState"}
+    for before, now in ((counting, processor), (processor, counting)):
+        storage = MemoryStorage()
+        agree_on_description(storage, asked() | {"program": before.describe()}, 0, before)
+        match = f"program: the state has {words[before]!r}, asked for {words[now]!r} .ask for"
+        for allow in ((), ("timeMode None to EventTime",)):
+            with pytest.raises(hs.ProgramMismatchError, match=match):
+                agree_on_description(storage, asked() | {"program": now.describe()}, 3, now, allow)
+
+
 def test_a_key_of_whole_numbers_may_become_wider() -> None:
     storage = MemoryStorage()
     agree_on_description(storage, asked(), 0)
