@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from changelog.codec import pack, unpack
+from changelog.errors import HybridStoreError
 from changelog.storage import Storage, exists
 from recovery.layout import ERASING, launch_name, list_launches, list_runs, run_name
 from recovery.rule import Run, begun
@@ -35,20 +36,34 @@ STARTS: Final = 1000
 
 
 def new_launch(storage: Storage, *, erasing: bool = False) -> int:
-    """Take the number of a new launch; `storage` is the operator's. Raises OSError, and SparkSetupError if an erase has
-    begun and has not ended, unless it is `erasing` itself. O(launches).
+    """Take the number of a new launch; `storage` is the operator's. O(launches).
+
+    Raises SparkSetupError for a folder that cannot be written, and if an erase has begun and has not ended, unless it
+    is `erasing` itself.
     """
     newest = max([*list_launches(storage), *list_runs(storage)], default=0)
     while True:
         newest = (newest // STARTS + 1) * STARTS
         driver = {"wall_ms": int(time.time() * 1000), "host": socket.gethostname(), "pid": os.getpid()}
-        if storage.create(launch_name(newest), pack(driver)):
+        if _create(storage, launch_name(newest), pack(driver)):
             # behind the create: an erase that begins now takes a later number, so that this launch is overtaken
             if not erasing and exists(storage, ERASING):
                 raise SparkSetupError(
                     f"{storage.url}: an erase has begun here and has not ended (run the same hybridstore erase again)"
                 )
             return newest
+
+
+def _create(storage: Storage, name: str, data: bytes) -> bool:
+    try:
+        return storage.create(name, data)
+    except OSError as error:
+        if isinstance(error, HybridStoreError):  # of an object store: a sentence of its own
+            raise
+        raise SparkSetupError(
+            f"{storage.url}: cannot be written: {error.strerror} (expected a location that the driver and all workers "
+            "can write)"
+        ) from error
 
 
 class DriverProcess(NamedTuple):

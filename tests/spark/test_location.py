@@ -174,6 +174,12 @@ def test_a_location_that_cannot_be_one_gets_a_sentence(given: dict[str, Any], me
     assert "word@" not in str(error.value)
 
 
+def test_a_location_that_cannot_be_written_gets_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SparkSetupError, match=r"file/hybridstore/op: cannot be written: Not a directory .expected a"):
+        new_launch(locate(str(tmp_path / "file")).operator("op"))
+
+
 def test_a_location_that_cannot_be_reached_gets_a_sentence(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     misspelt = hs.Bucket(server.url("misspelt"), no_such_option=SECRET, **server.options)
     with pytest.raises(SparkSetupError, match="is a setting of the Bucket misspelt") as error:
