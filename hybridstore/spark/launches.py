@@ -88,7 +88,8 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int) 
     """Begin the run `run_id` of a launch with `batch`, unless another task has begun it, and return its claim.
 
     `attempt` is the number of the task's attempt. Raises StaleAttemptError when a newer run has begun,
-    CannotCommitError when no object can be created, and as `decode_claim`. O(launches), once for each process and run.
+    SparkSetupError when the query has two operators of one name, CannotCommitError when no object can be created, and
+    as `decode_claim`. O(launches), once for each process and run.
     """
     same = launch // STARTS
     while True:
@@ -103,6 +104,11 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int) 
             continue  # a newer run has begun, and has removed these
         if known is not None and known == newest:
             return known
+        if newest is not None and newest.run_id == run_id and newest.launch // STARTS != same:
+            raise SparkSetupError(
+                f"{storage.url}: two operators of this query are called {storage.url.rpartition('/')[2]!r} (give each "
+                "a name of its own)"
+            )
         if newest is not None and (known or newest.launch // STARTS > same or (mine and newest.attempt > attempt)):
             warn(
                 "%s: run %s of launch %d is overtaken by launch %d",

@@ -9,7 +9,7 @@ import pytest
 import hybridstore as hs
 from changelog.files import Files
 from changelog.storage import LocalStorage
-from hybridstore.spark import SkippedBatchError, StaleAttemptError
+from hybridstore.spark import SkippedBatchError, SparkSetupError, StaleAttemptError
 from hybridstore.spark.launches import begin, claim, new_launch
 from hybridstore.spark.shard.cache import ShardCache
 from hybridstore.spark.shard.provider import StateStoreProvider
@@ -105,6 +105,16 @@ def test_a_late_first_task_of_an_older_launch_does_not_begin(tmp_path: Path, bat
         claim(storage, late, "late", batch, next(ATTEMPTS))
     write(p, 4, k4=4)
     assert at(tmp_path, 5) == expected(5)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_operators_of_one_name_in_a_query_are_refused(tmp_path: Path, order: tuple[int, int]) -> None:
+    storage = operator(tmp_path)
+    launches = [new_launch(storage) for _ in range(2)]
+    first, second = (launches[number] for number in order)
+    claim(storage, first, "query", 0, 1)
+    with pytest.raises(SparkSetupError, match=r"two operators of this query are called 'op' .give each"):
+        claim(storage, second, "query", 0, 2)
 
 
 def test_one_applied_dataframe_may_be_started_again(tmp_path: Path) -> None:
