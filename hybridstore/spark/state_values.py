@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copyreg import __newobj__  # type: ignore[attr-defined]
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal, localcontext
@@ -39,6 +39,8 @@ _KNOWN: Final = frozenset((
 # The types whose values pyspark converts.
 _CONVERTED: Final = frozenset(("date", "timestamp", "timestamp_ntz", "time", "interval", "struct"))
 _MICROSECOND: Final = timedelta(microseconds=1)
+# The other types of Spark's that a column of state may have.
+_OTHER: Final = frozenset(("time", "interval", "variant", "void", "geometry", "geography"))
 # Types of which no two values are equal and packed in other bytes.
 _UNLIKE: Final = frozenset((int, str, bytes, bool))
 # So many packed values are kept, some 200 bytes each.
@@ -64,12 +66,25 @@ def schema_text(schema: Any, variable: str = "state") -> str:
         columns = columns_of_schema(schema, f"variable {variable!r}") or []
     except (ValueError, TypeError) as error:
         raise refusal(f"Error parsing string schema: {error}") from error
+    for name in _unknown(columns) if isinstance(schema, str) else ():
+        raise refusal(
+            f"Error parsing string schema: variable {variable!r}: found type {name!r} in {schema!r}, expected Spark's "
+            "types, such as 'k string, n bigint'"
+        )
     if not all(column.nullable for column in columns):
         raise refusal(
             f"Error initializing state: [TRANSFORM_WITH_STATE_SCHEMA_MUST_BE_NULLABLE] found {schema!r}, but all "
             f"fields in the schema for column family {variable} must be nullable"
         )
     return ", ".join(f"{quoted(column.name)} {column.kind.name}" for column in columns)
+
+
+def _unknown(columns: Sequence[Column]) -> Iterator[str]:
+    """Yield the names of types that are none of Spark's, which a misspelt schema has."""
+    for _, kind, _ in columns:
+        yield from _unknown(kind.parts)
+        if kind.name.isidentifier() and kind.quick == {NoneType} and kind.bounds is None and kind.name not in _OTHER:
+            yield kind.name
 
 
 class StateValues:

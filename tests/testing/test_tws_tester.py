@@ -172,14 +172,19 @@ def test_timers_without_a_time_mode_are_the_error_that_they_are_in_a_query() -> 
         ht.TwsTester(Ledger()).test("a", [Row(name="x", n=1, at=70)])
 
 
-def test_a_schema_that_has_no_columns_is_told_with_its_variable() -> None:
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("int", "'int', expected columns"),
+        ("n bigint, m map<string,array<lnog>>", "type 'lnog' in .*, expected Spark's"),
+    ],
+)
+def test_a_schema_without_columns_or_with_an_unknown_type_is_told_with_its_variable(schema: str, words: str) -> None:
     class Bare(Frames):
         def init(self, handle: Any) -> None:
-            self.total = handle.getValueState("total", "int")
+            self.total = handle.getValueState("total", schema)
 
-    with pytest.raises(
-        Exception, match=r"Error parsing string schema: variable 'total': found 'int', expected columns"
-    ):
+    with pytest.raises(Exception, match=f"Error parsing string schema: variable 'total': found {words}"):
         ht.TwsTester(Bare())
 
 
