@@ -356,7 +356,7 @@ class Owner:
         name = self.dice.choice(list(state.stores))
         kind, real, options = STORES[name]
         self.history.append(f"the owner before: {name}")
-        with suppress(hs.StateLockedError):  # where a pack was removed
+        with self._where_pruned():
             stores = getattr(state, kind)(name, **real), getattr(model, kind)(name, **options)
             answer, right = (shown(getattr(store, WHOLE[kind][0])()) for store in stores)
             assert answer == right, f"{name} of the owner before: found {answer}, expected {right}"
@@ -416,11 +416,14 @@ class Owner:
 
     @contextmanager
     def _where_pruned(self) -> Iterator[None]:
-        """Whoever is not the owner of a state on an object store may find that a pack was removed."""
+        """Whoever is not the owner of a state on an object store may find that a pack was removed; who was the owner
+        before is told so.
+        """
         try:
             yield
-        except (CorruptCheckpointError, hs.StatePoisonedError) as error:
-            if self._objects is None or "the pack is missing" not in str(error):
+        except (CorruptCheckpointError, hs.StatePoisonedError, hs.StateLockedError) as error:
+            said = ("is that of process", "the pack is missing")[isinstance(error, CorruptCheckpointError) :]
+            if self._objects is None or not any(each in str(error) for each in said):
                 raise
 
     def _oldest(self) -> int:
