@@ -325,6 +325,7 @@ def test_diff_has_the_exit_codes_of_diff(tmp_path: Path, capsys: pytest.CaptureF
 def test_history_of_an_unknown_key_is_a_negative_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build(tmp_path / "s", 3)
     assert run(["inspect", "history", str(tmp_path / "s"), "kv", "nobody"]) == 1
+    assert "kv: no retained change of key nobody" in capsys.readouterr().err
     assert run(["inspect", "history", str(tmp_path / "s"), "nothing", "k1"]) == 2
     assert capsys.readouterr().out == ""
 

@@ -100,6 +100,15 @@ def test_history_and_log_take_times(state: Path, capsys: pytest.CaptureFixture[s
     assert rows(capsys, "log", state, "--from-version", 4)[0]["value"] == "later"
 
 
+def test_history_takes_a_key_in_the_forms_that_get_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where null is a key, and in a processor of Spark's, a store has the text of a key in place of the key."""
+    counted = hs.stream(key="user", timestamp="ts", null_keys="group").windowed_by(hs.TumblingWindows(10))
+    list(counted.aggregate(n=hs.Count()).run([{"user": user, "ts": 1} for user in ("ann", None)], tmp_path / "s"))
+    for key in ("ann", "json:null"):
+        assert len(rows(capsys, "get", tmp_path / "s", "windows", key)) == 1
+        assert [row["op"] for row in rows(capsys, "history", tmp_path / "s", "windows", key)] == ["put"]
+
+
 def test_follow_shows_what_is_committed_later_and_ends_with_an_interrupt(state: Path) -> None:
     command = [sys.executable, "-m", "hybridstore", "inspect", "log", str(state), "--from-version", "4", "--follow"]
     with subprocess.Popen(

@@ -9,9 +9,11 @@ from typing import Any
 from changelog.changes import DELETED
 
 from ...reading.events import UNKNOWN, Event, history_of
+from ...reading.texts import say
 from .. import options as o
 from ..look import Look
 from ..show.output import time_cell, value_cell
+from .get import in_any_form
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -28,15 +30,13 @@ def run(look: Look, given: Namespace) -> int:
 
     A value that is older than the changelog is shown as `found` in the oldest checkpoint.
     """
-    key = o.typed_key(given.key)
     first, last = o.maybe_time(given.since), o.maybe_time(given.until)
     faults: list[str] = []
     count = 0
-    places = [view.place for view, _ in look.stores(given.store, key)]
 
-    def rows() -> Iterator[dict[str, Any]]:
+    def events(key: Any) -> Iterator[dict[str, Any]]:
         nonlocal count
-        for place in places:
+        for place in [view.place for view, _ in look.stores(given.store, key)]:
             for event in history_of(place, given.store, key, faults):
                 if (first is not None and event.wall_ms < first) or (last is not None and event.wall_ms > last):
                     continue
@@ -45,7 +45,10 @@ def run(look: Look, given: Namespace) -> int:
                 count += 1
                 yield look.label(place) | event_row(event, look.iso)
 
-    look.out.rows(rows(), ("shard", "version", "committed", "op", "ts", "start", "end", "old", "new"))
+    rows = in_any_form(o.typed_key(given.key), events)
+    look.out.rows(rows, ("shard", "version", "committed", "op", "ts", "start", "end", "old", "new"))
+    if not count:
+        say(f"{given.store}: no retained change of key {given.key}")
     return look.finish(o.FINE if count else o.NEGATIVE, faults)
 
 
