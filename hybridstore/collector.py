@@ -123,8 +123,9 @@ class ShortPauses:
         self._users = 0
         # whether another froze objects before this did; None until this freezes some
         self._frozen_before: bool | None = None
-        # the blocks of memory of the process at the last freeze, or fewer, if it has shrunk since
-        self._blocks = 0
+        # the blocks of memory of the process at the last freeze, or fewer, if it has shrunk since; None until a
+        # collection: counting visits all memory of the process, which is not for an opening
+        self._blocks: int | None = None
         # states of several threads are opened at once; a signal handler may open one in the middle of an opening
         self._lock = threading.RLock()
 
@@ -134,7 +135,7 @@ class ShortPauses:
             self._users += 1
             if self._users == 1:
                 self._frozen_before = None
-                self._blocks = sys.getallocatedblocks()
+                self._blocks = None
                 gc.callbacks.append(self._collected)
 
     def leave(self) -> None:
@@ -175,11 +176,12 @@ class ShortPauses:
         if phase != "stop" or info["generation"] != 1:
             return
         blocks = sys.getallocatedblocks()
-        if gc.get_count()[2] >= YOUNG_COLLECTIONS and blocks - self._blocks >= OLD_BLOCKS:
+        before = blocks if self._blocks is None else self._blocks
+        if gc.get_count()[2] >= YOUNG_COLLECTIONS and blocks - before >= OLD_BLOCKS:
             self._freeze()
             self._blocks = blocks
         else:
-            self._blocks = min(self._blocks, blocks)
+            self._blocks = min(before, blocks)
 
     def _freeze(self) -> None:
         if self._frozen_before is None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import hybridstore as hs
+from hybridstore.collector import collector_held
 from tests.state.test_writer_process import checkpoint, opened, small_checkpoints
 
 __all__ = ["small_checkpoints"]  # of each test here, too
@@ -70,6 +72,13 @@ def test_nobody_else_gets_the_objects_that_another_thread_is_still_making(tmp_pa
         "    assert gc.get_freeze_count() > 20_000\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
+def test_an_opening_does_not_count_the_memory_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count visits all memory of the process: 10 ms for 20 million records."""
+    monkeypatch.delattr(sys, "getallocatedblocks")
+    with collector_held():
+        hs.open(tmp_path).close()
 
 
 def test_what_a_program_has_frozen_stays_frozen(tmp_path: Path) -> None:
