@@ -243,6 +243,8 @@ def classic(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"
             session = builder.getOrCreate()
         if not STRESS:
             quick_java.quicken_files(session)
+            quick_java.remember_names(session)
+            quick_java.forget_history(session)
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()

@@ -127,6 +127,34 @@ def quicken_files(session: "SparkSession") -> None:
     files.get(java.java.net.URI("file:///"), settings)
 
 
+def remember_names(session: "SparkSession") -> None:
+    """Let Java tell once what a name of Java's is. py4j asks at each use, for each part of the name, and Java looks for
+    a class of that name in each jar: that takes a twentieth of its time.
+    """
+    from py4j.protocol import REFL_GET_UNKNOWN_SUB_COMMAND_NAME, REFLECTION_COMMAND_NAME
+
+    context: Any = session.sparkContext
+    client = context._gateway._gateway_client
+    send, answers = client.send_command, {}
+
+    def send_once(command: str, *args: Any, **options: Any) -> Any:
+        if not command.startswith(f"{REFLECTION_COMMAND_NAME}{REFL_GET_UNKNOWN_SUB_COMMAND_NAME}"):
+            return send(command, *args, **options)
+        if command not in answers:
+            answers[command] = send(command, *args, **options)
+        return answers[command]
+
+    client.send_command = send_once
+
+
+def forget_history(session: "SparkSession") -> None:
+    """Let nobody write down, for the pages of a browser, what jobs and queries of a session did."""
+    context: Any = session.sparkContext
+    spark = context._jsc.sc()
+    for store in (spark.statusStore(), session._jsparkSession.sharedState().statusStore()):
+        spark.listenerBus().removeListener(store.listener().get())
+
+
 def jars_folder() -> Path:
     """Return the folder of Spark's jars; where there is no pyspark, a folder that does not exist."""
     spark = find_spec("pyspark")
