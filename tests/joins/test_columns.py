@@ -17,7 +17,7 @@ from tests.tools.hooks import crash, force_cold
 pa = pytest.importorskip("pyarrow")
 np = pytest.importorskip("numpy")
 Row = dict[str, Any]
-SEEDS = range(SEED, SEED + max(STRESS, 3))
+SEEDS = range(SEED, SEED + max(STRESS, 1))
 KEYS = {
     "int": lambda key: {"k": key},
     "text": lambda key: {"k": f"key {key} é"},
