@@ -35,6 +35,8 @@ from tests.tools import rescaled_jobs
 from tests.tools.holder_jobs import Job, no_holder_stays
 from tests.tools.spark_programs import CountRunner, RunningCount
 
+# a holder imports neither this file nor pytest, which take it longer than all else that it does
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.skipif(not exchange.POSSIBLE, reason="holders need Linux")
 
 
