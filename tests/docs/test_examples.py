@@ -15,7 +15,7 @@ TRAFFIC = Path(__file__).resolve().parents[2] / "examples" / "traffic.py"
 
 
 def traffic(work: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(TRAFFIC), "--workdir", str(work), "--lines", "12000", "--batches", "6", *options]
+    command = [sys.executable, str(TRAFFIC), "--workdir", str(work), "--lines", "4000", "--batches", "6", *options]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=work.parent)
 
 
@@ -28,7 +28,7 @@ def check(answer: subprocess.CompletedProcess[str], killed: str) -> None:
 
 @pytest.mark.spark
 def test_a_killed_job_ends_with_the_results_of_one_that_never_was(tmp_path: Path) -> None:
-    sizes = ("--lines", "4000", "--batches", "3", "--shards", "2")
+    sizes = ("--batches", "3", "--shards", "2")
     check(traffic(tmp_path / "demo", "--engine", "spark", "--kills", "1", *sizes), "once")
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
 
