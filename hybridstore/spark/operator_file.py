@@ -21,12 +21,11 @@ from changelog.storage import Storage, exists
 from recovery.layout import MOVED, list_operators, operator_name
 
 from ..state.changes import Difference, judge, refused
-from ..state.generations import read_description
+from ..state.generations import OPERATOR_FORMAT, read_description
 from .contract import Program
 from .errors import SparkSetupError
 from .location import Location, locate
 
-FORMAT_VERSION: Final = 1
 # The field of a description whose batch 0 is not a query's: what makes it, in words.
 FIRST_BATCH: Final = "first_batch"
 # Spark's types of whole numbers; each holds all values of those before it.
@@ -54,7 +53,7 @@ def read_operator(storage: Storage) -> dict[str, Any] | None:
 
 def _read(storage: Storage, number: int) -> dict[str, Any]:
     rest = {"number": number, "from": 1, "generation": 0, "changes": [], "consents": []}
-    return read_description(storage, operator_name(number), FORMAT_VERSION, lambda fields: {**rest, **fields})
+    return read_description(storage, operator_name(number), OPERATOR_FORMAT, lambda fields: {**rest, **fields})
 
 
 def in_force(chain: Sequence[dict[str, Any]], version: int) -> dict[str, Any]:
@@ -82,7 +81,7 @@ def append_operator(
     entry = {
         **fields,
         "generation": generation,
-        "format": FORMAT_VERSION,
+        "format": OPERATOR_FORMAT,
         "from": version,
         "changes": [change.what for change in changes],
         "consents": [change.consent for change in changes if change.consent],

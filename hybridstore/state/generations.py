@@ -40,6 +40,8 @@ from recovery.layout import (
 from ..errors import StateDirectoryError
 
 FORMAT_VERSION = 1
+# that of the descriptions of an operator of Spark's (`spark.operator_file`), which tools read, too
+OPERATOR_FORMAT = 1
 T = TypeVar("T")
 # At a fork: where its origin is.
 ORIGIN: Final = f"{FORKS}/origin"

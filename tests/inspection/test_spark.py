@@ -171,6 +171,17 @@ def test_a_lost_object_is_named_and_not_passed_over(location: Path, capsys: pyte
     assert "missing" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("text", "fault"), [("nonsense", "cannot be read"), ('{"format": 99}', "format 99")])
+def test_a_description_that_no_query_can_start_with_is_a_fault(
+    location: Path, capsys: pytest.CaptureFixture[str], text: str, fault: str
+) -> None:
+    name = "hybridstore/totals/operator/0000000001.json"
+    (location / name).write_text(text)
+    (row,) = rows(capsys, "verify", location, code=1)
+    assert row["file"] == name
+    assert fault in row["fault"]
+
+
 def test_batches_without_rows_show_the_version_below(location: Path) -> None:
     (place,) = [place for place in resolve(location) if place.shard == 1]
     third, fourth = open_view(place, 3), open_view(place, 4)

@@ -5,7 +5,7 @@ with LOCK. With `--full` each checkpoint is also compared with a replay of the c
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +13,15 @@ from typing import Any
 from changelog.errors import HybridStoreError
 from changelog.storage import is_url, local_path
 from recovery import verify as recovery_verify
-from recovery.layout import CHECKPOINTS, ERASING, CheckpointName, list_checkpoints, parse_checkpoint_name
+from recovery.layout import (
+    CHECKPOINTS,
+    ERASING,
+    CheckpointName,
+    list_checkpoints,
+    list_operators,
+    operator_name,
+    parse_checkpoint_name,
+)
 from recovery.line import Fault
 from recovery.rule import ABSENT
 from recovery.verify import Checked
@@ -25,6 +33,7 @@ from ...reading.places import Place
 from ...reading.texts import say, size_text
 from ...reading.versions import reach
 from ...reading.view import View, open_view, signature
+from ...state.generations import OPERATOR_FORMAT, read_description
 from ...state.lock import loss, read_note
 from .. import options as o
 from ..look import Look
@@ -164,6 +173,9 @@ def run(look: Look, given: Namespace) -> int:
 
     def rows() -> Iterator[dict[str, Any]]:
         nonlocal faults, void
+        for fault in _descriptions(look.places):
+            faults += 1
+            yield {"file": _relative(fault.file, look.location), "fault": fault.what}
         for place in look.places:
             size = sum(size for _, size, _ in signature(place))
             with look.progress("verifying", size) as progress:
@@ -185,6 +197,18 @@ def run(look: Look, given: Namespace) -> int:
     if void:
         say(f"{look.location}: {counted(void, 'object')} void: a newer run has done their batches (no fault)")
     return o.NEGATIVE if faults else o.FINE
+
+
+def _descriptions(places: Iterable[Place]) -> Iterator[Fault]:
+    """Yield the faults of the descriptions of Spark operators, without which no query starts. Requests: each once."""
+    operators = {place.operator_storage.url: place.operator_storage for place in places if place.operator_storage}
+    for operator in operators.values():
+        for name in map(operator_name, list_operators(operator)):
+            try:
+                read_description(operator, name, OPERATOR_FORMAT, dict)
+            except HybridStoreError as error:
+                where = f"{operator.url}/{name}"
+                yield Fault(where, None, str(error).removeprefix(f"{where}: "))
 
 
 def _relative(file: str, location: str) -> str:
