@@ -422,8 +422,8 @@ class Owner:
         try:
             yield
         except (CorruptCheckpointError, hs.StatePoisonedError, hs.StateLockedError) as error:
-            said = ("is that of process", "the pack is missing")[isinstance(error, CorruptCheckpointError) :]
-            if self._objects is None or not any(each in str(error) for each in said):
+            texts = ("is that of process", "the pack is missing")[isinstance(error, CorruptCheckpointError) :]
+            if self._objects is None or not any(each in str(error) for each in texts):
                 raise
 
     def _oldest(self) -> int:
