@@ -28,6 +28,10 @@ CLEAN_TASKS = 2
 # process has grown by so many blocks of memory: the collector would visit them all at the tenth.
 YOUNG_COLLECTIONS = 3
 OLD_BLOCKS = 20_000
+# To count the blocks visits all memory of the process, which takes 2 ms for 12 million: a large process counts them
+# after more collections, one for so many blocks, but before the tenth.
+COUNTED_BLOCKS: Final = 1 << 20
+MOST_COLLECTIONS: Final = 8
 SELDOM = 8
 # As many young objects are visited when stores have new sets: more are of a program that turned the collector off.
 _FEW_YOUNG: Final = 10_000
@@ -102,6 +106,8 @@ class Tasks:
         self._grown, self._walked = 0, gc.get_freeze_count()
 
 
+# Python 3.12 freezes 375 objects of its own when it starts; a program that freezes its own has more.
+_OWN_FROZEN: Final = 1000
 # How long a thread waits for another one that opens or closes a state.
 LOCK_SECONDS: Final = 1.0
 
@@ -126,6 +132,8 @@ class ShortPauses:
         # the blocks of memory of the process at the last freeze, or fewer, if it has shrunk since; None until a
         # collection: counting visits all memory of the process, which is not for an opening
         self._blocks: int | None = None
+        # how many collections of the second generation were since that was counted, and after how many it is counted
+        self._young, self._apart = 0, YOUNG_COLLECTIONS
         # states of several threads are opened at once; a signal handler may open one in the middle of an opening
         self._lock = threading.RLock()
 
@@ -175,7 +183,11 @@ class ShortPauses:
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
         if phase != "stop" or info["generation"] != 1:
             return
+        self._young += 1
+        if self._blocks is not None and self._young < self._apart:
+            return
         blocks = sys.getallocatedblocks()
+        self._young, self._apart = 0, min(MOST_COLLECTIONS, max(YOUNG_COLLECTIONS, blocks // COUNTED_BLOCKS))
         before = blocks if self._blocks is None else self._blocks
         if gc.get_count()[2] >= YOUNG_COLLECTIONS and blocks - before >= OLD_BLOCKS:
             self._freeze()
@@ -185,7 +197,7 @@ class ShortPauses:
 
     def _freeze(self) -> None:
         if self._frozen_before is None:
-            self._frozen_before = gc.get_freeze_count() > 0
+            self._frozen_before = gc.get_freeze_count() > _OWN_FROZEN
         gc.freeze()
 
 

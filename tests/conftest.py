@@ -33,6 +33,8 @@ from tests.tools.worker_server import worker_server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Python 3.12.3 ended in a segmentation fault where lines were traced beside other threads.
+TRACED = pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="Python 3.12 cannot trace lines beside threads")
 STRESS = int(os.environ.get("HYBRIDSTORE_STRESS") or 0)
 SEED = int(os.environ.get("HYBRIDSTORE_SEED") or secrets.randbelow(10**9))
 # the processes of pytest-xdist are started from this one, and must not draw seeds of their own

@@ -24,6 +24,7 @@ import changelog
 import hybridstore as hs
 import recovery
 from hybridstore.state.opening import Tuning
+from tests.conftest import TRACED
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import force_cold
 from tests.tools.sizes import SMALL_PARTS
@@ -254,6 +255,7 @@ class Trial:
 
 @pytest.mark.slow
 @pytest.mark.stress
+@TRACED
 def test_an_exception_from_outside_at_any_line_leaves_what_is_on_disk_or_a_store_that_refuses(
     tmp_path: Path, seed: int, rounds: int
 ) -> None:

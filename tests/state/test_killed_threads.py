@@ -22,6 +22,7 @@ from changelog import digest
 from changelog.digest import PIECE_BYTES
 from hybridstore.state.opening import Tuning
 from recovery import ahead
+from tests.conftest import TRACED
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import crash
 
@@ -102,6 +103,7 @@ def every_line(
 
 
 @pytest.mark.slow
+@TRACED
 def test_the_hashing_thread_dies_at_any_line(tmp_path: Path) -> None:
     refused = 0
 
@@ -130,6 +132,7 @@ def test_the_hashing_thread_dies_at_any_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.stress
+@TRACED
 def test_the_checkpoint_thread_dies_at_any_line(tmp_path: Path, rounds: int) -> None:
     def work(path: Path, killer: Killer) -> None:
         with opened(path) as state:
@@ -157,6 +160,7 @@ def test_the_checkpoint_thread_dies_at_any_line(tmp_path: Path, rounds: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.stress
+@TRACED
 def test_the_thread_that_reads_ahead_dies_at_any_line(tmp_path: Path, rounds: int) -> None:
     def work(path: Path, killer: Killer) -> None:
         with opened(path) as state:
