@@ -25,7 +25,7 @@ _INTEGERS: Final = {
     "tinyint": 8, "byte": 8, "smallint": 16, "short": 16, "int": 32, "integer": 32, "bigint": 64, "long": 64,
 }  # fmt: skip
 _NAMES: Final = {
-    "string": "string", "char": "string", "varchar": "string", "binary": "binary",
+    "string": "string", "char": "string", "character": "string", "varchar": "string", "binary": "binary",
     "boolean": "boolean", "bool": "boolean", "float": "float", "real": "float", "double": "double", "date": "date",
     "timestamp": "timestamp", "timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz",
     "decimal": "decimal", "dec": "decimal", "numeric": "decimal",

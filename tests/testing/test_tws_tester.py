@@ -189,6 +189,23 @@ def test_a_schema_without_columns_or_with_an_unknown_type_is_told_with_its_varia
 
 
 @pytest.mark.parametrize(
+    "kind",
+    [
+        "boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float", "real",
+        "double", "date", "timestamp", "timestamp_ntz", "timestamp_ltz", "string", "char(5)", "character(5)",
+        "varchar(5)", "binary", "decimal", "dec(5)", "numeric(5,2)", "void", "interval day to second", "variant",
+        "array<INT>", "map<string,array<bigint>>", "struct<a:int,b:struct<c:string>>", "time(6)",
+    ],
+)  # fmt: skip
+def test_no_type_of_sparks_is_unknown_in_a_schema_of_state(kind: str) -> None:
+    class Bare(Frames):
+        def init(self, handle: Any) -> None:
+            self.total = handle.getValueState("total", f"n {kind}")
+
+    ht.TwsTester(Bare())
+
+
+@pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: ht.TwsTester(Ledger(), timeMode="wall"), "timeMode: found 'wall'"),
