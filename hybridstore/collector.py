@@ -134,6 +134,8 @@ class ShortPauses:
         self._blocks: int | None = None
         # how many collections of the second generation were since that was counted, and after how many it is counted
         self._young, self._apart = 0, YOUNG_COLLECTIONS
+        # whether the collection that runs is one of new sets
+        self._sealing = False
         # states of several threads are opened at once; a signal handler may open one in the middle of an opening
         self._lock = threading.RLock()
 
@@ -172,16 +174,23 @@ class ShortPauses:
         if gc.get_count()[0] > GROWTH_OBJECTS:
             self._freeze()
 
-    @staticmethod
-    def sealed() -> None:
+    def sealed(self) -> None:
         """The stores have new sets, which are empty still: let the collector visit these now, and not when they have
-        the keys of 100,000 changes, which took 7 ms, twice. O(young objects), of which fewer than 10,000 are visited.
+        the keys of 100,000 changes, which took 7 ms, twice. O(young objects), of which fewer than 10,000 are visited;
+        none of them the first time, since the sets before, which have all keys, may be young, too: they are frozen.
         """
-        if gc.get_count()[0] < _FEW_YOUNG:
-            gc.collect(1)
+        if self._users and self._frozen_before is None:
+            self._freeze()
+        elif gc.get_count()[0] < _FEW_YOUNG:
+            self._sealing = True
+            try:
+                gc.collect(1)
+            finally:
+                self._sealing = False
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
-        if phase != "stop" or info["generation"] != 1:
+        # a collection of new sets says nothing of how stores grow, and a commit would wait for the count
+        if phase != "stop" or info["generation"] != 1 or self._sealing:
             return
         self._young += 1
         if self._blocks is not None and self._young < self._apart:
