@@ -5,8 +5,9 @@
 A holder runs the worker's code, so that the end of a holder loses only memory: every commit is on storage, and late
 writes of a holder count as little as those of a worker. A holder works on one shard after the other; a host has one
 holder for each slot of an operator. `placement` starts holders. A holder ends with the last of the daemons whose
-workers it served, after `IDLE_SECONDS` without a request, when a newer run of the query has its own holders, or when
-somebody has removed its socket or lock: then no worker can reach it, or another holder has its name.
+workers it served (with the worker itself, where the daemon was killed), after `IDLE_SECONDS` without a request, when a
+newer run of the query has its own holders, or when somebody has removed its socket or lock: then no worker can reach
+it, or another holder has its name.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Holder:
         self._idle_seconds = idle_seconds
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._operators: dict[str, bytes] = {}
-        # the daemons whose workers were served: process file descriptors by process id
+        # what `placement._owner` gave: process file descriptors by process id
         self._owners: dict[int, int] = {}
         self._guard = threading.Lock()
         self._asked = time.monotonic()

@@ -119,7 +119,7 @@ def hand_over(
         "batch": batch,
         "shard": shard,
         "read_ms": read_ms,
-        "owner": os.getppid(),
+        "owner": _owner(),
         **_surroundings(),
     }
     with connection:
@@ -161,6 +161,14 @@ def _surroundings() -> dict[str, Any]:
 
     context = TaskContext.get()
     return {"context": dict(context.__dict__) if context is not None else {}, "files": SparkFiles._root_directory}
+
+
+def _owner() -> int:
+    """Return the process that a holder works for, and ends with: the daemon of this worker. Where the daemon was
+    killed, the worker itself: Spark gives tasks to such workers, too, whose parent is the system's first process.
+    """
+    daemon = os.getppid()
+    return daemon if daemon > 1 else os.getpid()
 
 
 def _needs_worker() -> bool:
@@ -251,8 +259,7 @@ def _start(place: SocketFolder, name: str) -> bool:
     _note_ended(place)
     if _paused(place, name):
         return False
-    owner = os.getppid()
-    fd = place.lock(name) if owner > 1 else None
+    fd = place.lock(name)
     if fd is None:
         return False
     try:
@@ -260,7 +267,7 @@ def _start(place: SocketFolder, name: str) -> bool:
             "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
             "from hybridstore.spark.holder import main; main(*sys.argv[2:])"
         )
-        command = [sys.executable, "-c", code, json.dumps(sys.path), str(place.path), name, str(owner)]
+        command = [sys.executable, "-c", code, json.dumps(sys.path), str(place.path), name, str(_owner())]
         # A separate process group: the end of one executor's workers must not end the holder.
         process = subprocess.Popen(
             command, pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=2, process_group=0, cwd=Path.cwd()

@@ -354,6 +354,26 @@ def test_a_holder_ends_with_the_process_it_works_for(tmp_path: Path, monkeypatch
     assert list((tmp_path / "meet").iterdir()) == []
 
 
+@pytest.mark.parametrize("holder_lives", [False, True])
+def test_a_worker_whose_daemon_was_killed_hands_its_rows_to_a_holder_that_ends_with_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder_lives: bool
+) -> None:
+    daemon, orphan = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
+    job = Job(tmp_path, RunningCount())
+    if holder_lives:
+        monkeypatch.setattr(os, "getppid", lambda: daemon.pid)
+        assert job.hand(0, "b") == rows(b=1)
+    # Spark goes on with the workers of a killed daemon; their parent is then the first process of the system
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    monkeypatch.setattr(os, "getpid", lambda: orphan.pid)
+    assert job.hand(int(holder_lives), "a") == rows(a=1)
+    assert (job.metrics()["placement"], len(placement._started)) == ("holder", 1)
+    for process in (daemon, orphan):
+        assert placement._started[0][1].poll() is None
+        process.communicate()
+    assert placement._started[0][1].wait(60) == 0
+
+
 def test_only_the_same_user_meets_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = SocketFolder(tmp_path / "meet")
     assert stat.S_IMODE(place.path.stat().st_mode) == 0o700
