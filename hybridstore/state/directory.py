@@ -92,10 +92,10 @@ class State(InPlace, NamedStores):
         lazy        blocks of the checkpoint load when touched (the first read takes milliseconds); False reads, checks
                     and decodes all blocks now, so that no later read waits for the disk or a decoder
         checkpoints  when to checkpoint, by default so that a restart takes under a second
-        memory_limit  bytes of memory that the stores of this process may take, 20 MB or more: a smaller limit cannot be
-                      kept, since Python takes that for itself; the smallest limit of any open state governs. Before the
-                      limit is reached, records that a checkpoint holds are freed, and single records are read again
-                      when they are touched: state may exceed memory (docs/operating.md)
+        memory_limit  bytes of memory that the stores of this process may take, 10 MB or more: a smaller limit cannot be
+                      kept, since Python takes that for itself, and is logged; the smallest limit of any open state
+                      governs. Before the limit is reached, records that a checkpoint holds are freed, and single
+                      records are read again when they are touched: state may exceed memory (docs/operating.md)
         debug       find values that were changed in place after a put (slow)
         progress    called as progress(phase, done, total) during the restore (a total of 0 is not known); None or True
                     draws a bar on a terminal after a second, False draws none

@@ -1,7 +1,7 @@
 """Log lines: the lines of a state in the program's log, from the loggers `hybridstore` and `hybridstore.spark`.
 
     INFO       a new checkpoint, a claim of a state or a run, late rows of a batch
-    WARNING    a fallback, a cut end, a failed checkpoint, an overtaken owner
+    WARNING    a fallback, a cut end, a failed checkpoint, an overtaken owner, a limit of memory that cannot be kept
 
 If the program has not imported `logging`, a line of INFO costs nothing, because nobody could read it.
 """

@@ -21,6 +21,7 @@ from recovery.pack import LARGE, MOST_LARGE, MOST_SMALL, PACK_BYTES, SMALL
 
 from ..stores.cold_blocks import SPARING
 from ..stores.sizes import LAYER_BYTES, TABLE_BYTES
+from .log_lines import warn
 
 # Counting is O(blocks), and so not done at every small commit: after so many commits, or after so many records that
 # were logged or loaded, one for this many bytes of the limit.
@@ -28,6 +29,8 @@ CHECK_RECORDS: Final = 10_000
 CHECK_COMMITS: Final = 64
 CHECK_BYTES: Final = 8192
 PACK_SHARE: Final = 32
+# The least limit that stores of every kind keep: below it Python's own needs and those of a checkpoint take more.
+LEAST_LIMIT: Final = 10_000_000
 # Between two commits blocks of up to this part of the limit, with their layers, may be loaded whole where few of their
 # keys were touched; records take three to four times as much in memory.
 BLOCK_SHARE: Final = 64
@@ -101,6 +104,7 @@ class Budget:
         self._open = _Holders[Budgeted]()
         self._limited = _Holders[Budgeted]()
         self._readers = _Holders[object]()
+        self._warned = LEAST_LIMIT
 
     def join(self, holder: Budgeted) -> None:
         """Count a state from now on."""
@@ -108,6 +112,7 @@ class Budget:
         if holder.limit is not None:
             allocate_sparingly()
             self._limited.add(holder)
+            self._warn_of(holder.limit)
         self._decide()
 
     def leave(self, holder: Budgeted) -> None:
@@ -135,6 +140,17 @@ class Budget:
         SMALL.most = MOST_SMALL if limit is None else limit // TABLES_SHARE // LAYER_BYTES
         # An owner without a limit keeps its speed beside a reader: its blocks are loaded whole.
         SPARING.on = limit is not None or (bool(self._readers) and not self._open.living())
+
+    def _warn_of(self, limit: int) -> None:
+        """Log that a limit is too small to be kept, unless one as small was logged before."""
+        if limit < self._warned:
+            self._warned = limit
+            warn(
+                "memory_limit: found %d bytes, expected %d or more: results do not change, but stores may take more "
+                'than that (docs/operating.md, "A limit of memory")',
+                limit,
+                LEAST_LIMIT,
+            )
 
     def renew_room(self, limit: int | None) -> None:
         """Let blocks of a part of the limit that governs be loaded whole until the next commit. O(1)."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
+from hybridstore.state.memory_budget import BUDGET, LEAST_LIMIT
 from tests.tools.checkpoints import flip, index_of, versions
 from tests.tools.shard_tools import OFTEN, operator, provider, write
 
@@ -83,3 +84,17 @@ def test_a_checkpoint_of_a_shard_leaves_a_line(tmp_path: Path, caplog: pytest.Lo
 def test_every_module_logs_at_one_of_two_loggers() -> None:
     names = {ast.unparse(argument) for _, call in calls_of("getLogger") for argument in call.args}
     assert names <= {"'hybridstore'", "'hybridstore.spark'", "logger"}
+
+
+def test_a_limit_that_cannot_be_kept_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(BUDGET, "_warned", LEAST_LIMIT)
+    for limit in (10_000_000, 5000, 1, 5000, 1):
+        hs.open(tmp_path / "s", memory_limit=limit).close()
+    expected = (
+        "expected 10000000 or more: results do not change, but stores may take more than that (docs/operating.md, "
+    )
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f'memory_limit: found {limit} bytes, {expected}"A limit of memory")' for limit in (5000, 1)
+    ]
