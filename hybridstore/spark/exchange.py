@@ -4,7 +4,7 @@ A folder of Unix sockets, messages in parts.
 
     <tmp>/hybridstore-<uid>/<operator>-<run>-<slot>.sock     a holder listens here
                                                    .lock     locked as long as the holder lives, from before it listens
-                                                   .failed   a byte for each time that the holder was given up
+                                                   .failed   a line for each failure of a holder: its process id
                                                    .moved    a byte for each tenth of a millisecond that workers spent
                                                              on shards that moved among them
 
@@ -223,18 +223,19 @@ class SocketFolder:
         except FileNotFoundError:
             return False
 
-    def note_failure(self, name: str) -> None:
-        """Note a failure of the holder of this name."""
-        with (self.path / f"{name}.failed").open("ab") as file:
-            file.write(b".")
+    def note_failure(self, name: str, holder: int | None = None) -> None:
+        """Note a failure of the holder of this name. That of one process counts once, whoever else notes it."""
+        with (self.path / f"{name}.failed").open("a", encoding="ascii") as file:
+            file.write(f"{-time.time_ns() if holder is None else holder}\n")
 
     def failures(self, name: str) -> tuple[int, float]:
         """Return how often holders of this name failed, and how many seconds ago the last failure was."""
+        path = self.path / f"{name}.failed"
         try:
-            status = (self.path / f"{name}.failed").stat()
+            noted, last = path.read_text(encoding="ascii"), path.stat().st_mtime
         except FileNotFoundError:
             return 0, 0.0
-        return status.st_size, max(0.0, time.time() - status.st_mtime)
+        return len(set(noted.split())), max(0.0, time.time() - last)
 
     def has_cost(self, name: str, spent_ms: float, enough_ms: float) -> bool:
         """Add processor time to what the workers of this host have spent on shards of this holder that moved among

@@ -127,10 +127,10 @@ def hand_over(
             reply = _ask(connection, function, fields, table)
         except TimeoutError:
             _kill(connection)
-            _give_up(place, name, f"silent for {SILENCE_SECONDS:g} s: killed", shard, batch)
+            _give_up(place, name, connection, f"silent for {SILENCE_SECONDS:g} s: killed", shard, batch)
             return None
         except (EOFError, OSError) as error:
-            _give_up(place, name, f"ended: {error}", shard, batch)
+            _give_up(place, name, connection, f"ended: {error}", shard, batch)
             return None
     if reply.kind == exchange.RAISED:
         raise pickle.loads(reply.parts[0])
@@ -183,9 +183,9 @@ def _refuse(function: Shipped, why: str) -> None:
     _log.warning("hybridstore: operator %r works without a holder: %s", function.operator.name, why)
 
 
-def _give_up(place: SocketFolder, name: str, why: str, shard: int, batch: Batch) -> None:
+def _give_up(place: SocketFolder, name: str, connection: socket.socket, why: str, shard: int, batch: Batch) -> None:
     with suppress(OSError):
-        place.note_failure(name)
+        place.note_failure(name, exchange.peer(connection)[0])
         place.sweep()
     _log.warning(
         "hybridstore: gave up on holder %s (%s); batch %d of shard %d continues in the worker",
@@ -236,7 +236,7 @@ def _note_ended(place: SocketFolder) -> None:
     for other, process in _started:
         if process.poll():
             _log.warning("hybridstore: holder %s ended with exit code %d", other, process.returncode)
-            place.note_failure(other)
+            place.note_failure(other, process.pid)
     _started[:] = [(other, process) for other, process in _started if process.returncode is None]
 
 

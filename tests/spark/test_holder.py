@@ -183,7 +183,8 @@ def test_a_holder_that_dies_or_hangs_is_given_up_and_replaced(
     job.last_failure(-3600)
     assert job.hand(2, "a") is None
     job.work(2, "a")
-    # ... but after a pause
+    # ... but after a pause, which is that of one failure: the worker has lost its holder, and its process has ended
+    assert job.place.failures(job.name)[0] == 1
     job.last_failure(3600)
     assert job.hand(3, "a") == rows(a=4)
     assert job.pid() != pid
