@@ -16,7 +16,7 @@ import hybridstore as hs
 from hybridstore.cli import GROUPS, command_parser, run
 from hybridstore.inspection import look
 from hybridstore.inspection.options import UsageError
-from hybridstore.inspection.show.output import Out, key_cell, value_cell
+from hybridstore.inspection.show.output import Out, key_cell, time_cell, value_cell
 from hybridstore.reading.texts import format_key, parse_key
 from hybridstore.state.opening import Tuning
 from tests.tools.checkpoints import flip
@@ -152,6 +152,20 @@ def test_wide_characters_take_two_columns_of_a_table(monkeypatch: pytest.MonkeyP
     head, wide, plain = stream.getvalue().splitlines()
     assert (head, plain) == ("key   value", "e\u0301a    a")
     assert wide == "\u6f22\u5b57  " + "\u6f22" * 16 + "\u2026"  # 4 + 2 + 32 + 1 columns
+
+
+@pytest.mark.parametrize("iso", [False, True])
+def test_numbers_and_times_of_a_table_that_is_too_wide_stay_whole(iso: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    ms = 1_700_000_000_000
+    rows = [{"key": "k" * 40, "ts": time_cell(ms, iso), "until": time_cell(ms + 1000, iso)}]
+    rows = [*rows * 201, {"key": "k", "ts": 10**15, "until": 3}]  # the last is none of those that the widths are of
+    stream = io.StringIO()
+    Out("table", stream).rows(rows, ["key", "ts", "until"])
+    first, last = stream.getvalue().splitlines()[1::201]
+    times = ["2023-11-14 22:13:20", "2023-11-14 22:13:21"] if iso else [str(ms), str(ms + 1000)]
+    assert first == "  ".join(["kkkkk\u2026", *times])
+    assert last.split() == ["k", str(10**15), "3"]
 
 
 @pytest.mark.parametrize(

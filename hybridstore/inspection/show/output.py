@@ -3,7 +3,8 @@ standard error.
 
 A table takes its column widths from the first rows and then writes row by row, so memory stays constant and `| head`
 ends the command at once. A table fits the terminal (80 columns without a terminal): the widest column is made
-narrower, and a text that is too long ends in an ellipsis.
+narrower, and a text that is too long ends in an ellipsis. Numbers and times stay whole: a part of a number is another
+one, so that a table of many is wider than the terminal.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ class _Lazily(Labelled):
         return to_json(self.value)
 
 
+class _Moment(Labelled):
+    """A time in ISO form."""
+
+    __slots__ = ()
+
+
 def key_cell(key: Any) -> Labelled:
     """Return a key as a cell: in tables a text that can be typed as an argument, in JSON the `plain` value."""
     return Labelled(key, key) if type(key) is str and ":" not in key else Labelled(format_key(key), plain(key))
@@ -68,7 +75,7 @@ def time_cell(ms: int | None, iso_form: bool) -> Any:
     if not iso_form:
         return ms
     whole = iso(ms)
-    return Labelled(whole.replace("T", " ").removesuffix("Z").removesuffix(".000"), whole)
+    return _Moment(whole.replace("T", " ").removesuffix("Z").removesuffix(".000"), whole)
 
 
 def span_text(ms: float) -> str:
@@ -101,7 +108,7 @@ def _text(value: Any) -> str:
 
 def _data(value: Any) -> Any:
     kind = type(value)
-    if kind is Labelled or kind is _Lazily:
+    if isinstance(value, Labelled):
         return value.value
     if kind is str or kind is int:
         return value
@@ -258,18 +265,22 @@ class Out:
             return 0
         columns = [name for name in columns if any(row.get(name) is not None for row in sample)]
         cells = [[_text(row.get(name)) for name in columns] for row in sample]
-        widths = _widths(columns, cells, terminal_width(self.stream))
         right = [all(_is_number(row.get(name)) for row in sample) for name in columns]
-        self.line(bold(_fit([name.replace("_", " ") for name in columns], widths, right), self.stream))
+        whole = [
+            number or any(type(row.get(name)) is _Moment for row in sample)
+            for name, number in zip(columns, right, strict=True)
+        ]
+        widths = _widths(columns, cells, whole, terminal_width(self.stream))
+        self.line(bold(_fit([name.replace("_", " ") for name in columns], widths, right, whole), self.stream))
         count = 0
         wrapped = columns[-1] in _WRAPPED
         for row in chain(sample, every):
             texts = [_text(row.get(name)) for name in columns]
             if not wrapped or len(texts[-1]) <= widths[-1]:
-                self.line(_fit(texts, widths, right))
+                self.line(_fit(texts, widths, right, whole))
             else:
                 first, *more = _wrap(texts[-1], widths[-1])
-                self.line(_fit([*texts[:-1], first], widths, right))
+                self.line(_fit([*texts[:-1], first], widths, right, whole))
                 indent = " " * (sum(widths[:-1]) + _GAP * (len(widths) - 1))
                 for piece in more:
                     self.line(indent + piece)
@@ -285,13 +296,17 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _widths(columns: Sequence[str], cells: list[list[str]], room: int) -> list[int]:
+def _widths(columns: Sequence[str], cells: list[list[str]], whole: list[bool], room: int) -> list[int]:
     heads = [len(name) for name in columns]
     widths = [max(head, *map(_wide, column)) for head, column in zip(heads, zip(*cells, strict=True), strict=True)]
     room -= _GAP * (len(widths) - 1)
     for yielding, least in ((True, 24), (True, 12), (False, 12), (False, 6)):
         while sum(widths) > room:
-            able = [i for i in range(len(widths)) if (columns[i] in _YIELDING or not yielding) and widths[i] > least]
+            able = [
+                i
+                for i, name in enumerate(columns)
+                if not whole[i] and (name in _YIELDING or not yielding) and widths[i] > least
+            ]
             if not able:
                 break
             widths[max(able, key=lambda i: widths[i])] -= 1
@@ -308,11 +323,11 @@ def _wide(text: str) -> int:
     return sum(2 if east_asian_width(c) in "WF" else not combining(c) for c in text)
 
 
-def _fit(cells: list[str], widths: list[int], right: list[bool]) -> str:
+def _fit(cells: list[str], widths: list[int], right: list[bool], whole: list[bool]) -> str:
     pieces = []
-    for cell, width, to_right in zip(cells, widths, right, strict=True):
+    for cell, width, to_right, is_whole in zip(cells, widths, right, whole, strict=True):
         room = width - _wide(cell)
-        if room < 0:
+        if room < 0 and not is_whole:
             while _wide(cell) > width - 1:
                 cell = cell[: min(width - 1, len(cell) - 1)]
             room = width - 1 - _wide(cell)
