@@ -11,6 +11,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.state.checkpoint_job import Outcome
 from hybridstore.state.checkpointer import Attempt, AttemptBeside, Target
+from hybridstore.state.memory import Relief
 from hybridstore.state.policy import Logged
 from hybridstore.state.writer_process import WRITER
 
@@ -167,6 +168,37 @@ def test_the_commit_that_begins_a_checkpoint_waits_as_those_behind_it(
         checkpoints.attempt = None
         memory.pause_begun(1000, 0.0)
         assert waits == [0.005, 0.025, 0.015, 0.008]
+
+
+def test_a_commit_that_begins_a_checkpoint_waits_less_by_the_time_for_which_that_has_stalled_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = SimpleNamespace(work=100.0, clock=5000.0)
+    works = {name: lambda: now.work for name in ("thread_time", "process_time")}
+    times = SimpleNamespace(**vars(time) | works | {"perf_counter": lambda: now.clock})
+    with hs.open(tmp_path / "s", memory_limit=3_000_000, checkpoints=NEVER) as state:
+        memory, checkpoints = state._memory, state._checkpoints
+        for name in ("memory", "in_place"):
+            monkeypatch.setattr(f"hybridstore.state.{name}.time", times)
+        target = Target(state._home.storage, state._identity, 1, b"", state._log.position)
+        attempt = Attempt(target, [], Logged(records=10_000), list)
+        waits: list[float] = []
+        monkeypatch.setattr(attempt, "wait", lambda seconds: waits.append(round(seconds, 6)) or seconds)
+        monkeypatch.setattr(checkpoints, "remaining", lambda: 0.2)
+        monkeypatch.setattr(memory, "relief", lambda *_, **__: Relief.CHECKPOINT)
+
+        def begin(log: object) -> None:
+            checkpoints.attempt = attempt
+            now.work += 0.004
+            now.clock += 0.004 + 0.007  # for which its thread did not let this one go on
+
+        monkeypatch.setattr(state, "_begin_checkpoint", begin)
+        memory.needed()
+        memory.slice()
+        memory._room = 1000.0
+        state._relieve(state._log, Logged(1, 0, 1000), renewed=False)
+        assert waits == [0.014]
+        checkpoints.attempt = None
 
 
 def test_time_in_which_no_record_comes_in_is_not_time_of_a_checkpoint(
