@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from changelog import rounds
+from changelog.files import Files
 from changelog.storage import LocalStorage
+from hybridstore.rewinding import fork
 from hybridstore.rewinding.fork import _DirectorySite
 from hybridstore.state import checkpoint_job, checkpointer, memory
 from recovery import finder_writer
@@ -23,7 +25,7 @@ from tests.tools.hooks import forget_states
 from tests.tools.owner_beside import played
 
 SEEDS, CALLS = 6, 800
-ENTER, COPY = FinderWriter._enter, _DirectorySite.copy
+ENTER, COPY, PRUNE = FinderWriter._enter, _DirectorySite.copy, checkpoint_job.prune
 
 
 @pytest.fixture(autouse=True)
@@ -84,14 +86,27 @@ def copy_all(self: _DirectorySite, source: LocalStorage, name: str, to: str, end
     COPY(self, source, name, to, source.size(name))
 
 
+def prune_more(path: Path, *, keep: int, files: Files) -> list[Path]:
+    """Keep one checkpoint fewer."""
+    return PRUNE(path, keep=keep - 1, files=files)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("of", "step", "instead"),
-    [(FinderWriter, "_leave", leave_nothing), (FinderWriter, "_enter", enter_all), (_DirectorySite, "copy", copy_all)],
+    [
+        (FinderWriter, "_leave", leave_nothing),
+        (FinderWriter, "_enter", enter_all),
+        (_DirectorySite, "copy", copy_all),
+        (checkpoint_job, "check_holder", lambda *_: None),
+        (checkpoint_job, "prune", prune_more),
+        (fork, "_TRIES", 1),
+    ],
+    ids=["leave", "enter", "copy", "lock", "prune", "tries"],
 )
 def test_a_step_of_the_process_or_of_a_fork_that_is_wrong_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: type, step: str, instead: Callable[..., None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: object, step: str, instead: object
 ) -> None:
     monkeypatch.setattr(of, step, instead)
-    with pytest.raises((AssertionError, RestoreError), match=r"expected|finder of|its copy has"):
-        play(tmp_path, monkeypatch, range(14, 100))  # the first of them notices each
+    with pytest.raises((AssertionError, RestoreError), match=r"expected|finder of|its copy has|choose a"):
+        play(tmp_path, monkeypatch, range(2, 100))  # the first two of them notice each

@@ -23,7 +23,7 @@ from hybridstore.state.opening import Opening, Tuning
 from recovery.compaction import Sizes
 from recovery.errors import CheckpointError, CorruptCheckpointError
 from recovery.finder import UNKNOWN
-from recovery.layout import list_checkpoints
+from recovery.layout import CheckpointName, list_checkpoints
 from tests.tools.hooks import check_stores
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.model import WHOLE, ModelState
@@ -43,6 +43,8 @@ STORES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "l": ("sliding", {"size": 20, "aggregator": hs.Sum()}, {"size": 20, "aggregator": "sum"}),
 }
 NEVER = hs.CheckpointPolicy(max_restore="1 day")
+# No version is pruned that is so new.
+NEWEST = 1 << 40
 # So many calls are told of a run that has failed.
 TOLD = 40
 
@@ -90,6 +92,7 @@ class Owner:
         self._objects: dict[str, bytes] | None = {} if dice.random() < 0.25 else None
         self._openings = 0
         self._former: tuple[Any, ModelState] | None = None
+        self._kept: list[CheckpointName] = []
         self._open()
         for name in self._names:
             if STORES[name][0] == "key_value":
@@ -112,6 +115,7 @@ class Owner:
 
     def _open(self) -> None:
         self.state: Any = self._opened()
+        self.beside.opened()
         if self._objects is not None:  # a version says who is the owner
             self._version += 1
             self._past[self._version] = dict(self._disk)
@@ -290,9 +294,12 @@ class Owner:
         self._model.commit()
         self._version = version
         self._past[version] = dict(self._disk)
+        self._oldest()
 
     def _checkpoint(self) -> None:
         """Begin a checkpoint, if none is in progress: often one behind which what is in memory can be freed."""
+        # of a version of its own: two of one version, of which one is lost, count as two of those that are kept
+        self._both("kv", "put", self._key(), self._value())
         self._commit()
         if self.state._checkpoints.attempt is not None and self.dice.random() < 0.9:
             return
@@ -303,7 +310,8 @@ class Owner:
             return
         self.state._memory._filled = self.dice.random() < 0.7
         self.state._checkpoints.finish(wait=True)
-        self.state._checkpoints._alone = self.dice.random() < self._alone
+        # behind a failure always: two answers that are lost, one after the other, have removed what the owner reads
+        self.state._checkpoints._alone |= self.dice.random() < self._alone
         self.history.append("begin a checkpoint")
         self.state._begin_checkpoint(self.state._log)
 
@@ -427,12 +435,20 @@ class Owner:
                 raise
 
     def _oldest(self) -> int:
-        """Return the version of the oldest checkpoint."""
+        """Return the version of the oldest checkpoint, none without one. The newest of all that were made are there."""
         objects: Any = LocalStorage(self._path) if self._objects is None else MemoryStorage(self._objects)
-        return list_checkpoints(objects)[0].version
+        there = list_checkpoints(objects)
+        self._kept = sorted({*self._kept, *there})[-NEVER.keep :]
+        checkpoints = self.state._checkpoints
+        used = [checkpoints.reader.name] if checkpoints.reader is not None and checkpoints.attempt is None else []
+        expected = [*map(str, self._kept), *used]
+        assert set(expected) <= set(map(str, there)), f"found {there}, expected {expected}"
+        return there[0].version if there else 1
 
     def _earlier(self) -> int:
-        return max(1, self._version - self.dice.choice([0, 1, 5, 20]))
+        """Return a version, often one of the oldest that can be read."""
+        version = self.dice.choice([*(self._version - behind for behind in (0, 1, 5, 20)), self._oldest() + 1])
+        return min(max(1, version), self._version)
 
     def _compare(self, past: Any) -> None:
         """Compare all that a state has with what the version had."""
@@ -458,8 +474,11 @@ class Owner:
         """Pin and fork versions, and be the owner of each fork."""
         for number in count():
             version, name, fork = self._earlier(), f"pin{number}", self._path.with_name(f"{self._path.name}.{number}")
-            at: int | str = version
-            if self.dice.random() < 0.5:
+            at: int | str | None = version
+            if self.dice.random() < 0.3:
+                # nothing that is removed meanwhile is a reason to refuse the newest one
+                at, version = None, NEWEST
+            elif self.dice.random() < 0.5:
                 yield from self._ended(partial(hs.pin, self._path, name, at=version), version)
                 if not has_pin(self._path, name):
                     continue
@@ -469,7 +488,8 @@ class Owner:
                 yield from self._ended(partial(hs.unpin, self._path, name), version)
             if fork.exists():
                 with hs.open(fork, checkpoints=NEVER, _tuning=self._tuning) as state:
-                    assert state.version == version, f"{fork}: found {state.version}, expected {version}"
+                    right = state.version if at is None else version
+                    assert state.version == right, f"{fork}: found {state.version}, expected {right}"
                     self._compare(state)
                     state.key_value("kv").put(self._key(), self._value())
                     state.commit()

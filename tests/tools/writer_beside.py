@@ -27,7 +27,7 @@ import pytest
 from changelog.codec import pack, unpack
 from changelog.files import AppendFile, Files
 from hybridstore.state.checkpoint_job import Job, KeptPacks, Outcome, make
-from hybridstore.state.checkpointer import Attempt
+from hybridstore.state.checkpointer import Attempt, Checkpointer
 from hybridstore.state.writer_process import Pending, WriterProcess
 from recovery import finder, finder_writer
 from recovery.checkpoint import CheckpointReader
@@ -35,6 +35,8 @@ from recovery.errors import CheckpointError
 
 # At a point where the process may go on, it takes so many steps.
 STEPS = (1, 1, 2, 3, 10, 60)
+# Why a checkpoint fails here, and for no other reason.
+LOST, WAS_KILLED = FORESEEN = "the checkpoint cannot be opened", "the writer process was killed"
 
 
 class Killed(BaseException):
@@ -43,6 +45,9 @@ class Killed(BaseException):
 
 class Worker:
     """Code that goes on only when the owner gives it the baton."""
+
+    # how many names it has changed since another owner has the state
+    late_changes: int | None = None
 
     def __init__(self) -> None:
         self.alive, self.idle, self.steps = True, False, 0
@@ -144,7 +149,7 @@ class Process(Worker):
         if self._answers:
             answer, fields = self._answers.popleft()
             self._asked.remove(answer)
-            lost = Outcome(None, CheckpointError("the checkpoint cannot be opened"))
+            lost = Outcome(None, CheckpointError(LOST))
             answer.end(lost if self._lost() else Outcome.of(fields))
             return True
         return False
@@ -160,7 +165,7 @@ class Process(Worker):
     def fail(self) -> None:
         """Let the owner hear of no job any more."""
         for answer in self._asked:
-            answer.end(Outcome(None, CheckpointError("the writer process was killed")))
+            answer.end(Outcome(None, CheckpointError(WAS_KILLED)))
         self._asked.clear()
         self._answers.clear()
 
@@ -216,6 +221,14 @@ def step() -> None:
         _at_work.worker.step()
 
 
+def change() -> None:
+    """A step before a name is changed."""
+    step()
+    worker = _at_work.worker
+    if worker is not None and worker.late_changes is not None:
+        worker.late_changes += 1
+
+
 class Words:
     """The words of a file of a finder; something is called before each of them is read or written."""
 
@@ -250,6 +263,8 @@ class Beside:
         self._at_work = False
         # some processes are slow beside their owner, others fast
         self._odds = dice.choice([0.02, 0.1, 0.4])
+        # behind a slow command old versions are removed while it reads them
+        self._pace = dice.choice([1.0, 0.05])
         self._losses = dice.choice([0.0, 0.1])
 
     def give(self, job: Job, user: object, then: Callable[[Outcome], Outcome]) -> Pending:
@@ -278,12 +293,16 @@ class Beside:
             if self.process is not None and not (self._dice.random() < 0.3 and self.process.hear()):
                 self.process.work(self._dice.choice(STEPS))
             self._late = [late for late in self._late if late.alive]
-            for worker in (*self._late, self._thread, self._command):
+            command = self._command if self._dice.random() < self._pace else None
+            for worker in (*self._late, self._thread, command):
                 if worker is not None:
                     worker.work(self._dice.choice(STEPS))
-            for late in self._late:
+                    # only what it was about to do when the state was opened again
+                    late = worker.late_changes or 0
+                    assert late <= 1, f"the process of an owner that has ended: {late} changed names, expected 1"
+            for worker in self._late:
                 if self._dice.random() < 0.02:
-                    late.kill()
+                    worker.kill()
             if self._dying and self._dice.random() < 0.1:
                 dying = self._dying.pop()
                 dying.work(1)
@@ -324,6 +343,11 @@ class Beside:
             self._late.append(self.process)
             self.process = None
 
+    def opened(self) -> None:
+        """The state is opened again: what is late may change nothing any more."""
+        for worker in self._late:
+            worker.late_changes = worker.late_changes or 0
+
     def end(self) -> None:
         self.kill()
         for worker in (*self._late, *self._dying, self._thread, self._command):
@@ -356,7 +380,7 @@ class Beside:
             monkeypatch.setattr(of, name, called)
 
         for name in ("link", "remove"):
-            behind(Files, name, step)
+            behind(Files, name, change)
         behind(AppendFile, "write", step)
         behind(CheckpointReader, "__init__", meanwhile, step)
         behind(CheckpointReader, "raw_block", meanwhile)
@@ -365,3 +389,10 @@ class Beside:
         monkeypatch.setattr(finder, "_mapped", lambda path: Words(mapped(path), meanwhile, nothing))
         monkeypatch.setattr(finder_writer, "_Part", Part)
         monkeypatch.setattr(Attempt, "begin", lambda attempt: self.begin(attempt))
+        fail = Checkpointer.fail
+
+        def failed(checkpoints: Checkpointer, version: int, error: Exception) -> None:
+            assert str(error) in FORESEEN, f"a checkpoint has failed: found {error}, expected one of {FORESEEN}"
+            fail(checkpoints, version, error)
+
+        monkeypatch.setattr(Checkpointer, "fail", failed)
