@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.bucket import Bucket, same_settings, settings_of
+from changelog.bucket import Bucket, same_settings, scrubbed, settings_of
 from changelog.errors import HybridStoreError
 
 SECRET = "SECRET-OF-THE-TEST"
@@ -91,3 +91,8 @@ def test_what_cannot_be_a_bucket_gets_one_sentence(given: dict[str, Any], kind: 
         Bucket(given.pop("location"), **given)
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_error_shows_where_it_comes_from_and_no_secret() -> None:
+    text = f"PUT http://host:9000/jobs/a?signed={SECRET}: {SECRET} is refused, true"
+    assert scrubbed(text, JOBS.settings.values()) == "PUT http://host:9000/jobs/a?... ... is refused, true"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from changelog.files import Files, make_folders
 
 
@@ -40,6 +42,15 @@ def test_a_file_with_a_second_name_is_copied_durably_before_it_is_appended_to(tm
     # a file of one name is opened as it is
     files.append(owned).close()
     assert len(files.synced) == 1
+
+
+def test_a_path_is_synced_by_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    (tmp_path / "segment.log").write_bytes(b"one")
+    Files().sync_path(tmp_path / "segment.log")
+    Files().sync_directory(tmp_path)
+    assert synced == [(tmp_path / "segment.log").stat().st_ino, tmp_path.stat().st_ino]
 
 
 def test_the_names_of_new_directories_are_durable(tmp_path: Path) -> None:

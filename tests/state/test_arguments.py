@@ -135,3 +135,12 @@ def test_an_argument_of_several_doors_is_explained_by_one_of_them() -> None:
         for name in HOMES.keys() & inspect.signature(function).parameters.keys() - {"self"}:
             refers = REFERS.search(explained.get(name, "")) is not None
             assert refers is not (HOMES[name] == door or (door, name) in OTHERWISE), (door, name, explained.get(name))
+
+
+def test_a_key_of_another_type_is_refused_under_a_limit_too(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", memory_limit=3_000_000) as state:
+        store = state.key_value("k", ttl=10)
+        store.put("a", 1, 1)
+        for call in (lambda: store.put(2, None, 1), lambda: store.scan("a", 3), lambda: store.scan(2)):
+            with pytest.raises(TypeError, match="found int, expected str"):
+                call()

@@ -188,3 +188,15 @@ def test_any_order_of_definitions_and_restores_keeps_stores_and_their_records(
         crash(state)
         with hs.open(place) as state:
             assert {each: dict(store.all()) for each, store in state.stores.items()} == now
+
+
+def test_a_closed_state_that_is_still_named_has_no_file_of_its_directory(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        state.key_value("names")["ann"] = 1
+        state.commit()
+        state.checkpoint(wait=True)
+    state = hs.open(tmp_path / "s")
+    maps = Path("/proc/self/maps")
+    assert str(tmp_path) in maps.read_text()
+    state.close()
+    assert str(tmp_path) not in maps.read_text()

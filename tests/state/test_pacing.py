@@ -270,3 +270,16 @@ def test_the_process_says_how_long_it_has_worked(tmp_path: Path, monkeypatch: py
         attempt.join()
         assert attempt.outcome is not None
         assert attempt.outcome.busy > 0
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_only_a_checkpoint_of_a_thread_counts_as_one_that_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copies: bool
+) -> None:
+    with hs.open(tmp_path / "s", checkpoints=NEVER) as state:
+        attempt = SimpleNamespace(copies=copies, running=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(state._checkpoints, "attempt", attempt)
+            assert state._memory.copying is (attempt if copies else None)
+            attempt.running = False
+            assert state._memory.copying is None
