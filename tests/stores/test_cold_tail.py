@@ -270,6 +270,7 @@ def test_commits_apply_what_waits_bit_by_bit(tmp_path: Path) -> None:
         assert store.waiting_rows == 5000
         assert state.hydrate(0) == 1
         assert 0 < store.waiting_rows < 5000
+        assert store.get("k4999") == 4999  # a key that is asked for does not go on waiting
         while state.hydrate(0):
             pass
         assert store.waiting_rows == 0
