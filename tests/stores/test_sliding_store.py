@@ -410,3 +410,19 @@ def test_a_key_of_many_values_is_not_taken_for_the_rule(tmp_path: Path, keys: in
         # counted by itself, or with as many more as the sample is smaller
         assert keys + 3000 <= store.records_in_memory <= keys + 3000 * (keys // 1024 + 1)
         assert before + 3000 * 40 < store.bytes_in_memory < before + 3000 * 100 * (keys // 1024 + 1)
+
+
+def test_a_key_whose_values_slid_out_while_its_block_was_cold_is_not_kept(tmp_path: Path) -> None:
+    for again in (False, True):
+        with hs.open(tmp_path) as state:
+            store = state.sliding("s", size=10, aggregator=hs.Collect())
+            if again:
+                store.advance(15)
+                state.hydrate(1e9)
+            else:
+                store.add("a", 1, 1)
+                store.add("b", 1, 9)
+            state.commit()
+            state.checkpoint(wait=True)
+            assert state._checkpoints.reader is not None
+            assert state._checkpoints.reader.meta.records == (1 if again else 2)
