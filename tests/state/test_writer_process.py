@@ -358,7 +358,6 @@ def test_where_no_process_can_be_started_a_thread_makes_the_checkpoints(
 
 def test_what_outlives_its_owner_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs: list[Job] = []
-
     pending: list[Pending] = []
 
     def give(self: WriterProcess, job: Job, user: object, then: Then) -> Pending:
@@ -506,21 +505,22 @@ def test_the_answers_of_a_process_that_has_written_and_pruned_are_lost(
 
     def lose(self: WriterProcess, job: Job, user: object, then: Then) -> Pending:
         outcome = given(self, job, user, then).outcome
-        assert outcome is not None
-        assert outcome.report is not None
+        assert getattr(outcome, "report", None) is not None
         lost = Pending(self, then)
         lost.end(Outcome(None, OSError("ended")))
         return lost
 
     monkeypatch.setattr(WriterProcess, "give", lose)
+    monkeypatch.setattr(checkpoint_job, "PIECE_RECORDS", 12)  # half of the checkpoints are in pieces
     dice = random.Random(seed)
     right: dict[str, int] = {}
     state = opened(tmp_path)
     for turn in range(100):
         changed = {f"k{dice.randrange(400):03}": turn for _ in range(dice.choice((1, 3, 30, 200)))}
-        right.update(changed)
-        state.key_value("kv").put_many(changed)
-        state.commit()
+        right.update(changed, last=turn)
+        for rows in sorted(changed.items()), [("last", turn)]:
+            state.key_value("kv").put_many(rows)
+            state.commit()
         failure = checkpoint(state)
         # the next one, by a thread, builds on what the owner knows: all its packs are there
         assert (failure is None) == (turn % 2 == 1), failure
