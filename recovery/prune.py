@@ -32,14 +32,15 @@ from .meta import CheckpointMeta, read_meta
 from .pack import names_in_use
 
 
-def prune(path: Path, *, keep: int, files: Files = REAL_FILES) -> list[Path]:
-    """Delete the files that the newest `keep` checkpoints do not need, and return their names. O(files).
+def prune(path: Path, *, keep: int, files: Files = REAL_FILES, used: str | None = None) -> list[Path]:
+    """Delete the files that the newest `keep` checkpoints, and the one named `used`, do not need, and return their
+    names. O(files).
 
     A damaged checkpoint does not count, so the files that replace it are kept. Leftovers of a crash (temporary files,
     packs and markers without a checkpoint) are deleted too, so no checkpoint may be in progress.
     """
     storage = LocalStorage(path, files=files)
-    names, oldest_segment = prune_checkpoints(storage, keep=keep)
+    names, oldest_segment = prune_checkpoints(storage, keep=keep, used=used)
     deleted = [path / name for name in names]
     if oldest_segment is not None:
         for first in list_segments(path / CHANGELOG):
@@ -53,15 +54,16 @@ def prune(path: Path, *, keep: int, files: Files = REAL_FILES) -> list[Path]:
     return deleted
 
 
-def prune_checkpoints(storage: Storage, *, keep: int) -> tuple[list[str], int | None]:
-    """Delete all but the newest `keep` sound checkpoints, packs and markers that none of the others has; return their
-    names, and the oldest segment that the kept ones need (None: fewer exist, so every segment is needed).
+def prune_checkpoints(storage: Storage, *, keep: int, used: str | None = None) -> tuple[list[str], int | None]:
+    """Delete all but the newest `keep` sound checkpoints and the one named `used`, and packs and markers that none of
+    the others has; return their names, and the oldest segment that the kept ones need (None: fewer exist, so every
+    segment is needed).
     """
     deleted: list[str] = []
     sound: dict[CheckpointName, CheckpointMeta] = {}
     oldest_segment: int | None = None
     for name in reversed(list_checkpoints(storage)):
-        if len(sound) >= keep:
+        if len(sound) >= keep and str(name) != used:
             storage.delete([str(name)])
             deleted.append(str(name))
             continue

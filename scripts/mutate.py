@@ -58,7 +58,7 @@ _OPERATORS: Final[dict[type[ast.AST], type[ast.AST]]] = {
 }
 _NEAR: Final = 3
 # The tests of another room that see what the files of a room do.
-_FURTHER: Final = {"aggregation": "stores", "recovery": "state", "stores": "state"}
+_FURTHER: Final = {"aggregation": "stores", "changelog": "state", "recovery": "state", "stores": "state"}
 _NAMES: Final = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list", "reversed": "iter"}
 
 

@@ -59,8 +59,9 @@ def can_start() -> bool:
 class Job(NamedTuple):
     """A checkpoint to be made: the directory `path` with files of `mode`, who holds its lock, the version and its place
     in the changelog, the bounds of the checkpoint's parts (see `write_checkpoint`, also for `pack_bytes`, `tables` and
-    `tableless`), the parts of a retention that a bucket is (`divisor`), how many checkpoints to keep, and whether
-    commits have synced the changelog.
+    `tableless`), the parts of a retention that a bucket is (`divisor`), how many checkpoints to keep, whether commits
+    have synced the changelog, and the name of the checkpoint that the owner reads (`used`, None without one), which
+    stays, too.
     """
 
     path: str
@@ -77,6 +78,7 @@ class Job(NamedTuple):
     pack_bytes: int | None
     tables: bool
     tableless: int
+    used: str | None
 
     def packed(self) -> list[Any]:
         """Return the fields as plain lists."""
@@ -221,8 +223,8 @@ def make(job: Job, alive: Callable[[], None], opened: KeptPacks | None = None) -
 
     def tidy() -> object:
         files.spared = kept.files(job)
-        # what the owner reads is kept, in case that it never hears of the checkpoint that replaces it
-        return prune(path, keep=job.keep + len(pieces) - 1, files=files)
+        # what the owner reads is kept, in case that it never hears of the checkpoints that replace it
+        return prune(path, keep=job.keep, files=files, used=job.used)
 
     with collector_held():
         outcome = outcome_of(write, tidy)

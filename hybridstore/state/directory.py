@@ -441,7 +441,8 @@ class State(InPlace, NamedStores):
         target = Target(self._home.storage, self._identity, group.version, group.digest, log.position)
         # A changelog that ends before the place to which a checkpoint refers is damaged, so the log is synced first.
         tidy = partial(self._home.prune, checkpoints.policy.keep)
-        checkpoints.begin(target, before=log.sync, prune=tidy, beside=partial(self._home.job, target), wait=wait)
+        beside = partial(self._home.job, target, None if checkpoints.reader is None else str(checkpoints.reader.name))
+        checkpoints.begin(target, before=log.sync, prune=tidy, beside=beside, wait=wait)
         return True
 
     @entry_of_all

@@ -100,9 +100,9 @@ class Home(Protocol):
         """Whether another process can make the checkpoints: one that has the commits without requests. O(1)."""
         return False
 
-    def job(self, target: Target, tableless: int = 0) -> Job | None:
-        """Return what another process needs to know to make a checkpoint, `tableless` as of `write_checkpoint`; None
-        where the owner has to make it. O(1).
+    def job(self, target: Target, used: str | None, tableless: int = 0) -> Job | None:
+        """Return what another process needs to know to make a checkpoint, while the owner reads the one that is named
+        `used`, `tableless` as of `write_checkpoint`; None where the owner has to make it. O(1).
         """
         return None
 
@@ -189,7 +189,7 @@ class DirectoryHome(Home):
         asked = self._asked
         return self._lock is not None and type(asked.files) is Files and asked.checkpoints.keep >= 2 and can_start()
 
-    def job(self, target: Target, tableless: int = 0) -> Job | None:
+    def job(self, target: Target, used: str | None, tableless: int = 0) -> Job | None:
         asked = self._asked
         if self._lock is None or not self.beside:
             return None
@@ -208,6 +208,7 @@ class DirectoryHome(Home):
             pack_bytes(),
             BUDGET.limit is not None,
             tableless,
+            used,
         )
 
     def check(self) -> None:

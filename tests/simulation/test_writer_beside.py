@@ -86,27 +86,33 @@ def copy_all(self: _DirectorySite, source: LocalStorage, name: str, to: str, end
     COPY(self, source, name, to, source.size(name))
 
 
-def prune_more(path: Path, *, keep: int, files: Files) -> list[Path]:
+def prune_more(path: Path, *, keep: int, files: Files, used: str | None) -> list[Path]:
     """Keep one checkpoint fewer."""
-    return PRUNE(path, keep=keep - 1, files=files)
+    return PRUNE(path, keep=keep - 1, files=files, used=used)
+
+
+def prune_used(path: Path, *, keep: int, files: Files, used: str | None) -> list[Path]:
+    """Keep the newest checkpoints only, whichever the owner reads."""
+    return PRUNE(path, keep=keep, files=files)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("of", "step", "instead"),
+    ("of", "step", "instead", "first"),
     [
-        (FinderWriter, "_leave", leave_nothing),
-        (FinderWriter, "_enter", enter_all),
-        (_DirectorySite, "copy", copy_all),
-        (checkpoint_job, "check_holder", lambda *_: None),
-        (checkpoint_job, "prune", prune_more),
-        (fork, "_TRIES", 1),
+        (FinderWriter, "_leave", leave_nothing, 2),
+        (FinderWriter, "_enter", enter_all, 2),
+        (_DirectorySite, "copy", copy_all, 2),
+        (checkpoint_job, "check_holder", lambda *_: None, 2),
+        (checkpoint_job, "prune", prune_more, 2),
+        (checkpoint_job, "prune", prune_used, 29),
+        (fork, "_TRIES", 1, 2),
     ],
-    ids=["leave", "enter", "copy", "lock", "prune", "tries"],
+    ids=["leave", "enter", "copy", "lock", "prune", "used", "tries"],
 )
 def test_a_step_of_the_process_or_of_a_fork_that_is_wrong_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: object, step: str, instead: object
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: object, step: str, instead: object, first: int
 ) -> None:
     monkeypatch.setattr(of, step, instead)
     with pytest.raises((AssertionError, RestoreError), match=r"expected|finder of|its copy has|choose a"):
-        play(tmp_path, monkeypatch, range(2, 100))  # the first two of them notice each
+        play(tmp_path, monkeypatch, range(first, first + 100))  # the first two of them notice each

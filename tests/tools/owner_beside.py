@@ -298,8 +298,6 @@ class Owner:
 
     def _checkpoint(self) -> None:
         """Begin a checkpoint, if none is in progress: often one behind which what is in memory can be freed."""
-        # of a version of its own: two of one version, of which one is lost, count as two of those that are kept
-        self._both("kv", "put", self._key(), self._value())
         self._commit()
         if self.state._checkpoints.attempt is not None and self.dice.random() < 0.9:
             return
@@ -310,8 +308,7 @@ class Owner:
             return
         self.state._memory._filled = self.dice.random() < 0.7
         self.state._checkpoints.finish(wait=True)
-        # behind a failure always: two answers that are lost, one after the other, have removed what the owner reads
-        self.state._checkpoints._alone |= self.dice.random() < self._alone
+        self.state._checkpoints._alone = self.dice.random() < self._alone
         self.history.append("begin a checkpoint")
         self.state._begin_checkpoint(self.state._log)
 
