@@ -175,13 +175,10 @@ class ShortPauses:
             self._freeze()
 
     def sealed(self) -> None:
-        """The stores have new sets, which are empty still: let the collector visit these now, and not when they have
-        the keys of 100,000 changes, which took 7 ms, twice. O(young objects), of which fewer than 10,000 are visited;
-        none of them the first time, since the sets before, which have all keys, may be young, too: they are frozen.
+        """The stores have new sets, with few keys still: let the collector visit these now, and not when they have the
+        keys of 100,000 changes, which took 7 ms, twice. O(young objects), of which fewer than 10,000 are visited.
         """
-        if self._users and self._frozen_before is None:
-            self._freeze()
-        elif gc.get_count()[0] < _FEW_YOUNG:
+        if gc.get_count()[0] < _FEW_YOUNG:
             self._sealing = True
             try:
                 gc.collect(1)

@@ -154,6 +154,7 @@ class State(InPlace, NamedStores):
         self._checkpoints.commit_seconds = home.commit_seconds
         self._checkpoints.can_beside = lambda: home.beside
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
+        self._first_commit = True
         SHORT_PAUSES.join()
         self._leave_pauses = weakref.finalize(self, SHORT_PAUSES.leave)  # once, also for a state that nobody closes
         try:
@@ -344,6 +345,9 @@ class State(InPlace, NamedStores):
                 raise self._refusal("a commit", error) from error
             raise
         self._apart = None
+        if self._first_commit:
+            self._first_commit = False
+            SHORT_PAUSES.sealed()  # the sets of the stores are as new as behind a checkpoint
         try:
             if checkpoints.due():
                 self._begin_checkpoint(log)
