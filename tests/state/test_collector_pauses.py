@@ -160,6 +160,10 @@ def test_garbage_is_found_while_a_state_is_open(tmp_path: Path) -> None:
 def test_the_collector_visits_sets_of_changed_keys_while_they_have_few_and_counts_no_memory_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with opened(tmp_path / "state") as state:
+        state.key_value("k")["a"] = "first"
+        state.commit()
+        state.checkpoint(wait=True)
     with collector_held(), opened(tmp_path / "state") as state:
         store = state.key_value("k")
         for number in range(3):
@@ -170,6 +174,7 @@ def test_the_collector_visits_sets_of_changed_keys_while_they_have_few_and_count
                 state.commit()
                 if number:
                     assert checkpoint(state) is None
+            assert isinstance(store._dirty, set)
             assert (store._dirty is before) == (not number)
             young = [*gc.get_objects(0), *gc.get_objects(1)]
             assert not any(each is store._dirty for each in young)
