@@ -14,7 +14,7 @@ import os
 import weakref
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from changelog.files import FILE_MODE, Files
 from changelog.identity import ID_BYTES, Identity
@@ -42,6 +42,10 @@ from .policy import SPEED, CheckpointPolicy, Logged
 from .snapshot import Snapshot, snapshot_of
 from .upgrades import Upgrades
 from .usable import OPEN, MarkedStep
+
+# The collector visits the new sets of the stores in this commit: in the first one, for which a restart waits, it would
+# take 1 ms, and much later the sets have many keys.
+_VISITING_COMMIT: Final = 4
 
 
 class State(InPlace, NamedStores):
@@ -154,7 +158,7 @@ class State(InPlace, NamedStores):
         self._checkpoints.commit_seconds = home.commit_seconds
         self._checkpoints.can_beside = lambda: home.beside
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
-        self._first_commit = True
+        self._commits_until_visit = _VISITING_COMMIT
         SHORT_PAUSES.join()
         self._leave_pauses = weakref.finalize(self, SHORT_PAUSES.leave)  # once, also for a state that nobody closes
         try:
@@ -345,9 +349,9 @@ class State(InPlace, NamedStores):
                 raise self._refusal("a commit", error) from error
             raise
         self._apart = None
-        if self._first_commit:
-            self._first_commit = False
-            SHORT_PAUSES.sealed()  # the sets of the stores are as new as behind a checkpoint
+        self._commits_until_visit -= 1
+        if not self._commits_until_visit:
+            SHORT_PAUSES.sealed()  # the sets of the stores are nearly as new as behind a checkpoint
         try:
             if checkpoints.due():
                 self._begin_checkpoint(log)

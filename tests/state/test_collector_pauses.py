@@ -12,6 +12,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.collector import COUNTED_BLOCKS, OLD_BLOCKS, collector_held
+from hybridstore.state.directory import _VISITING_COMMIT
 from tests.state.test_writer_process import checkpoint, opened, small_checkpoints
 
 __all__ = ["small_checkpoints"]  # of each test here, too
@@ -171,7 +172,9 @@ def test_the_collector_visits_sets_of_changed_keys_while_they_have_few_and_count
             before = store._dirty
             with monkeypatch.context() as patched:
                 patched.delattr(sys, "getallocatedblocks")
-                state.commit()
+                for at in range(1 if number else _VISITING_COMMIT):
+                    store["a"] = [number, at]
+                    state.commit()
                 if number:
                     assert checkpoint(state) is None
             assert isinstance(store._dirty, set)
