@@ -43,8 +43,8 @@ from .snapshot import Snapshot, snapshot_of
 from .upgrades import Upgrades
 from .usable import OPEN, MarkedStep
 
-# The collector visits the new sets of the stores in this commit: in the first one, for which a restart waits, it would
-# take 1 ms, and much later the sets have many keys.
+# The collector visits the new sets of the stores in this commit of an open state: in the first one, for which a restart
+# waits, it would take 1 ms, and much later the sets have many keys.
 _VISITING_COMMIT: Final = 4
 
 
@@ -158,7 +158,6 @@ class State(InPlace, NamedStores):
         self._checkpoints.commit_seconds = home.commit_seconds
         self._checkpoints.can_beside = lambda: home.beside
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
-        self._commits_until_visit = _VISITING_COMMIT
         SHORT_PAUSES.join()
         self._leave_pauses = weakref.finalize(self, SHORT_PAUSES.leave)  # once, also for a state that nobody closes
         try:
@@ -349,8 +348,7 @@ class State(InPlace, NamedStores):
                 raise self._refusal("a commit", error) from error
             raise
         self._apart = None
-        self._commits_until_visit -= 1
-        if not self._commits_until_visit:
+        if group.version == self.restore_report.version + _VISITING_COMMIT:
             SHORT_PAUSES.sealed()  # the sets of the stores are nearly as new as behind a checkpoint
         try:
             if checkpoints.due():

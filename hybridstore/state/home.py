@@ -183,8 +183,8 @@ class DirectoryHome(Home):
 
     @property
     def beside(self) -> bool:
-        """See `Home`. Other files than real ones are only here. Where one checkpoint is kept, a process that dies after
-        it has pruned would have removed packs that the owner still builds on.
+        """See `Home`. Other files than real ones are only here. Where one checkpoint is to be kept, the process would
+        keep two: it does not remove the one that the owner reads.
         """
         asked = self._asked
         return self._lock is not None and type(asked.files) is Files and asked.checkpoints.keep >= 2 and can_start()
