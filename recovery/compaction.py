@@ -37,6 +37,9 @@ MOST_SPARSE_SHARE: Final = 2.5
 LARGE_SHARE: Final = 64
 # Packs are cut off at no less than one of so many of the bytes of a state.
 CUT_SHARE: Final = 256
+# Beside what changed a checkpoint writes so many times that, or so many large packs.
+_ROOM: Final = 10
+_LARGE_ROOM: Final = 2
 
 
 class Sizes(NamedTuple):
@@ -89,9 +92,12 @@ def bounded(pack_bytes: int | None, state: int) -> int | None:
     return None if pack_bytes is None else max(pack_bytes, min(PACK_BYTES, state // CUT_SHARE))
 
 
-def large_bytes(bounds: Sizes, state: int) -> int:
-    """Return from how many bytes on a pack of a state of so many is large. O(1)."""
-    return max(bounds.large_bytes, state // LARGE_SHARE)
+def large_bytes(bounds: Sizes, state: int, pack_bytes: int | None = None) -> int:
+    """Return from how many bytes on a pack of a state of so many is large, where packs are cut off at `pack_bytes`
+    (None: only large ones are). O(1).
+    """
+    large = max(bounds.large_bytes, state // LARGE_SHARE)
+    return large if pack_bytes is None else min(large, pack_bytes)
 
 
 def first_cut(bounds: Sizes, state: int) -> int:
@@ -99,6 +105,27 @@ def first_cut(bounds: Sizes, state: int) -> int:
     O(1).
     """
     return max(4 * bounds.large_bytes, state // LARGE_SHARE) + BLOCK_BYTES
+
+
+class RoomToWrite:
+    """How many bytes a checkpoint writes beside what changed, in blocks that are written anew and in copies: what is
+    beyond that waits for the next checkpoints, since commits wait for a long one. Two packs of `large` bytes fit in,
+    so that what lives for long is in large packs at once, and small packs become one that is large.
+    """
+
+    def __init__(self, large: int) -> None:
+        self.large = large
+        self._changed = self._anew = 0
+
+    def room(self, changed: int, anew: int) -> int:
+        """Return how many further bytes may be written, where a store has changed and written anew so many. O(1)."""
+        return max(_LARGE_ROOM * self.large, _ROOM * (self._changed + changed)) - self._anew - anew
+
+    def add(self, changed: int, anew: int) -> int:
+        """Count the bytes of a store, and return how many further ones may be written. O(1)."""
+        self._changed += changed
+        self._anew += anew
+        return self.room(0, 0)
 
 
 class Rewrites(NamedTuple):
@@ -140,9 +167,7 @@ def packs_to_rewrite(
         chosen.add(pack.number)
         size -= pack.size - live[pack.number]
         room -= live[pack.number]
-    large = large_bytes(bounds, total)
-    if pack_bytes is not None:
-        large = min(large, pack_bytes)
+    large = large_bytes(bounds, total, pack_bytes)
     small = sorted(
         (live[pack.number], pack.number)
         for _, pack in named

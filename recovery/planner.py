@@ -37,7 +37,7 @@ from .block import (
     with_layers,
 )
 from .checkpoint import CheckpointReader
-from .compaction import Item, size_class
+from .compaction import SIZES, Item, RoomToWrite, size_class
 from .directory import PageEntry
 from .erase import Erasure
 from .errors import CorruptCheckpointError
@@ -62,13 +62,10 @@ LAYERED_SHARE: Final = 1.5
 MOST_LOAD: Final = 1.5
 # One of so many blocks is rewritten at a checkpoint, or none: so their pack is a large one, and not merged with others.
 AT_ONCE: Final = 8
-# Of so many blocks, or of blocks with so many bytes of new layers, it is decided together which are rewritten.
+# It is decided together which blocks are rewritten of so many, and of as many that one of `AT_ONCE` is a large pack; or
+# of blocks with so many bytes of new layers.
 TOGETHER: Final = 64
 _TOGETHER_BYTES: Final = 2 << 20
-# Beside what changed a checkpoint writes so many times that, or so many bytes, or one of so many of the state.
-_ROOM: Final = 10
-_LEAST_ROOM: Final = 768 << 10
-_ROOM_SHARE: Final = 128
 # Packs records as a block: (its bytes, the hash of its content).
 PackBlock: TypeAlias = Callable[[Columns], tuple[bytes, bytes]]
 # A block has at least so many times the bytes of its first and last key, where keys are large.
@@ -94,27 +91,6 @@ class StorePlan:
     anew_bytes: int = 0
     opened: list[tuple[PageEntry, list[BlockEntry]]] = field(default_factory=list)
     kept: bool = False
-
-
-class RoomToWrite:
-    """How many bytes a checkpoint of a state of `state` bytes writes beside what changed, in blocks that are written
-    anew and in copies: what is beyond that waits for the next checkpoints, since commits wait for a long one.
-    """
-
-    def __init__(self, state: int) -> None:
-        self._least = max(_LEAST_ROOM, state // _ROOM_SHARE)
-        self._changed = self._anew = 0
-
-    def room(self, plan: StorePlan) -> int:
-        """Return how many further bytes may be written, with those of a plan. O(1)."""
-        return max(self._least, _ROOM * (self._changed + plan.changed_bytes)) - self._anew - plan.anew_bytes
-
-    def add(self, plan: StorePlan) -> int:
-        """Count the bytes of a plan, and return how many further ones may be written. O(1)."""
-        room = self.room(plan)
-        self._changed += plan.changed_bytes
-        self._anew += plan.anew_bytes
-        return room
 
 
 class _Layer(NamedTuple):
@@ -157,10 +133,11 @@ class Planner:
         self._writer = writer
         self._limit = limit
         self._pack_block = pack
-        self._budget = budget or RoomToWrite(0)
+        self._budget = budget or RoomToWrite(SIZES.large_bytes)
         self._plan = StorePlan(capture, [], 1)
         # of blocks of which it is not decided yet whether they are rewritten
         self._waiting: list[_Layer] = []
+        self._waiting_bytes = self._waiting_below = 0  # of their new layers, and of their bases
 
     def plan(self) -> StorePlan:
         capture, plan = self._capture, self._plan
@@ -395,7 +372,10 @@ class Planner:
         waiting = self._waiting
         waiting.append(_Layer([], line, change, whole, kept, data, hashed, load))
         self._plan.items.append(waiting[-1].lines)
-        if alone or len(waiting) == TOGETHER or sum(len(each.data) for each in waiting) > _TOGETHER_BYTES:
+        self._waiting_bytes += len(data)
+        self._waiting_below += line.size
+        many = len(waiting) >= TOGETHER and self._waiting_below >= AT_ONCE * self._budget.large
+        if alone or many or self._waiting_bytes > _TOGETHER_BYTES:
             self._decide()
         return True
 
@@ -413,9 +393,12 @@ class Planner:
         as long as those before it, and commits wait for it. O(changed), and the blocks that are rewritten.
         """
         waiting, self._waiting = self._waiting, []
+        self._waiting_bytes = self._waiting_below = 0
         plan, number = self._plan, self._capture.number
         sizes = [each.whole.bytes for each in waiting]
-        most = most_layered([each.load for each in waiting], sizes, self._budget.room(plan))
+        most = most_layered(
+            [each.load for each in waiting], sizes, self._budget.room(plan.changed_bytes, plan.anew_bytes)
+        )
         items = plan.items
         for at, (lines, line, change, whole, kept, data, hashed, _) in enumerate(waiting):
             if at in most:

@@ -33,14 +33,26 @@ from .block import (
     pack_block,
 )
 from .checkpoint import CheckpointReader
-from .compaction import SIZES, Item, Rewrites, Sizes, bounded, first_cut, live_bytes, packs_to_rewrite, size_class
+from .compaction import (
+    SIZES,
+    Item,
+    Rewrites,
+    RoomToWrite,
+    Sizes,
+    bounded,
+    first_cut,
+    large_bytes,
+    live_bytes,
+    packs_to_rewrite,
+    size_class,
+)
 from .directory import PageEntry, cut, encode_changes, encode_page, encode_top, page_entry
 from .erase import Erasure
 from .errors import CheckpointError
 from .layout import CheckpointName
 from .meta import CheckpointMeta, StoreRecord, encode_meta, index_hash
 from .pack import PAGE, PackRecord, PackWriter
-from .planner import PackBlock, Planner, RoomToWrite, StorePlan, pack_records
+from .planner import PackBlock, Planner, StorePlan, pack_records
 from .table import MOST_KEYS, pack_with_table
 
 
@@ -326,12 +338,12 @@ def write_checkpoint(
         pack = pack_with_table if tables else pack_block
         limit = min(sizes.block_records, MOST_KEYS // 2) if tables else sizes.block_records
         plans = list[StorePlan]()
-        budget = RoomToWrite(0 if previous is None else previous.meta.size)
+        budget = RoomToWrite(large_bytes(sizes, 0 if previous is None else previous.meta.size, pack_bytes))
         room = 0
         for capture in captures:
             planner = Planner(capture, previous, writer, limit, pack, erased=erased, tableless=tableless, budget=budget)
             plans.append(planner.plan())
-            room = budget.add(plans[-1])
+            room = budget.add(plans[-1].changed_bytes, plans[-1].anew_bytes)
             tableless = planner.tableless
         items = [item for plan in plans for item in plan.items]
         if previous is not None and previous.storage.url != storage.url:

@@ -22,7 +22,6 @@ from recovery.block import (
     BucketChange,
     Columns,
     Extent,
-    StoreCapture,
     composed,
     content_hash,
     entry_of,
@@ -36,7 +35,7 @@ from recovery.checkpoint import CheckpointReader
 from recovery.errors import CorruptCheckpointError
 from recovery.layers import Layers
 from recovery.pack import LARGE, SMALL, _map
-from recovery.planner import AT_ONCE, LAYERED_SHARE, LAYERS, MOST_LOAD, RoomToWrite, StorePlan, most_layered
+from recovery.planner import AT_ONCE, LAYERED_SHARE, LAYERS, MOST_LOAD, most_layered
 from recovery.table import MOST_KEYS, RecordTable, Whole, look_into, pack_with_table, table_fault
 from tests.conftest import STRESS
 from tests.tools.checkpoints import Line, flip, own_packs, reader_of, verify
@@ -237,42 +236,6 @@ def test_the_blocks_with_most_layers_are_rewritten_until_the_others_have_few(loa
             fewer = most_layered(loads, [1] * len(loads), room)
             assert len(fewer) == room
             assert fewer <= most
-
-
-def test_a_checkpoint_has_room_for_so_many_times_what_changed_of_all_stores() -> None:
-    def plan(changed: int, anew: int) -> StorePlan:
-        return StorePlan(StoreCapture(1, "it", "key_value", {}, {}, {}), [], 1, changed_bytes=changed, anew_bytes=anew)
-
-    budget, large = RoomToWrite(0), RoomToWrite(1 << 30)
-    assert (budget.room(plan(0, 0)), large.room(plan(0, 0))) == (768 << 10, 1 << 23)
-    assert budget.room(plan(200_000, 100_000)) == 10 * 200_000 - 100_000
-    assert budget.add(plan(200_000, 100_000)) == 10 * 200_000 - 100_000
-    assert budget.add(plan(1000, 4000)) == 10 * 201_000 - 104_000
-
-
-def test_blocks_that_change_together_are_written_anew_as_far_as_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    most = {}
-    monkeypatch.setattr(planner, "_ROOM", 1)
-    for room in (1 << 30, 60_000):
-        monkeypatch.setattr(planner, "_LEAST_ROOM", room)
-        line = Line(LocalStorage(tmp_path / str(room)), tables=False)
-        line.checkpoint({f"key {i:05d}": b"%040d" % i for i in range(64 * 256)}, set())
-        reports = [
-            line.checkpoint({f"key {i:05d}": b"%040d" % turn for i in range(turn, 64 * 256, 64)}, set())
-            for turn in range(50)
-        ]
-        # with 4 of 256 records of each block, some 200 bytes of 12,000
-        most[room] = max(report.bytes_packed - report.bytes_layered for report in reports)
-        reader, loaded = line.reader, dict[str, bytes]()
-        assert reader is not None
-        for entry in line.entries():
-            block = reader.block(1, entry)
-            loaded.update(zip(block.keys, block.values, strict=True))
-        assert loaded == line.rows
-    assert most[1 << 30] > 90_000
-    assert 0 < most[60_000] <= 60_000
 
 
 def test_a_block_that_changes_alone_is_rewritten_at_a_load_of_one() -> None:
