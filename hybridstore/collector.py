@@ -146,7 +146,8 @@ class ShortPauses:
             if self._users == 1:
                 self._frozen_before = None
                 self._blocks = None
-                gc.callbacks.append(self._collected)
+                if self._collected not in gc.callbacks:  # an exception from outside may have ended a leaving
+                    gc.callbacks.append(self._collected)
 
     def leave(self) -> None:
         """A state was closed. O(1)."""
