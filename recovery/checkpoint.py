@@ -9,6 +9,7 @@ The index is checked as a whole when it is opened, a page when it is opened, and
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 from bisect import bisect_right
@@ -29,6 +30,7 @@ from .errors import CheckpointError, CorruptCheckpointError
 from .finder import Finder
 from .layers import Layers, Lookup
 from .layout import CheckpointName, damage_name
+from .mapping import too_many
 from .meta import CheckpointMeta, checked_index, decode_meta
 from .pack import MappedPack, PackBytes, PackRecord, StoredPack, open_pack
 from .packed import PackedBlock, packed_block
@@ -115,6 +117,10 @@ class CheckpointReader:
             # A writer removes a checkpoint before its packs, so this checkpoint was pruned just now and is not damaged.
             if not self.exists():
                 raise FileNotFoundError(f"{self.where}: pruned while it was opened") from None
+            raise
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                raise too_many(len(self.meta.packs), self.where) from error
             raise
 
     def _check_marker(self) -> None:

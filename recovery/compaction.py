@@ -18,7 +18,7 @@ copied is not merged again before the state has grown.
 Under a limit of memory the writer cuts packs off at `pack_bytes`. A pack with half of that in use is never merged
 either, however small beside the state: else each larger checkpoint would merge all packs of the state, and cut them off
 again. So a state of n bytes has some 2 * n / `pack_bytes` packs more: a few hundred, since packs are cut off at a 256th
-of the state if that is more. Each is an open file of every reader.
+of the state if that is more. Before Python 3.13 each is an open file of every reader (`mapping`).
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from typing import Any, Final
 
 from changelog.codec import UNPACK_ERRORS, pack, packer, unpack
 
+from .mapping import map_file
 from .pack import MappedPack, PackBytes
 from .packed_key import EXACT, plain
 from .table import SLOT
@@ -92,7 +93,7 @@ class FinderMaps:
 def _mapped(path: str) -> memoryview:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        mapped = memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ)).cast("Q")
+        mapped = memoryview(map_file(fd, 0)).cast("Q")
     finally:
         os.close(fd)
     os.unlink(path)

@@ -7,7 +7,6 @@ the others while the process has nothing else to do, the newest record of each k
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 from array import array
@@ -27,6 +26,7 @@ from .checkpoint import CheckpointReader
 from .directory import Directory
 from .errors import CheckpointError
 from .finder import BY_BLOCKS, ENTRY_BYTES, TIME_BYTES, StoreFiles, place_shift
+from .mapping import map_file
 from .meta import StoreRecord
 from .packed_key import packed_keys
 from .table import SLOT, RecordTable, look_into
@@ -84,7 +84,7 @@ class _Part:
                 os.posix_fallocate(fd, 0, size)
             else:
                 os.ftruncate(fd, size)
-            self.slots = memoryview(mmap.mmap(fd, size)).cast("Q")
+            self.slots = memoryview(map_file(fd, size, writable=True)).cast("Q")
         except BaseException:
             self.remove()
             raise

@@ -119,6 +119,7 @@ def decode(data: bytes, where: str) -> dict[bytes, bytes]:
                 lib_version=0,
             )
         except lmdb.Error as error:
+            os.close(os.dup(fd))  # a process with too many open files gets its error here: the index is not damaged
             raise CorruptCheckpointError(f"{where}: LMDB cannot read it: {error}") from error
         try:
             with environment.begin() as transaction, transaction.cursor() as cursor:

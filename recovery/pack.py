@@ -12,7 +12,6 @@ read without an index. Bytes: docs/format.md, "Pack".
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import struct
 import time
@@ -31,6 +30,7 @@ from changelog.storage import Storage
 from .block import is_sound, seal
 from .errors import CorruptCheckpointError
 from .layout import PackName, parse_pack_name
+from .mapping import keep_room, map_file
 
 MAGIC: Final = b"\x89HSPCK\r\n"
 _NONCE_BYTES: Final = 8
@@ -190,7 +190,7 @@ class MappedPack:
         self.tables: tuple[dict[tuple[int, int], Any], ...] = {}, {}
         status = os.fstat(fd)
         self._file = status.st_dev, status.st_ino
-        self.mapped = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        self.mapped = map_file(fd, size)
         self._view = memoryview(self.mapped)
 
     def is_at(self, path: str, size: int) -> bool:
@@ -307,6 +307,7 @@ class OpenedPack:
     def __init__(self, path: Path) -> None:
         self._fd = -1
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        keep_room(self._fd)
 
     def read(self, offset: int, size: int) -> bytes:
         """Read a range; fewer bytes where the file ends before. Raises OSError. O(size)."""

@@ -159,7 +159,7 @@ def test_prune_does_not_count_a_damaged_checkpoint(path: Path) -> None:
 
 def test_progress_tells_every_byte_and_no_file_is_mapped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recovery.index.lmdb.open", None)
-    monkeypatch.setattr("recovery.pack.mmap.mmap", None)
+    monkeypatch.setattr("recovery.mapping.mmap.mmap", None)
     reported: list[int] = []
     verifier = Verifier(progress=reported.append)
     assert list(verifier.directory(LocalStorage(path), log_walk(path / "changelog", None))) == []
