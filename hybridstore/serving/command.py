@@ -29,7 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--host-name", metavar="NAME", action="append", default=[], help=text)
     text = "Time between two looks for newer versions (default: 50 ms; 1,000 ms on an object store)."
     parser.add_argument("--refresh-ms", metavar="MS", type=at_least(1), help=text)
-    text = "Bytes of memory for the server, about; from 100 MB on (default: all records are loaded)."
+    text = "Bytes of memory for the server, about; 100 MB or more (default: all records are loaded)."
     parser.add_argument("--memory-limit", metavar="BYTES", type=at_least(1), help=text)
     how = parser.add_argument_group("how")
     last_options(how)

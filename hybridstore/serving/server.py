@@ -368,9 +368,9 @@ def serve(
     token            clients send it as `Authorization: Bearer TOKEN`; at least 16 characters
     hosts            names, beside addresses and `localhost`, by which clients may call this server
     refresh_ms       time between two looks for newer versions; None: 50 ms on a disk, 1,000 ms on an object store
-    memory_limit     bytes of memory for the process, about, from 100 MB on: when records take more than half of it, all
-                     are forgotten, and read again when they are asked for. None: all records are loaded, between
-                     answers
+    memory_limit     bytes of memory for the process, about, 100 MB or more: when records take more than half of it, all
+                     are forgotten, and read again when they are asked for. A smaller limit cannot be kept, and is
+                     logged. None: all records are loaded, between answers
 
     Each answer is of one committed version, which it names, with the time since that version was known to be the
     newest (ms). Pages and parameters: docs/serving.md. Raises ValueError for a host, token or time that is not

@@ -27,6 +27,8 @@ _SOONER: Final = 10
 _LEAST_PAUSE: Final = 4
 # After so many reads the memory of the blocks that they have loaded is counted: each may have loaded one, of a MB.
 _LOOK_READS: Final = 4
+# The least limit of memory that the process keeps.
+_LEAST_LIMIT: Final = 100_000_000
 _LOG: Final = logging.getLogger("hybridstore")
 
 
@@ -64,6 +66,13 @@ class Shared:
         self._failure: str | None = None
         if memory_limit is not None:
             BUDGET.join_reader(self)  # a get reads the records of its key, and not all of their block
+            if memory_limit < _LEAST_LIMIT:
+                _LOG.warning(
+                    "serve: memory_limit: found %d bytes, expected %d or more: answers do not change, but the process "
+                    'may take more than that (docs/serving.md, "What it costs")',
+                    memory_limit,
+                    _LEAST_LIMIT,
+                )
         self._thread = threading.Thread(target=self._refresh_often, name="hybridstore serve", daemon=True)
         self._thread.start()
 

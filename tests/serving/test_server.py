@@ -331,3 +331,13 @@ def test_a_client_that_waits_before_it_sends_a_body_is_told_to_go_on(state: hs.S
         assert answer.readline() == b"HTTP/1.1 100 Continue\r\n"
         connection.sendall(body)
         assert b'"rows": [{"key": 1, "value": 0}]' in answer.read()
+
+
+def test_a_limit_that_the_process_cannot_keep_is_logged(
+    state: hs.State, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for limit in (99_999_999, 100_000_000):
+        with hs.serve(tmp_path / "state", memory_limit=limit) as server:
+            assert ask(server, "/stores/a/rows?key=int:3")[0] == 200
+    expected = "serve: memory_limit: found 99999999 bytes, expected 100000000 or more: answers do not change"
+    assert [record.getMessage()[: len(expected)] for record in caplog.records] == [expected]
