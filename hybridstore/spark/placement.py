@@ -217,7 +217,11 @@ def _connect(place: SocketFolder, name: str, *, wait: bool) -> socket.socket | N
         try:
             return place.connect(name, SILENCE_SECONDS)
         except (BlockingIOError, TimeoutError):
-            # the queue of connections is full, or the holder is stopped: this batch continues without the holder
+            _log.warning(
+                "hybridstore: holder %s takes no connection: it is stopped, or its queue is full; this batch continues "
+                "in the worker",
+                name,
+            )
             return None
         except (FileNotFoundError, ConnectionRefusedError):
             _note_ended(place)

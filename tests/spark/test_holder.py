@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,23 @@ def test_a_holder_that_cannot_start_is_not_started_again_and_again(
     for _ in range(3):
         assert job.hand(0, "a") is None
     assert (placement._started, job.place.failures(job.name)[0]) == ([], 1)
+
+
+def test_a_holder_whose_queue_of_connections_is_full_is_left_out_for_a_batch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(tmp_path, RunningCount())
+    with ExitStack() as waiting:
+        waiting.enter_context(job.place.listen(job.name))  # and accepts none
+        with suppress(BlockingIOError):
+            while True:
+                waiting.enter_context(job.place.connect(job.name, 1.0))
+        assert job.hand(0, "a") is None
+        (line,) = caplog.messages
+        assert f"holder {job.name} takes no connection: it is stopped, or its queue is full; this batch" in line
+        assert job.work(0, "a") == rows(a=1)
+    assert job.hand(1, "a") == rows(a=2)
+    assert job.metrics()["placement"] == "holder"
 
 
 def test_a_program_that_opens_in_a_worker_only_stays_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
