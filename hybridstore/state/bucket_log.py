@@ -36,10 +36,6 @@ LOOK_SECONDS: Final = 5.0
 OWNER = "owner"
 
 
-class Overtaken(StateLockedError):
-    """The name of the next version is taken: another owner writes."""
-
-
 class Pace:
     """How long a request to the store takes, as the creates of commits show."""
 
@@ -107,7 +103,7 @@ class BucketLog:
         self._bodies.append(body)
 
     def commit(self, group: StoreGroup) -> Logged:
-        """See `Log`. One request. Raises Overtaken, OSError."""
+        """See `Log`. One request. Raises StateLockedError, OSError."""
         self.health.check()
         self._look()
         logged = self._create(group, group.journal.records, int(time.time() * 1000), {})
@@ -116,7 +112,7 @@ class BucketLog:
         return logged
 
     def _look(self) -> None:
-        """Raise Overtaken if another owner claims the state. A request every LOOK_SECONDS."""
+        """Raise StateLockedError if another owner claims the state. A request every LOOK_SECONDS."""
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self.check_owner()
@@ -167,7 +163,7 @@ class BucketLog:
         except (OSError, HybridStoreError, KeyError, TypeError, ValueError):
             who = "another owner"
         warn("%s: version %d is that of %s: this owner commits nothing more", self._storage.url, version, who)
-        raise Overtaken(
+        raise StateLockedError(
             f"{self._storage.url}: version {version} is that of {who}, so this one commits nothing more; what it has "
             "acknowledged is in the state (open the state again to take it back, and let one process alone write to it)"
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from ..errors import HybridStoreError, StateClosedError, StatePoisonedError
+from ..errors import HybridStoreError, StateClosedError, StateLockedError, StatePoisonedError
 from .group import StoreGroup
 from .log import Log
 
@@ -87,8 +87,11 @@ class Usable(ABC):
             "a store)"
         )
         if error is not None:
-            reason = f"was cut short by {type(error).__name__}" + (f": {error}" if str(error) else "")
-        return StatePoisonedError(f"{self.path}: {step} {reason} (reopen the store: the last commit is intact)")
+            text = str(error).removeprefix(f"{self.path}: ")
+            reason = f"was cut short by {type(error).__name__}" + (f": {text}" if text else "")
+        # where another owner has the state, the error itself says what to do
+        advice = "" if isinstance(error, StateLockedError) else " (reopen the store: the last commit is intact)"
+        return StatePoisonedError(f"{self.path}: {step} {reason}{advice}")
 
     def _broke(self, step: str, error: BaseException) -> None:
         """Refuse every call from now on: `error` interrupted `step`, so memory and the end of the log are undefined."""
