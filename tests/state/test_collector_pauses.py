@@ -124,10 +124,9 @@ def test_a_leaving_that_an_exception_from_outside_ends_lets_nothing_be_counted_t
             raise KeyboardInterrupt
         return interrupt
 
-    before = list(gc.callbacks)
+    before, tracing = list(gc.callbacks), sys.gettrace()
     for line in range(20):
         pauses, lines = ShortPauses(), iter(range(line))
-
         pauses.join()
         sys.settrace(interrupt)
         try:
@@ -136,7 +135,7 @@ def test_a_leaving_that_an_exception_from_outside_ends_lets_nothing_be_counted_t
         except KeyboardInterrupt:
             pass
         finally:
-            sys.settrace(None)
+            sys.settrace(tracing)
         pauses.join()
         assert len(gc.callbacks) == len(before) + 1
         gc.callbacks[:] = before
