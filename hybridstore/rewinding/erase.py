@@ -9,7 +9,6 @@ and the command can be run again.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
@@ -39,7 +38,7 @@ from ..state.generations import (
 )
 from ..state.given_keys import GivenKeys
 from ..state.lock import pin_above
-from ..state.registry import forks_of, is_unfinished, kept_from_erase, origins_of
+from ..state.registry import forks_of, is_unfinished, kept_from_erase, origins_of, remove_unfinished
 from .command import is_query
 from .erase_state import StatePart
 from .makers import check_whole
@@ -117,8 +116,7 @@ def erase(
     target = _target(location, asked)
     with ExitStack() as stack:
         noted = target.locked(stack)  # before its forks are looked at, so that none is being made
-        unfinished = [fork for fork in noted if is_unfinished(fork)]
-        others = [fork for fork in noted if fork not in unfinished and _may_have(fork, chosen, operator)]
+        others = [fork for fork in noted if not is_unfinished(fork) and _may_have(fork, chosen, operator)]
         if others and forks == "refuse":
             names = ", ".join(map(str, others))
             raise RestoreError(
@@ -148,9 +146,8 @@ def erase(
         now, done = int(time.time() * 1000), ErasedCounts()
         for part in parts:
             done = done.plus(part.erase(chosen, now))
-        pins = [pin for each in targets if each.path is not None for pin in (each.path / PINS).glob(".*.fork")]
-        for folder in [*unfinished, *pins]:
-            shutil.rmtree(folder)  # of forks and pins that were killed: none is at work now
+        for folder in chain.from_iterable(each.folders for each in targets if each.path is not None):
+            remove_unfinished(Path(folder))
         for note in reversed(notes):
             note.storage.delete([note.name])
     origins = [each for folder in target.folders[:1] for each in origins_of(target.path or folder)]

@@ -48,7 +48,7 @@ from .memory import Memory, Relief
 from .memory_budget import give_back
 from .opening import Opening
 from .policy import CheckpointPolicy, Logged
-from .registry import forks_of, kept_from_erase
+from .registry import forks_of, kept_from_erase, remove_unfinished
 from .usable import MarkedStep, Usable
 
 # The setting with what is to be erased, see above.
@@ -273,10 +273,12 @@ class InPlace(Usable, ABC):
         if self._group.settings.get(ORDERS) is None or self._read_only:
             return
         log, home = self._usable(), self._home
+        states: list[Path] = []
         with ExitStack() as stack:
             if isinstance(home.storage, LocalStorage) and not self._asked.erasing:
+                states = self._states_at(home.storage.root)
                 try:
-                    for state in self._states_at(home.storage.root):
+                    for state in states:
                         stack.enter_context(kept_from_erase(state, erasing=True))
                     # pins that were made since the order
                     self._check_ways(home.storage.root, leave_forks=True)
@@ -292,6 +294,8 @@ class InPlace(Usable, ABC):
             self._checkpoints.finish(wait=True)
             try:
                 with MarkedStep(self, "an erase"):
+                    for state in states:
+                        remove_unfinished(state)
                     self._erase(log)
                 self._name_forks()
             except (OSError, HybridStoreError) as error:

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -26,7 +27,7 @@ from changelog.files import REAL_FILES, Files
 from changelog.rounds import side_by_side
 from changelog.storage import LocalStorage, is_url, storage_at
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, CHECKPOINTS, FORKS, GENERATIONS, SPARK_FOLDER
+from recovery.layout import CHANGELOG, CHECKPOINTS, FORKS, GENERATIONS, PINS, SPARK_FOLDER
 
 from ..errors import HybridStoreError
 from .generations import ORIGIN
@@ -130,6 +131,14 @@ def forks_of(state: Path | str) -> list[Path | str]:
 def is_unfinished(fork: Path | str) -> bool:
     """Return whether a noted fork is the folder in which one is made, which a kill leaves behind. O(1)."""
     return isinstance(fork, Path) and _UNFINISHED.fullmatch(fork.name) is not None
+
+
+def remove_unfinished(state: Path) -> None:
+    """Remove the folders that forks and pins of a state have left behind a kill. None may be at work: the caller has
+    excluded them (`kept_from_erase`). Raises OSError. O(files).
+    """
+    for folder in (*filter(is_unfinished, forks_of(state)), *(state / PINS).glob(".*.fork")):
+        shutil.rmtree(folder)
 
 
 def _notes_at(state: Path | str) -> Iterator[tuple[str, Path | str]]:

@@ -14,7 +14,6 @@ import hybridstore as hs
 from changelog.files import AppendFile, Files
 from hybridstore.cli import run
 from hybridstore.errors import StateDirectoryError, StateLockedError, StatePoisonedError
-from hybridstore.rewinding import fork as forking
 from hybridstore.state import in_place
 from hybridstore.state.directory import State
 from hybridstore.topology.results import ResultTable
@@ -205,24 +204,6 @@ def test_pins_are_part_of_a_state_and_forks_are_named(tmp_path: Path, capsys: py
     shutil.rmtree(second)
     assert run(["erase", str(path), "key-ann"]) == 0
     assert [each.name for each in (path / "forks").iterdir()] == []
-
-
-def test_a_fork_that_was_killed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "s"
-    fill(path, 2, 5)
-
-    def killed(*args: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(forking, "_copy", killed)
-        patch.setattr(shutil, "rmtree", killed)
-        for make in (lambda: hs.fork(path, tmp_path / "f"), lambda: hs.pin(path, "good")):
-            with pytest.raises(Killed):
-                make()
-    assert len([*tmp_path.glob(".f.*.fork"), *path.glob("pins/.good.*.fork")]) == 2
-    hs.erase(path, "key-ann")
-    assert not [*tmp_path.glob(".f.*.fork"), *path.glob("pins/.good.*.fork")]
 
 
 @pytest.mark.usefixtures(two_in_a_piece.__name__)

@@ -223,6 +223,34 @@ def test_an_erase_waits_for_a_fork_that_is_being_made(tmp_path: Path) -> None:
         assert not secrets(tmp_path)
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_what_killed_forks_and_pins_have_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: bool
+) -> None:
+    path = tmp_path / "s"
+    fill(path, 2, 5)
+
+    def killed(*args: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forking, "_copy", killed)
+        patch.setattr(shutil, "rmtree", killed)
+        for make in (lambda: hs.fork(path, tmp_path / "f"), lambda: hs.pin(path, "good")):
+            with pytest.raises(Killed):
+                make()
+    assert len([*tmp_path.glob(".f.*.fork"), *path.glob("pins/.good.*.fork")]) == 2
+    if running:
+        with hs.open(path) as state:
+            for name in STORES:
+                state.stores[name].erase("key-ann", leave_forks=True)
+            state.commit()
+    else:
+        hs.erase(path, "key-ann")
+    assert not [*tmp_path.glob(".f.*.fork"), *path.glob("pins/.good.*.fork")]
+    assert not secrets(tmp_path)
+
+
 def test_a_fork_that_is_made_behind_the_order_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     seen = fill(tmp_path / "s", 2)
     known = hs.fork(tmp_path / "s", tmp_path / "known")
