@@ -13,7 +13,7 @@ from changelog.codec import pack
 from changelog.frame import COMMIT, END, MUTATIONS, CommitFrame, encode, encode_commit
 from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST, chain
-from changelog.segment import HEADER_BYTES, SegmentHeader, seed_of, segment_name
+from changelog.segment import HEADER_BYTES, SegmentHeader, list_segments, seed_of, segment_name
 from changelog.storage import LocalStorage
 from hybridstore.state.opening import Tuning
 from recovery.index import META_KEY, inflate
@@ -28,6 +28,8 @@ from tests.recovery.test_damage import Case, build, cases, damage
 from tests.tools.checkpoints import flip, index_of, packs_of, reader_of, replaced, verify, versions
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import crash
+
+NEVER = hs.CheckpointPolicy(max_restore="1 day")
 
 
 @pytest.fixture
@@ -45,6 +47,18 @@ def test_what_a_crash_leaves_is_no_fault(path: Path) -> None:
         file.write(b"hF\x01 torn")
     (path / "checkpoints" / ".9.1.tmp").write_bytes(b"half")
     assert list(verify(path)) == []
+
+
+def test_a_checkpoint_at_the_begin_of_a_segment_without_a_version_is_sound(tmp_path: Path) -> None:
+    small = Tuning(frame_records=1, segment_bytes=200)
+    with hs.open(tmp_path, checkpoints=NEVER, _tuning=small) as state:
+        state.key_value("rows")["a"] = "x" * 300
+        state.commit()
+        state.key_value("rows").put_many({f"lost {number}": number for number in range(5)})
+    with hs.open(tmp_path, checkpoints=NEVER, _tuning=small) as state:
+        state.checkpoint(wait=True)
+    assert list_segments(tmp_path / "changelog") == [1, 2]
+    assert list(verify(tmp_path)) == []
 
 
 def test_an_empty_directory_has_no_faults(tmp_path: Path) -> None:
