@@ -154,4 +154,6 @@ def ordered(reader: CheckpointReader, orders: Sequence[Order]) -> Erasure:
     for order in orders:
         of_store.setdefault(order.store, []).append(order)
     rules = {each.number: wanted_by(of_store.get(each.name, ())) for each in reader.meta.stores}
-    return find_traces(reader.storage, reader.meta.packs, rules, wanted_by(of_store.get(None, ())))
+    # a store that an upgrade wrote anew was dropped: packs have the number of that store, and not its name
+    others = wanted_by(order for order in orders if not order.values)
+    return find_traces(reader.storage, reader.meta.packs, rules, others)

@@ -251,6 +251,23 @@ def test_what_killed_forks_and_pins_have_left_is_removed(
     assert not secrets(tmp_path)
 
 
+def test_a_key_of_a_store_that_was_written_anew_is_erased_in_the_one_of_before_too(tmp_path: Path) -> None:
+    with hs.open(tmp_path, checkpoints=KEEP) as state:
+        state.key_value("users").put_many({"key-ann": "secret-ann.", "key-bob": "b"})
+        state.key_value("others")["key-bob"] = 1
+        state.commit()
+        state.checkpoint(wait=True)
+        users = state.key_value("users", version=1, upgrade=lambda value: [value])
+        state.commit()
+        state.checkpoint(wait=True)
+        users.erase("key-ann")
+        state.commit()
+        assert not secrets(tmp_path)
+        assert dict(users.all()) == {"key-bob": ["b"]}
+        assert [entry["keys"] for entry in state.settings["erasures"]] == [1]
+    assert hs.prove(tmp_path, "key-ann").traces == []
+
+
 def test_a_fork_that_is_made_behind_the_order_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     seen = fill(tmp_path / "s", 2)
     known = hs.fork(tmp_path / "s", tmp_path / "known")
