@@ -18,6 +18,7 @@ from changelog.mutation import ARITY, DEFINE, SET, SYSTEM
 from changelog.reader import LoggedVersion
 
 from .directory import Directory
+from .line import CLAIM
 
 
 class Restorable(Protocol):
@@ -36,8 +37,10 @@ class Restorable(Protocol):
     def batch_appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function of the op's arguments by column, for ops that go faster together than one by one."""
 
-    def end_version(self, ts: int) -> None:
-        """A version ends: what was applied belongs to it, and stream time is `ts` (ms), also that of rows that wait."""
+    def end_version(self, ts: int, version: int) -> None:
+        """A version ends: what was applied belongs to it, and stream time is `ts` (ms), also that of rows that wait. No
+        claim of an owner is one.
+        """
 
 
 class Known(NamedTuple):
@@ -75,9 +78,10 @@ def apply_version(version: LoggedVersion, host: Host, table: Table) -> None:
     touched.
     """
     _apply_bodies(version.bodies, host, table)
-    for number, ts in version.commit.times.items():
+    commit = version.commit
+    for number, ts in commit.times.items() if CLAIM not in commit.extra else ():
         try:
-            host.restorable(number).end_version(ts)
+            host.restorable(number).end_version(ts, commit.version)
         except (KeyError, TypeError) as error:
             raise ChangelogError(f"time {ts!r} of store {number!r} in a commit cannot be applied: {error}") from error
 

@@ -80,7 +80,7 @@ class _Counting:
     def batch_appliers(self) -> dict[int, Any]:
         return {}
 
-    def end_version(self, ts: int) -> None:
+    def end_version(self, ts: int, version: int) -> None:
         """Keep no time."""
 
 

@@ -137,7 +137,7 @@ class BucketLog:
         self.position = Position(version, len(data), len(self._bodies) + 1)
         self.bytes_written += len(data)
         size, self._bodies = sum(map(len, self._bodies)), []
-        group.committed(version, digest)
+        (group.claimed if CLAIM in extra else group.committed)(version, digest)
         return Logged.of(1, size, records, group.kinds)
 
     def _created(self, version: int, data: bytes) -> bool:

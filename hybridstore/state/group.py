@@ -150,7 +150,11 @@ class StoreGroup:
     def committed(self, version: int, digest: bytes) -> None:
         """Continue from the version made of the journal's mutations. O(stores)."""
         for store in self.stores.values():
-            store.end_version(store.stream_time)
+            store.end_version(store.stream_time, version)
+        self._continue(version, digest)
+
+    def claimed(self, version: int, digest: bytes) -> None:
+        """Continue from a version of a claim: what the version before has emitted stays the newest emission. O(1)."""
         self._continue(version, digest)
 
     def _continue(self, version: int, digest: bytes) -> None:

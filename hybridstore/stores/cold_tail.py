@@ -301,7 +301,7 @@ class Tailed(ABC):
     def apply_time(self, ts: int) -> None:
         """Move stream time to `ts` (ms), if that is later."""
 
-    def end_version(self, ts: int) -> None:
+    def end_version(self, ts: int, version: int) -> None:
         """A version ends, committed or replayed: stream time is `ts` (ms), also that of rows that wait."""
         self.apply_time(ts)
 

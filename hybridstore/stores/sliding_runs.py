@@ -110,8 +110,8 @@ class SlidingRuns(Ages):
         self._idle[step] = [key]
         self._next_idle = min(self._next_idle, (step + 1) * self._idle_width - 1)
 
-    def end_version(self, ts: int) -> None:
-        super().end_version(ts)
+    def end_version(self, ts: int, version: int) -> None:
+        super().end_version(ts, version)
         if self._older.due:
             self._drop_due(_DUE_OF_A_COMMIT)
 

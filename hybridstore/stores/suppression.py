@@ -445,8 +445,7 @@ class SuppressionBuffer(SuppressionMaps[K, V]):
         [(1, 'ann', 1, 0)]
         """
         self._keys.admit_all([])  # raises when the state was closed
-        version = self._journal.version
-        return [(version, *row) for row in self._kept()]
+        return [(self._emitted_in, *row) for row in self._kept()]
 
     @read
     def __len__(self) -> int:

@@ -61,6 +61,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     # the emissions of the newest committed version (packed, or not computed yet, until they are needed), and of the
     # version in progress
     _emitted: bytes | Unasked | list[Emission]
+    _emitted_in: int
     _emitting: list[Emission]
     _removed: tuple[int, Any]  # the place of the record that was removed last
     _cold_first: Boundary  # no cold record is before it
@@ -215,10 +216,11 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         self._load_before(boundary_of(through, key))
         self.apply_evict(through, key)
 
-    def end_version(self, ts: int) -> None:
+    def end_version(self, ts: int, version: int) -> None:
         """A version ends at stream time `ts` (ms): `emitted` returns its emissions from now on. O(1)."""
         self._wait_time(ts)
         self._emitted, self._emitting = self._emitting, []
+        self._emitted_in = version
         if self._tail:
             self._tail.end_version()
 
@@ -402,6 +404,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         self._sizes, self._unsized = None, []
         self._total = 0
         self._emitted, self._emitting = [], []
+        self._emitted_in = 0
         self._due = NO_TIME - self._lag
         self._cold_held = 0
         self._cold_changed()
@@ -410,7 +413,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
         super().attach(directory, state)
         self._cold_held = self._block_records
         if state["emitted"] is not None:
-            _, self._emitted = state["emitted"]
+            self._emitted_in, self._emitted = state["emitted"]
 
     def _cool(self, directory: Directory) -> list[Maps]:
         heap, records, sizes = self._heap, self._applied_records, self._sizes
@@ -466,7 +469,7 @@ class SuppressionMaps(KeyBlocks, Generic[K, V]):
     def _state(self) -> dict[str, Any]:
         kept = self._emitted if isinstance(self._emitted, bytes) else self._kept()
         packed = kept if isinstance(kept, bytes) else pack([list(row) for row in kept])
-        return super()._state() | {"emitted": [self._journal.version, packed] if kept else None}
+        return super()._state() | {"emitted": [self._emitted_in, packed] if kept else None}
 
     def _check(self) -> None:
         self._check_cold()

@@ -37,7 +37,7 @@ class Noting:
 
         return {op: by_column(op) for op in (PUT, DELETE, PUT_AT)}
 
-    def end_version(self, ts: int) -> None:
+    def end_version(self, ts: int, version: int) -> None:
         self.times.append(ts)
 
 

@@ -396,3 +396,28 @@ def test_damage_on_the_store_itself_is_still_named(
         with pytest.raises(hs.HybridStoreError, match="checksum mismatch"):
             names.get(key_of(batch()[0]))
         assert requests.number == 1, "there is no copy that could be damaged, so that nothing is asked for again"
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_what_the_newest_version_emitted_is_handed_out_after_each_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpointed: bool
+) -> None:
+    route(monkeypatch, MemoryStorage())
+    where = hs.Bucket(URL, cache=tmp_path)
+    with hs.open(where, **SMALL) as state:
+        buffer = state.suppression("buffer", max_records=1)
+        buffer.put_many([("a", 1, 10), ("b", 2, 20)])
+        emitted = [(state.commit(), "a", 1, 10)]
+        assert buffer.emitted() == emitted
+    for _ in range(3):  # each of them claims the state with a version of its own
+        with hs.open(where, **SMALL) as state:
+            assert state.suppression("buffer", max_records=1).emitted() == emitted
+            if checkpointed:
+                state.checkpoint(wait=True)
+    with hs.open(where, at="newest") as state:
+        assert state.suppression("buffer", max_records=1).emitted() == emitted
+    with hs.open(where, **SMALL) as state:
+        buffer = state.suppression("buffer", max_records=1)
+        buffer.advance(30)
+        state.commit()
+        assert buffer.emitted() == []

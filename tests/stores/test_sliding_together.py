@@ -192,7 +192,7 @@ def test_a_copy_that_catches_up_is_as_the_store_that_it_follows(
                 continue  # all of the batch came too late
             for copy, together in zip(copies, (True, False), strict=True):
                 copy._tail.extend(*map(list, zip(*logged, strict=True)))
-                copy.end_version(store.stream_time)
+                copy.end_version(store.stream_time, 1)
                 copy.pin_key_type()
                 with pytest.MonkeyPatch.context() as patched:
                     if not together:
@@ -219,7 +219,7 @@ def test_a_copy_that_catches_up_forgets_what_has_expired(tmp_path: Path, went: l
         copy = state.sliding("s", size=10, aggregator=Combined({"n": hs.Count(), "sum": hs.Sum("a")}))
         copy.add("a", 1, 1)
         copy._tail.extend(["a", "b", "c", "a", "a", "d"], [1, 2, 3, 4, 5, 6], [2, 3, 24, 30, 31, 31])
-        copy.end_version(35)
+        copy.end_version(35, 1)
         copy.pin_key_type()
         copy.touch(["a", "b", "c", "d"])
         copy._check()
