@@ -10,7 +10,7 @@ import os
 from contextlib import closing, suppress
 from pathlib import Path
 from stat import S_IMODE
-from typing import Final
+from typing import Final, NoReturn
 
 FILE_MODE: Final = 0o644
 # A temporary file. Dead attempts leave such files, which are ignored and, once they are old, removed.
@@ -62,6 +62,10 @@ class AppendFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def __reduce__(self) -> NoReturn:
+        # a copy would close the descriptor of this file
+        raise TypeError(f"{self.path}: an open file cannot be copied or pickled")
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:  # the owner was interrupted before it could store the file

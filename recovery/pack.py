@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from changelog.cached_storage import CachedStorage
 from changelog.codec import pack, unpack
@@ -312,6 +312,9 @@ class OpenedPack:
     def read(self, offset: int, size: int) -> bytes:
         """Read a range; fewer bytes where the file ends before. Raises OSError. O(size)."""
         return os.pread(self._fd, size, offset)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a pack that is mapped cannot be copied or pickled")  # a copy would close this descriptor
 
     def __del__(self) -> None:
         if self._fd >= 0:

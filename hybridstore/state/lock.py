@@ -16,7 +16,7 @@ from collections.abc import Collection, Set
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from changelog.files import FILE_MODE, Files, make_folders
 from changelog.segment import segment_name
@@ -170,6 +170,10 @@ class DirectoryLock:
         # file
         fd, self._fd = self._fd, -1
         os.close(fd)
+
+    def __reduce__(self) -> NoReturn:
+        # a copy would unlock and close what is locked here: `deepcopy` of a state drops its copies half-way
+        raise TypeError(f"{self.path}: the lock of an open state cannot be copied or pickled")
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:  # the owner was interrupted before it could store or close the file
