@@ -173,6 +173,7 @@ class InPlace(Usable, ABC):
         """Restore the stores as of the last commit. Raises what a restore raises. O(restore)."""
         reached = self._climb(None, None)
         if reached.report.version != self._group.version:
+            self._writable().check_owner()  # who has the state by now says more than two versions
             raise RestoreError(
                 f"{self.path}: found version {reached.report.version}, expected the committed version "
                 f"{self._group.version}"

@@ -125,3 +125,23 @@ def test_an_owner_on_an_object_store_whose_pack_another_one_has_pruned_is_told_w
     with hs.open(location) as state:
         assert state.restore_report.skipped == []
         assert dict(state.key_value("kv")) == expected
+
+
+def test_a_rollback_of_an_owner_that_was_overtaken_says_who_has_the_state(place: Callable[[str], hs.Bucket]) -> None:
+    location = place("s")
+    before = hs.open(location)
+    before.key_value("kv")["a"] = 1
+    before.commit()
+    with hs.open(location) as state:
+        state.key_value("kv")["a"] = 2
+        state.commit()
+        before.key_value("kv")["a"] = 3
+        with pytest.raises(
+            hs.StatePoisonedError, match=r"a rollback was cut short by StateLockedError: version 3 is that of process"
+        ):
+            before.rollback()
+        before.close()
+        state.key_value("kv")["b"] = 4
+        state.commit()
+    with hs.open(location) as state:
+        assert dict(state.key_value("kv")) == {"a": 2, "b": 4}
