@@ -12,11 +12,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
+pytest.importorskip("pandas")
 
 from hybridstore.shards import shard_of
 from hybridstore.spark.location import locate
 from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.spark.shard.shard_id import StateStoreId
+from tests.tools.doomed_doors import DOORS
 from tests.tools.s3_server import S3Server, Weather
 from tests.tools.script import run_script
 from tests.tools.spark_murders import state_of
@@ -36,6 +38,12 @@ SINK = ("sink", "sunk")
 class Case:
     """A seeded input and the murders in it; the state is in files, or on a server."""
 
+    # how many rows a batch but the first has
+    sizes: tuple[int, ...] = (0, 1, 5, 300)
+    # one of Spark's doors (None: a program that counts), and its limit of memory (bytes)
+    door: str | None = None
+    limit: int | None = None
+
     def __init__(
         self, root: Path, seed: int, batches: int, placement: str = "worker", server: S3Server | None = None
     ) -> None:
@@ -49,13 +57,16 @@ class Case:
         for name in ("in", "out", "done"):
             (root / name).mkdir(parents=True)
         for number in range(batches):
-            sizes = (5, 300) if number == 0 else (0, 1, 5, 300)
+            sizes = (5, 300) if number == 0 else self.sizes
             rows = [
                 (f"k{self.random.randrange(40)}", self.random.randrange(100)) for _ in range(self.random.choice(sizes))
             ]
             self.rows.append(rows)
             path = root / "in" / f"{number:05d}.json"
-            path.write_text("".join(json.dumps({"k": k, "v": v}) + "\n" for k, v in rows))
+            # one row of 17 is five minutes late
+            times = [1000 + 60 * number + v - (300 if v % 17 == 16 else 0) for _, v in rows]
+            lines = [json.dumps({"k": k, "v": v, "t": t}) + "\n" for (k, v), t in zip(rows, times, strict=True)]
+            path.write_text("".join(lines))
             os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
 
     def murder(self, victim: str, point: str | None = None) -> None:
@@ -80,15 +91,23 @@ class Case:
         """What tests/tools/spark_murders.py needs to know."""
         names = {"input": "in", "out": "out", "done": "done", "checkpoint": "checkpoint", "ended": "ended"}
         job: dict[str, Any] = {name: str(self.root / place) for name, place in names.items()}
-        job["placement"] = self.placement
+        job |= {"placement": self.placement, "door": self.door, "limit": self.limit}
         if self.server is not None:
             job["state"] = self.server.url(f"murders/{self.seed}")
             job["settings"] = {"cache": str(self.root / "cache"), **self.server.options}
         return job | {"murders": self.murders}
 
+    def check_murders(self) -> str:
+        """Check that all murders took place, and that no attempt at a batch gave other rows. Return what took place."""
+        about = f"seed {self.seed}: {self.murders}"
+        assert not list((self.root / "out").glob("*.differs")), about
+        done = {entry.name for entry in (self.root / "done").iterdir()}
+        assert done == {str(i) for i in range(len(self.murders))}, about
+        return about
+
     def check(self) -> None:
         """Compare sink and state with a plain-Python run that nobody interrupted."""
-        about = f"seed {self.seed}: {self.murders}"
+        about = self.check_murders()
         state: dict[str, list[int]] = {}
         for number, rows in enumerate(self.rows):
             for k, v in rows:
@@ -96,9 +115,6 @@ class Case:
                 state[k] = [n + 1, total + v]
             expected = sorted([k, *state[k]] for k in {k for k, _ in rows})
             assert json.loads((self.root / "out" / str(number)).read_text()) == expected, f"{about}: batch {number}"
-        assert not list((self.root / "out").glob("*.differs")), about
-        done = {entry.name for entry in (self.root / "done").iterdir()}
-        assert done == {str(i) for i in range(len(self.murders))}, about
         query = json.loads((self.root / "checkpoint/metadata").read_text())["id"]
         counts: dict[str, list[int]] = {}
         job = self.job()
@@ -110,6 +126,28 @@ class Case:
             if "counts" in store.group.stores:
                 counts |= {key: list(value) for key, value in store.key_value("counts").all()}
         assert counts == state, about
+
+
+class DoorCase(Case):
+    """The same over one of Spark's doors. `beside`: a case of the same rows, without murders and without a limit."""
+
+    sizes = (120,)
+
+    def __init__(self, root: Path, seed: int, door: str, placement: str, beside: "DoorCase | None" = None) -> None:
+        super().__init__(root, seed, 5, placement)
+        self.door, self.beside, self.limit = door, beside, None if beside is None else 100_000
+
+    def check(self) -> None:
+        """Compare the sink with that of the case beside this one."""
+        about = self.check_murders()
+        if self.beside is None:
+            return
+        sinks = [
+            {path.name: json.loads(path.read_text()) for path in (case.root / "out").glob("*[0-9]")}
+            for case in (self, self.beside)
+        ]
+        assert sinks[0] == sinks[1], about
+        assert len(sinks[0]) >= 5, about
 
 
 def run_and_check(root: Path, cases: list[Case], master: str, *, connect: bool = False) -> None:
@@ -182,6 +220,22 @@ def test_everybody_murdered_on_schedule(tmp_path: Path, seed: int, rounds: int, 
                 case.murder_by_lot(number % 6 == 0, VICTIMS[placement])
                 cases.append(case)
             run_and_check(tmp_path / str(turn), cases, "local[2,4]")
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("placement", VICTIMS)
+def test_every_door_murdered_on_schedule(tmp_path: Path, seed: int, rounds: int, placement: str) -> None:
+    if rounds == 1:
+        pytest.skip("eight queries that are murdered take long: make stress")
+    cases = []
+    for door in DOORS:
+        beside = DoorCase(tmp_path / door / "beside", seed, door, "worker")
+        case = DoorCase(tmp_path / door / "murdered", seed, door, placement, beside)
+        for victim in (*VICTIMS[placement], "task"):
+            case.murder(victim, case.random.choice(POINTS[1:]))
+        case.murder("driver", case.random.choice((*POINTS[1:], *SINK)))
+        cases += [beside, case]
+    run_and_check(tmp_path, cases, "local[2,4]")
 
 
 @pytest.mark.stress

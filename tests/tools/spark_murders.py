@@ -96,7 +96,7 @@ class DoomedCount(RunningCount):
 
     def open(self, group: StoreGroup) -> "DoomedRunner":
         schedule = Schedule(self.config)
-        _watch_creations(schedule)
+        watch_creations(schedule)
         return DoomedRunner(group.open("counts", "key_value", {"ttl_ms": None}), schedule)
 
 
@@ -114,7 +114,7 @@ class DoomedRunner(CountRunner):
         return super().process(table, output, watermark)
 
 
-def _watch_creations(schedule: Schedule) -> None:
+def watch_creations(schedule: Schedule) -> None:
     """Strike when this job's objects are created; a worker that serves one job after the other is handed each one's
     schedule.
     """
@@ -198,18 +198,18 @@ def run(session: Any, config: dict[str, Any]) -> None:
         # Every start has another number of tasks.
         started = len(list(out.glob("*.started"))) % len(config["tasks"])
         (out / f"{time.time_ns()}.started").touch()
-        df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(config["input"])
-        counted = hsp.apply_program(
-            df,
-            DoomedCount(config),
-            name="op",
-            location=config["checkpoint"],
-            shards=config["shards"],
-            checkpoints=CheckpointPolicy(every_commits=4),
-            placement=config["placement"],
-            state_location=state_of(config),
-            tasks=config["tasks"][started],
-        )
+        df = session.readStream.schema("k string, v long, t long").option("maxFilesPerTrigger", 1)
+        place: dict[str, Any] = {"name": "op", "location": config["checkpoint"], "shards": config["shards"]}
+        place |= {"placement": config["placement"], "state_location": state_of(config)}
+        place |= {"checkpoints": CheckpointPolicy(every_commits=4), "tasks": config["tasks"][started]}
+        place |= {"memory_limit": config["limit"]}
+        if config["door"] is None:
+            rows = df.json(config["input"]).select("k", "v")
+            counted = hsp.apply_program(rows, DoomedCount(config), **place)
+        else:
+            from tests.tools.doomed_doors import build
+
+            counted = build(config["door"], df.json(config["input"]), config, place)
         writer = counted.writeStream.foreachBatch(sink)
         if config["connect"]:
             # Spark Connect gives up a function for foreachBatch that needs more than ten seconds to start
