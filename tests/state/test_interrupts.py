@@ -29,6 +29,8 @@ from tests.tools.faults import QuickFiles
 from tests.tools.hooks import force_cold
 from tests.tools.sizes import SMALL_PARTS
 
+# An exception between two instructions of a line leaves a list of files open for the collector to close.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed scandir:ResourceWarning")
 OURS = tuple(os.path.dirname(package.__file__ or "") + os.sep for package in (changelog, hs, recovery))
 TUNING = Tuning(block_records=6, segment_bytes=3000, frame_records=4, bucket_divisor=4, parts=SMALL_PARTS)
 KEYS = [f"k{i}" for i in range(25)]
