@@ -213,8 +213,11 @@ def command_parser(group: str, name: str) -> tuple[Any, Parser]:
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code. No exception is raised.
 
-    Data is written to standard output, everything else to standard error.
+    Data is written to standard output, everything else to standard error; nothing to one that is closed.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     try:
         code = _run(arguments)
         sys.stdout.flush()

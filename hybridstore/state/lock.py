@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from changelog.files import FILE_MODE, Files, make_folders
+from changelog.files import FILE_MODE, Files, beyond_standard, make_folders
 from changelog.segment import segment_name
 from changelog.storage import LocalStorage, Storage
 from recovery.errors import RestoreError
@@ -71,7 +71,7 @@ class DirectoryLock:
         self._pid = os.getpid()
         # one for each opening, also where a state is reopened at once, or process ids begin at 1 again in a container
         self._since = datetime.now().isoformat(" ", "microseconds")
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        self._fd = beyond_standard(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             status = os.fstat(self._fd)

@@ -112,9 +112,9 @@ def _join(timed: DataFrame, config: dict[str, Any], place: dict[str, Any]) -> Da
         watch_creations(Schedule(config))
         return {"k": row["k"], "what": "joined", "text": repr((row["v"], row["w"]))}
 
-    left = hs.stream(name="left", key="k", timestamp="time", columns=["v"])
-    right = hs.stream(name="right", key="k", timestamp="at", columns=["w"])
-    joined = left.join(right, within=("1 minute", "1 minute"), how="full").map(shown, _RESULT)
+    first = hs.stream(name="left", key="k", timestamp="time", columns=["v"])
+    second = hs.stream(name="right", key="k", timestamp="at", columns=["w"])
+    joined = first.join(second, within=("1 minute", "1 minute"), how="full").map(shown, _RESULT)
     other = timed.select("k", (f.col("v") * 2).alias("w"), f.col("time").alias("at")).where("v % 3 = 0")
     inputs = {"left": timed.select("k", "v", "time"), "right": other}
     result: DataFrame = joined.apply(inputs, time="watermark", **place)
