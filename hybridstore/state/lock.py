@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from changelog.files import FILE_MODE, Files, beyond_standard, make_folders
+from changelog.files import ANY_FILE, FILE_MODE, FileNumber, Files, beyond_standard, make_folders
 from changelog.segment import segment_name
 from changelog.storage import LocalStorage, Storage
 from recovery.errors import RestoreError
@@ -71,11 +71,11 @@ class DirectoryLock:
         self._pid = os.getpid()
         # one for each opening, also where a state is reopened at once, or process ids begin at 1 again in a container
         self._since = datetime.now().isoformat(" ", "microseconds")
+        self._file = ANY_FILE
         self._fd = beyond_standard(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            status = os.fstat(self._fd)
-            self._file = status.st_dev, status.st_ino
+            self._file = FileNumber.of(self._fd)
         except BlockingIOError:
             holder = read_note(directory)
             self._drop()
@@ -126,6 +126,8 @@ class DirectoryLock:
         os.fdatasync(self._fd)
 
     def _write(self, note: dict[str, Any]) -> None:
+        if not self._file.is_of(self._fd):
+            raise self._unlocked()
         line = json.dumps(note).encode() + b"\n"
         data = line + b"%08x\n" % zlib.crc32(line)
         os.pwrite(self._fd, data, 0)
@@ -137,7 +139,7 @@ class DirectoryLock:
         return self._fd >= 0
 
     def check(self) -> None:
-        """Raise ForeignFileError unless the path still names the file that is locked here. O(1), a microsecond."""
+        """Raise ForeignFileError unless the path still names the file that is locked here. O(1), two microseconds."""
         try:
             status = os.stat(self.path)
             what = "" if (status.st_dev, status.st_ino) == self._file and self._fd >= 0 else "another file"
@@ -150,6 +152,14 @@ class DirectoryLock:
                 "or replaced, or the file removed, so that another writer may be at work here (nothing was written; "
                 "open the state where it is now)"
             )
+        if not self._file.is_of(self._fd):
+            raise self._unlocked()
+
+    def _unlocked(self) -> ForeignFileError:
+        return ForeignFileError(
+            f"{self.path}: is not locked any more: its descriptor was closed by other code of this program, as daemons "
+            "close all, so that another writer may be at work here (nothing was written; open the state again)"
+        )
 
     def release(self, closed: dict[str, Any] | None = None) -> None:
         """Release the lock; `closed` is the note of a clean close."""
@@ -161,9 +171,12 @@ class DirectoryLock:
         finally:
             # Unlocked before the close: an interrupt in between must not leave a lock that no process can release. (A
             # forked child has its parent's lock.)
-            if os.getpid() == self._pid:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
-            self._drop()
+            if not self._file.is_of(self._fd):
+                self._fd = -1  # the number is another file's
+            else:
+                if os.getpid() == self._pid:
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
+                self._drop()
 
     def _drop(self) -> None:
         # the number is forgotten before the close: after an interrupt in between, a second close would close another

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -251,3 +252,44 @@ def test_who_is_not_the_owner_removes_its_temporary_files_and_no_other(tmp_path:
     with pytest.raises(hs.errors.StateLockedError):
         files.remove(log)
     assert sorted(tmp_path.iterdir()) == [log]
+
+
+@pytest.mark.parametrize("durability", ["commit", "os"])
+@pytest.mark.parametrize("taken", ["both", "LOCK", "segment"])
+@pytest.mark.parametrize("what", ["commit", "close"])
+def test_what_the_program_has_closed_is_not_written_to_when_another_file_has_its_number(
+    tmp_path: Path, durability: Any, taken: str, what: str
+) -> None:
+    path, other = tmp_path / "state", tmp_path / "other"
+    state = begin(path, "first", 1, durability=durability)
+    other.write_bytes(b"a file of somebody else")
+    names = {"LOCK": path / "LOCK", "segment": path / "changelog" / "00000000000000000001.log"}
+    files = [names[taken]] if taken in names else list(names.values())
+    numbers = [int(fd) for fd in os.listdir("/proc/self/fd") if any(is_of(int(fd), file) for file in files)]
+    assert len(numbers) == len(files)
+    for number in numbers:  # as `os.closerange` and the next `open` do
+        fd = os.open(other, os.O_RDWR)
+        os.dup2(fd, number)
+        os.close(fd)
+    before = tree(path)
+    look_again(state)
+    state.key_value("kv")["more"] = 1
+    with pytest.raises(hs.HybridStoreError, match="other code of this program"):
+        getattr(state, what)()
+    with suppress(hs.HybridStoreError):
+        state.close()
+    del state
+    gc.collect()
+    assert other.read_bytes() == b"a file of somebody else" and tree(path) == before
+    for number in numbers:
+        assert is_of(number, other)
+        os.close(number)
+    with opened(path) as state:
+        assert dict(state.key_value("kv").all()) == {"first0": 0}
+
+
+def is_of(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        return False
