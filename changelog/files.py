@@ -88,7 +88,8 @@ class AppendFile:
 
     def _check(self) -> None:
         if not self._file.is_of(self._fd):
-            raise OSError(errno.EBADF, "its descriptor was closed by other code of this program", str(self.path))
+            what = "was closed" if self._fd < 0 else "its descriptor was closed by other code of this program"
+            raise OSError(errno.EBADF, what, str(self.path))
 
     def write(self, data: bytes) -> None:
         """Append all of `data`. Raises OSError; any part of `data` may have been written by then."""
@@ -152,19 +153,23 @@ class Files:
         """Open an existing file for appending. A file that has a second name (in a fork) is copied first, because what
         is appended or cut must not change there: O(bytes) then.
         """
-        status = path.stat()
-        if status.st_nlink > 1:
-            self._part(path, S_IMODE(status.st_mode))
+        self.part(path)
         return AppendFile(path, create=False)
 
-    def _part(self, path: Path, mode: int) -> None:
-        """Replace a file by a copy of its own, durably. A crash leaves the file, or its copy."""
+    def part(self, path: Path) -> bool:
+        """Replace a file that has a second name by a copy of its own, durably, and return whether it had one. A crash
+        leaves the file, or its copy. O(bytes) then.
+        """
+        status = path.stat()
+        if status.st_nlink <= 1:
+            return False
         temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(16).hex()}{TEMPORARY_SUFFIX}")
-        with closing(AppendFile(temporary, create=True, mode=mode)) as copy:
+        with closing(AppendFile(temporary, create=True, mode=S_IMODE(status.st_mode))) as copy:
             copy.write(path.read_bytes())
             copy.sync()
         temporary.replace(path)
         self.sync_directory(path.parent)
+        return True
 
     def mkdir(self, path: Path) -> None:
         """Create a directory, whose parent exists; an existing directory is no error. Its name is not durable yet."""

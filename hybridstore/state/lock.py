@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from changelog.files import ANY_FILE, FILE_MODE, FileNumber, Files, beyond_standard, make_folders
+from changelog.files import ANY_FILE, FILE_MODE, REAL_FILES, FileNumber, Files, beyond_standard, make_folders
 from changelog.segment import segment_name
 from changelog.storage import LocalStorage, Storage
 from recovery.errors import RestoreError
@@ -63,7 +63,9 @@ def check_holder(directory: Path, holder: LockHolder) -> None:
 class DirectoryLock:
     """The lock on a state directory.
 
-    Raises StateLockedError, naming the holder, when another process has it.
+    A LOCK with a second name, in a copy that was made with hard links, becomes a file of its own: else the note of one
+    directory would be that of the other, too. Raises StateLockedError, naming the holder, when another process has the
+    lock.
     """
 
     def __init__(self, directory: Path, mode: int = FILE_MODE) -> None:
@@ -71,30 +73,11 @@ class DirectoryLock:
         self._pid = os.getpid()
         # one for each opening, also where a state is reopened at once, or process ids begin at 1 again in a container
         self._since = datetime.now().isoformat(" ", "microseconds")
-        self._file = ANY_FILE
-        self._fd = beyond_standard(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._file = FileNumber.of(self._fd)
-        except BlockingIOError:
-            holder = read_note(directory)
+        self._lock(directory, mode)
+        if REAL_FILES.part(self.path):
             self._drop()
-            who = (
-                f"process {holder['pid']} on {holder.get('host')} since {holder.get('since')}"
-                if "pid" in holder
-                else "another process"
-            )
-            here = holder.get("pid") == os.getpid() and holder.get("host") == os.uname().nodename
-            where = "this one: close what opened it first" if here else "close it there"
-            raise StateLockedError(
-                f"{directory}: in use by {who} ({where}; `hybridstore inspect` reads without the lock)"
-            ) from None
-        except OSError as error:
-            self._drop()
-            raise StateDirectoryError(
-                f"{self.path}: cannot be locked: {error.strerror} (a state needs a file system with flock, as local "
-                "ones and NFS 4 have)"
-            ) from error
+            self._lock(directory, mode)
+        self.check()  # another process may have done the same in between
         note = read_note(directory)
         # The note of the last owner: a clean close, or the first version of the newest segment (0: unknown).
         self.closed: dict[str, Any] = note.get("closed", {})
@@ -104,6 +87,35 @@ class DirectoryLock:
             # note says of the changelog stays until `hold`.
             with suppress(OSError):  # `hold` raises what is wrong
                 self._write({**note, **self._owner()})
+
+    def _lock(self, directory: Path, mode: int) -> None:
+        self._file = ANY_FILE
+        self._fd = beyond_standard(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = FileNumber.of(self._fd)
+        except BlockingIOError:
+            holder = read_note(directory)
+            links = os.fstat(self._fd).st_nlink
+            self._drop()
+            who = (
+                f"process {holder['pid']} on {holder.get('host')} since {holder.get('since')}"
+                if "pid" in holder
+                else "another process"
+            )
+            here = holder.get("pid") == os.getpid() and holder.get("host") == os.uname().nodename
+            where = "this one: close what opened it first" if here else "close it there"
+            if links > 1:
+                where += ", or, of a copy with hard links, make one without"
+            raise StateLockedError(
+                f"{directory}: in use by {who} ({where}; `hybridstore inspect` reads without the lock)"
+            ) from None
+        except OSError as error:
+            self._drop()
+            raise StateDirectoryError(
+                f"{self.path}: cannot be locked: {error.strerror} (a state needs a file system with flock, as local "
+                "ones and NFS 4 have)"
+            ) from error
 
     @property
     def holder(self) -> LockHolder:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -145,3 +146,28 @@ def test_a_rollback_of_an_owner_that_was_overtaken_says_who_has_the_state(place:
         state.commit()
     with hs.open(location) as state:
         assert dict(state.key_value("kv")) == {"a": 2, "b": 4}
+
+
+@pytest.mark.parametrize("first", ["state", "copy"])
+def test_a_copy_with_hard_links_changes_nothing_of_the_state_nor_the_state_of_the_copy(
+    tmp_path: Path, first: str
+) -> None:
+    path = tmp_path / "state"
+    with hs.open(path) as state:
+        state.key_value("kv")["a"] = 1
+        state.commit()
+    shutil.copytree(path, tmp_path / "copy", copy_function=os.link)
+    with hs.open(tmp_path / first) as state:
+        state.key_value("kv")["b"] = 2
+        state.commit()
+    other = tmp_path / ("copy" if first == "state" else "state")
+    with hs.open(other) as state, hs.open(tmp_path / first):
+        assert dict(state.key_value("kv")) == {"a": 1}
+
+
+def test_a_copy_with_hard_links_of_a_state_in_use_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "state"):
+        shutil.copytree(tmp_path / "state", tmp_path / "copy", copy_function=os.link)
+        with pytest.raises(hs.StateLockedError, match="of a copy with hard links, make one without"):
+            hs.open(tmp_path / "copy")
+    hs.open(tmp_path / "copy").close()

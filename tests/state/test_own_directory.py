@@ -280,7 +280,8 @@ def test_what_the_program_has_closed_is_not_written_to_when_another_file_has_its
         state.close()
     del state
     gc.collect()
-    assert other.read_bytes() == b"a file of somebody else" and tree(path) == before
+    assert other.read_bytes() == b"a file of somebody else"
+    assert tree(path) == before
     for number in numbers:
         assert is_of(number, other)
         os.close(number)
