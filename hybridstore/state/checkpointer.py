@@ -165,8 +165,10 @@ class Attempt:
         return waited
 
     def join(self, seconds: float | None = None) -> None:
-        """Return when it has ended, or was never begun, or after `seconds`."""
-        if self._thread is not None and self._thread.ident is not None:
+        """Return when it has ended, or was never begun, or after `seconds`; at once where the interpreter ends, whose
+        threads work no more.
+        """
+        if self._thread is not None and self._thread.ident is not None and not sys.is_finalizing():
             self._thread.join(seconds)
 
     def run(self) -> None:
@@ -198,12 +200,12 @@ class AttemptBeside(Attempt):
         return True
 
     def join(self, seconds: float | None = None) -> None:
-        """Return when it has ended, or after `seconds`."""
+        """See `Attempt`."""
         done = self._pending.done
         if seconds is not None:
             done.wait(seconds)
         else:
-            while self.running:
+            while self.running and not sys.is_finalizing():
                 done.wait(_LOOK_SECONDS)
         self.outcome = self._pending.outcome
 

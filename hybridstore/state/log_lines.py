@@ -23,7 +23,9 @@ def info(message: str, *args: Any, logger: str = LOGGER) -> None:
 
 
 def warn(message: str, *args: Any, logger: str = LOGGER, error: Exception | None = None) -> None:
-    """Log a warning; with `error`, also the traceback."""
+    """Log a warning; with `error`, also the traceback. Nothing where the interpreter ends, which imports no more."""
+    if sys.is_finalizing():
+        return
     from logging import getLogger  # imported here, so that a state without failures does not pay for the import
 
     getLogger(logger).warning(message, *args, exc_info=error)

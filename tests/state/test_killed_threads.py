@@ -5,6 +5,8 @@ nothing is wrong.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -225,3 +227,28 @@ def test_threads_that_use_a_store_at_once_get_errors_but_the_state_opens(tmp_pat
     version, values = rows(tmp_path)
     assert version >= acknowledged
     assert set(values.values()) <= set(range(4))
+
+
+@pytest.mark.parametrize("limit", [None, 12 << 20])
+def test_a_state_closed_by_a_finalizer_as_the_interpreter_ends_waits_for_no_thread(
+    tmp_path: Path, limit: int | None
+) -> None:
+    program = (
+        "import sys, hybridstore as hs\n"
+        "from hybridstore.state import writer_process\n"
+        "writer_process.PATIENCE_SECONDS = 1e9\n"
+        f"state = hs.open('state', memory_limit={limit})\n"
+        "numbers = state.key_value('numbers')\n"
+        "for i in range(6):\n"
+        "    numbers.put_many({f'number {j % 1500}': [i, 'x' * 50] for j in range(0, 5600, 7)})\n"
+        "    state.commit()\n"
+        "    state.checkpoint()\n"
+        "class Closer:\n"
+        "    def __init__(self, state): self.state = state\n"
+        "    def __del__(self): self.state.close()\n"
+        "closer = Closer(state)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
+    with hs.open(tmp_path / "state") as state:
+        assert state.version == 6
+        assert state.key_value("numbers")["number 7"] == [5, "x" * 50]
