@@ -96,6 +96,11 @@ class Job(NamedTuple):
         )
 
 
+def words(error: Exception) -> str:
+    """Return an error as text; the name of its type where it says nothing, as a MemoryError."""
+    return str(error) or type(error).__name__
+
+
 class Outcome(NamedTuple):
     """The end of an attempt: the report of the checkpoint or the error, the error of the pruning behind it, and, in the
     owner's process, the open checkpoint. `finders`: the files that say where the records of stores are, by the store's
@@ -111,7 +116,7 @@ class Outcome(NamedTuple):
 
     def packed(self) -> list[Any]:
         """Return what another process needs of it: errors as text."""
-        errors = [None if error is None else str(error) for error in self[1:3]]
+        errors = [None if error is None else words(error) for error in self[1:3]]
         return [None if self.report is None else list(self.report), *errors, self.finders, self.busy]
 
     @classmethod

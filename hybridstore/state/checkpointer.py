@@ -37,7 +37,7 @@ from recovery.finder import FinderMaps
 from recovery.write import CheckpointReport, write_checkpoint
 
 from ..collector import SHORT_PAUSES
-from .checkpoint_job import PIECE_RECORDS, Job, Outcome, opened, outcome_of
+from .checkpoint_job import PIECE_RECORDS, Job, Outcome, opened, outcome_of, words
 from .group import StoreGroup
 from .hydration import pass_on
 from .log_lines import info, warn
@@ -557,8 +557,8 @@ class Checkpointer:
         # what has changed is only freed when a checkpoint has it
         memory = "" if BUDGET.limit is None else "; until one is made, memory may grow beyond memory_limit"
         self.failure = CheckpointError(
-            f"{self._where}: the checkpoint of version {version} failed: {error} (no commit is lost: the changelog "
-            f"holds every version; a later checkpoint tries again{memory})"
+            f"{self._where}: the checkpoint of version {version} failed: {words(error)} (no commit is lost: the "
+            f"changelog holds every version; a later checkpoint tries again{memory})"
         )
         self.failure.__cause__ = error
         if shown:  # at most once in RETRY_SECONDS, however often a checkpoint is tried

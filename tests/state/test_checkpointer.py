@@ -10,7 +10,7 @@ import hybridstore as hs
 from changelog.files import Files
 from hybridstore.spark.shard.provider import StateStoreProvider
 from hybridstore.spark.shard.shard_id import StateStoreId
-from hybridstore.state.checkpoint_job import can_start
+from hybridstore.state.checkpoint_job import Outcome, can_start
 from hybridstore.state.checkpointer import Checkpointer
 from hybridstore.state.opening import Tuning
 from tests.tools.checkpoints import index_of
@@ -159,6 +159,22 @@ def test_a_failed_checkpoint_says_that_memory_may_grow_beyond_a_limit(tmp_path: 
             state.checkpoint(wait=True)
         files.full = False
     assert ("until one is made, memory may grow beyond memory_limit" in str(raised.value)) == (limit is not None)
+
+
+def test_a_checkpoint_that_fails_without_words_is_told_by_the_type_of_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with hs.open(tmp_path) as state:
+        state.key_value("kv")["a"] = 1
+        state.commit()
+        monkeypatch.setattr("hybridstore.state.checkpointer.write_checkpoint", fails)
+        with pytest.raises(hs.errors.CheckpointError, match="of version 1 failed: MemoryError "):
+            state.checkpoint(wait=True)
+    beside = Outcome.of(Outcome(None, MemoryError()).packed())
+    assert str(beside.error) == "MemoryError"
 
 
 class Order(QuickFiles):
