@@ -31,6 +31,8 @@ _PAGE: Final = 4096
 _MOST_BYTES: Final = 1 << 30
 _MOST_TIMES: Final = 256
 _ROOM_BYTES: Final = 1 << 20
+# Where a file without a name has one for LMDB.
+_DESCRIPTORS = "/proc/self/fd"
 
 
 def top_key(store: int) -> bytes:
@@ -41,14 +43,14 @@ def top_key(store: int) -> bytes:
 @contextmanager
 def _scratch() -> Iterator[tuple[int, str]]:
     """Yield a file in memory that no other process sees, as a descriptor and a path."""
-    if hasattr(os, "memfd_create"):
+    if hasattr(os, "memfd_create") and os.path.isdir(_DESCRIPTORS):
         fd = os.memfd_create("hybridstore-index", os.MFD_CLOEXEC)
         try:
-            yield fd, f"/proc/self/fd/{fd}"
+            yield fd, f"{_DESCRIPTORS}/{fd}"
         finally:
             os.close(fd)
     else:
-        import tempfile  # only here: Linux does without
+        import tempfile  # only here: Linux does without, unless it has no /proc, as in a bare chroot
 
         with tempfile.NamedTemporaryFile(prefix="hybridstore-") as file:
             yield file.fileno(), file.name

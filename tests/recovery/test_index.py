@@ -66,3 +66,22 @@ def test_no_checkpoint_and_no_opening_needs_the_hosts_folder_for_temporary_files
             state.commit()
             state.checkpoint(wait=True)
     assert not (tmp_path / "missing").exists()
+
+
+def test_checkpoints_are_made_and_read_where_no_proc_is_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hs.open(tmp_path / "state", checkpoints=hs.CheckpointPolicy(keep=1)) as state:
+        state.key_value("names")["a"] = 1
+        state.commit()
+        state.checkpoint(wait=True)
+    monkeypatch.setattr(index, "_DESCRIPTORS", str(tmp_path / "missing"))
+    with hs.open(tmp_path / "state") as state:
+        assert state.restore_report.skipped == []
+        state.key_value("names")["b"] = 2
+        state.commit()
+        state.checkpoint(wait=True)
+        assert state.metrics().failed_checkpoints == 0
+    monkeypatch.undo()
+    with hs.open(tmp_path / "state") as state:
+        assert dict(state.key_value("names")) == {"a": 1, "b": 2}
