@@ -169,7 +169,9 @@ class Parser(ArgumentParser):
     def parse(self, words: list[str]) -> Namespace:
         """Return the arguments. Raises UsageError, or SystemExit when the user asked for help."""
         self.usage = self._short_usage()
-        given, unknown = self.parse_known_intermixed_args(words)
+        # an intermixed parse of Python 3.11 loses what is behind `--`
+        parse = self.parse_known_args if "--" in words else self.parse_known_intermixed_args
+        given, unknown = parse(words)
         options = [word for word in unknown if word.startswith("-")]
         if options:
             name = options[0].partition("=")[0]
