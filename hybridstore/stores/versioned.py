@@ -65,7 +65,9 @@ class VersionedStore(Generic[K, V]):
         self._moved = moved
         self.history_ms = history_ms
         self.dropped = 0
-        """Puts and deletes refused since the store was opened, because their time was behind the history."""
+        """Puts and deletes that this object has refused, because their time was behind the history: every call of
+        `State.versioned` returns an object that counts from 0.
+        """
 
     @property
     def stream_time(self) -> int:

@@ -72,9 +72,9 @@ class Owner:
         self.dice, self.beside, self.history = dice, beside, list[str]()
         self.checked = self.asked = self.known = 0
         self._path = path
-        self._tuning = Tuning(
-            8, dice.choice([300, 4000]), dice.choice([4, 16, 64]), 4, Sizes(4, dice.choice([3, 8, 30]), 6000)
-        )
+        sizes = dice.choice([300, 4000]), dice.choice([4, 16, 64])
+        parts = Sizes(page_lines=4, most_packs=dice.choice([3, 8, 30]), large_bytes=6000)
+        self._tuning = Tuning(8, *sizes, 4, parts)
         names = [f"key {number:03d}" for number in range(dice.choice([20, 60, 150]))]
         self._keys: list[Any] = [*names, *ALIKE] if dice.random() < 0.7 else list(range(len(names)))
         self._often = dice.sample(self._keys, 6)
