@@ -319,7 +319,9 @@ class Checkpointer:
         if not self.ready():
             return False
         records = 0 if self.reader is None else self.reader.meta.records
-        if self.policy.due(self.since, time.time() - self.begun, records, self.commit_seconds()):
+        now = time.time()
+        self.begun = min(self.begun, now)  # a clock that was set back puts off no checkpoint
+        if self.policy.due(self.since, now - self.begun, records, self.commit_seconds()):
             return True
         return self.since.commits > 0 and self._tableless_reads >= _TABLELESS_READS
 

@@ -1,5 +1,6 @@
 """One checkpointer for a state directory and for a shard: a checkpoint that fails is the same story on both."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -175,6 +176,19 @@ def test_a_checkpoint_that_fails_without_words_is_told_by_the_type_of_its_error(
             state.checkpoint(wait=True)
     beside = Outcome.of(Outcome(None, MemoryError()).packed())
     assert str(beside.error) == "MemoryError"
+
+
+def test_a_clock_that_is_set_back_puts_off_no_checkpoint_by_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [2e9]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    with hs.open(tmp_path, checkpoints=hs.CheckpointPolicy(max_restore="1 hour", max_age="1 minute")) as state:
+        for clock[0] in (2e9, 1e9, 1e9 + 61):
+            assert not list(tmp_path.glob("checkpoints/*"))
+            state.key_value("kv")["a"] = 1
+            state.commit()
+    assert len(list(tmp_path.glob("checkpoints/*.lmdb"))) == 1
 
 
 class Order(QuickFiles):
