@@ -74,10 +74,14 @@ class DirectoryLock:
         # one for each opening, also where a state is reopened at once, or process ids begin at 1 again in a container
         self._since = datetime.now().isoformat(" ", "microseconds")
         self._lock(directory, mode)
-        if REAL_FILES.part(self.path):
-            self._drop()
-            self._lock(directory, mode)
-        self.check()  # another process may have done the same in between
+        try:
+            if REAL_FILES.part(self.path):
+                self._drop()
+                self._lock(directory, mode)
+            self.check()  # another process may have done the same in between
+        except BaseException:
+            self.release()  # not only when the error, which knows this object, is forgotten
+            raise
         note = read_note(directory)
         # The note of the last owner: a clean close, or the first version of the newest segment (0: unknown).
         self.closed: dict[str, Any] = note.get("closed", {})
