@@ -29,7 +29,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from .files import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, beyond_standard
+from .files import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 from .rounds import parts, side_by_side
 from .storage import Storage
 
@@ -188,8 +188,7 @@ class Cache:
             try:
                 # Not synced: after a power failure a file may be cut short. Checksums notice that, like any other
                 # damage.
-                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                with open(beyond_standard(fd), "wb") as file:
+                with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                     written = sum(map(file.write, _read(chunks)))
                 if written != size:
                     return None

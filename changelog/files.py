@@ -6,7 +6,6 @@ A failed write or sync is never retried here: after an error the kernel may have
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,30 +20,18 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 _NO_DIRECTORY_SYNC: Final = frozenset((errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP))
 
 
-def beyond_standard(fd: int) -> int:
-    """Return a descriptor of a file that was opened just now which is none of the standard three.
+def hold_standard() -> None:
+    """Let the null device have the numbers of standard input, output and error that are closed, also for the processes
+    that this one starts.
 
-    Where a process was started with one of these closed, the first file that it opens gets that number, and whatever
-    prints then writes into the file. The null device takes the number instead, and those of the three that are closed.
-    Raises OSError, with the file closed. O(1).
+    The next file or connection would get such a number, and whatever prints would write into it. Raises OSError. O(1),
+    a microsecond.
     """
-    if fd > 2:
-        return fd
-    try:
-        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(fd)
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, number)  # for the processes that this one starts, too
-            if null != number:
-                os.close(null)
-            else:
-                os.set_inheritable(null, True)
-    return moved
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
 
 
 class FileNumber(NamedTuple):
@@ -83,7 +70,8 @@ class AppendFile:
         flags = os.O_WRONLY | os.O_CLOEXEC | ((os.O_CREAT | os.O_EXCL) if create else 0)
         self.path = path
         self._file = ANY_FILE
-        self._fd = beyond_standard(os.open(path, flags, mode))
+        hold_standard()  # the program may have closed one since the state was opened
+        self._fd = os.open(path, flags, mode)
         self._file = FileNumber.of(self._fd)
         self.size = os.lseek(self._fd, 0, os.SEEK_END)
 

@@ -314,7 +314,7 @@ class OpenedPack:
         return os.pread(self._fd, size, offset)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a pack that is mapped cannot be copied or pickled")  # a copy would close this descriptor
+        raise TypeError("an open pack cannot be copied or pickled")  # a copy would close this descriptor
 
     def __del__(self) -> None:
         if self._fd >= 0:

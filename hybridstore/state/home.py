@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from changelog.bucket import Bucket
 from changelog.cached_storage import Cache, CachedStorage
-from changelog.files import Files
+from changelog.files import Files, hold_standard
 from changelog.identity import Identity
 from changelog.outlook import Outlook
 from changelog.storage import LocalStorage, Storage, storage_at
@@ -371,6 +371,7 @@ def home_of(location: str | os.PathLike[str], asked: Opening) -> Home:
     """Return the home of the state at `location`, a path or a bucket. Raises HybridStoreError for a location that
     cannot be one.
     """
+    hold_standard()  # before any file or connection
     storage = storage_at(location, files=asked.files)
     if isinstance(storage, LocalStorage):
         return DirectoryHome(storage.root, asked)

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from changelog.files import ANY_FILE, FILE_MODE, REAL_FILES, FileNumber, Files, beyond_standard, make_folders
+from changelog.files import ANY_FILE, FILE_MODE, REAL_FILES, FileNumber, Files, make_folders
 from changelog.segment import segment_name
 from changelog.storage import LocalStorage, Storage
 from recovery.errors import RestoreError
@@ -94,7 +94,7 @@ class DirectoryLock:
 
     def _lock(self, directory: Path, mode: int) -> None:
         self._file = ANY_FILE
-        self._fd = beyond_standard(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file = FileNumber.of(self._fd)

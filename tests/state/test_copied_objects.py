@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import hybridstore as hs
+from changelog.files import AppendFile
+from recovery.pack import OpenedPack
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,16 @@ def test_a_deep_copy_is_refused_and_the_state_keeps_its_lock_and_files(
         assert state.commit() == 2
     with hs.open(tmp_path / "state") as state:
         assert dict(state.key_value("users").all()) == {"ann": 2}
+
+
+@pytest.mark.parametrize("opened", [lambda path: AppendFile(path, create=False), OpenedPack], ids=["log", "pack"])
+def test_a_copy_of_an_open_file_is_refused_and_the_file_stays_open(
+    tmp_path: Path, opened: Callable[[Path], AppendFile | OpenedPack]
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"some bytes")
+    file = opened(path)
+    for copied in (copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            copied(file)
+    os.fstat(file._fd)

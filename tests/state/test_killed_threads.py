@@ -252,3 +252,29 @@ def test_a_state_closed_by_a_finalizer_as_the_interpreter_ends_waits_for_no_thre
     with hs.open(tmp_path / "state") as state:
         assert state.version == 6
         assert state.key_value("numbers")["number 7"] == [5, "x" * 50]
+
+
+def test_a_checkpoint_of_a_thread_is_not_waited_for_as_the_interpreter_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    def slow(*_: object, **__: object) -> None:
+        goes_on.wait()
+        raise OSError("it has waited")
+
+    monkeypatch.setattr("hybridstore.state.checkpointer.write_checkpoint", slow)
+    state = hs.open(tmp_path)
+    state.key_value("kv")["a"] = 1
+    state.commit()
+    state.checkpoint()
+    attempt = state._checkpoints.attempt
+    assert attempt is not None
+    with monkeypatch.context() as ending:
+        ending.setattr(sys, "is_finalizing", lambda: True)
+        attempt.join()
+    assert attempt.running
+    goes_on.set()
+    state.close()
+    with hs.open(tmp_path) as state:
+        assert dict(state.key_value("kv")) == {"a": 1}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import hybridstore as hs
+from hybridstore.state import log_lines
 from hybridstore.state.memory_budget import BUDGET, LEAST_LIMIT
 from tests.tools.checkpoints import flip, index_of, versions
 from tests.tools.shard_tools import OFTEN, operator, provider, write
@@ -98,3 +100,13 @@ def test_a_limit_that_cannot_be_kept_is_logged_once(
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         f'memory_limit: found {limit} bytes, {expected}"A limit of memory")' for limit in (5000, 1)
     ]
+
+
+def test_nothing_is_logged_as_the_interpreter_ends_which_imports_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as ending:
+        ending.setattr(sys, "is_finalizing", lambda: True)
+        ending.setitem(sys.modules, "logging", None)  # type: ignore[arg-type]  # an import of it raises
+        log_lines.warn("a line")
+    assert caplog.text == ""

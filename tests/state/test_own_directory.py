@@ -15,6 +15,7 @@ import pytest
 
 import hybridstore as hs
 from changelog.files import AppendFile, Files
+from hybridstore.state.lock import DirectoryLock
 from hybridstore.state.opening import Tuning
 from hybridstore.state.own_files import OwnFiles
 from tests.tools.faults import QuickFiles
@@ -287,6 +288,22 @@ def test_what_the_program_has_closed_is_not_written_to_when_another_file_has_its
         os.close(number)
     with opened(path) as state:
         assert dict(state.key_value("kv").all()) == {"first0": 0}
+
+
+def test_a_lock_whose_number_another_file_has_writes_no_note_there(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"a file of somebody else")
+    lock = DirectoryLock(tmp_path)
+    fd = os.open(other, os.O_RDWR)
+    os.dup2(fd, lock._fd)
+    os.close(fd)
+    number = lock._fd
+    with pytest.raises(hs.errors.ForeignFileError, match="is not locked any more"):
+        lock.hold()
+    lock.release()
+    assert is_of(number, other)
+    os.close(number)
+    assert other.read_bytes() == b"a file of somebody else"
 
 
 def is_of(fd: int, path: Path) -> bool:

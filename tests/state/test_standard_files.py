@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
+from hybridstore.state.lock import read_note
 from tests.tools.script import ROOT
 
 PROGRAM = """
@@ -17,9 +18,13 @@ import os
 import sys
 
 import hybridstore as hs
+from hybridstore.state.opening import Tuning
 
-state = hs.open(sys.argv[1])
+closing = list(map(int, sys.argv[2:]))
+state = hs.open(sys.argv[1], _tuning=Tuning(segment_bytes=300_000))
 users = state.key_value("users")
+for number in closing:
+    os.close(number)
 for part in range(4):
     users.put_many({f"{part}-{each}": "x" * 100 for each in range(2000)})
     state.commit()
@@ -32,11 +37,14 @@ os._exit(0)  # as a killed process, which leaves all to the changelog
 """
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_what_prints_does_not_write_into_a_state(tmp_path: Path, closed: str) -> None:
-    command = shlex.join([sys.executable, "-c", PROGRAM, str(tmp_path / "state")])
+@pytest.mark.parametrize("later", ["", "2", "1 2"], ids=["", "and 2 later", "and 1 and 2 later"])
+@pytest.mark.parametrize("closed", ["", "<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_what_prints_does_not_write_into_a_state(tmp_path: Path, closed: str, later: str) -> None:
+    state_at = tmp_path / "state"
+    command = shlex.join([sys.executable, "-c", PROGRAM, str(state_at), *later.split()])
     subprocess.run(["sh", "-c", f"exec {command} {closed}"], cwd=ROOT, check=True, capture_output=True)
-    with hs.open(tmp_path / "state") as state:
+    assert read_note(state_at)["segment"] > 1
+    with hs.open(state_at) as state:
         assert state.version == 4
         assert len(state.key_value("users")) == 8000
 
